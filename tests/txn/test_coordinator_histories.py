@@ -1,0 +1,24 @@
+"""Random histories of the coordinator: see `coordinator_world` for the world and its books."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.txn.coordinator_world import live_through
+
+
+@settings(deadline=None, max_examples=300, derandomize=True)
+@given(seed=st.integers(0, 2**32), moves=st.integers(0, 200))
+def test_every_record_is_in_exactly_one_committed_txid(seed: int, moves: int) -> None:
+    """Whatever fails, crashes, comes late or twice: every record is in one committed txid."""
+    live_through(random.Random(seed).choice, moves)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), moves=st.integers(0, 30))
+def test_small_histories(data: st.DataObject, moves: int) -> None:
+    """The same over choices that Hypothesis makes, so that what it finds comes out short."""
+    live_through(lambda options: options[data.draw(st.integers(0, len(options) - 1))], moves)

@@ -1,0 +1,56 @@
+"""The settings of a topology: one frozen object, checked when it is made."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+__all__ = ["TopologyConfig"]
+
+
+class TopologyConfig(BaseModel):
+    """Settings of one topology, with Storm's names where Storm has the thing.
+
+    Raises:
+        pydantic.ValidationError: an unknown name or a value out of range.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_spout_pending: int = Field(default=3, ge=1, le=1000)
+    """Txids in flight at once (Storm: `topology.max.spout.pending`, default there 1). More hides
+    commit latency behind processing, and costs memory and replayed work after a failure."""
+    message_timeout_secs: float = Field(default=300.0, gt=0)
+    """Seconds without progress after which a phase of a batch fails (Storm: 30; a Spark job is
+    longer than a tuple tree). A batch that only waits for its commit turn does not age."""
+    ackers: int = Field(default=1, ge=0)
+    """0 switches tracking off, as in Storm; there is one acker however large the number."""
+    batch_emit_interval_ms: int = Field(default=0, ge=0)
+    """Least milliseconds between the starts of two new txids (Trident: 500). Idle spouts are asked
+    again after this time or 100 ms, whichever is longer."""
+    max_batch_attempts: int = Field(default=5, ge=1)
+    """Attempts of one txid within one run before `on_exhausted` applies (Storm: for ever)."""
+    on_exhausted: Literal["stop", "quarantine"] = "stop"
+    """What to do then: stop the topology, or commit the txid empty and keep its metadata."""
+    retry_backoff_ms: int = Field(default=200, ge=0)
+    """Milliseconds before the first replay of a failed txid; doubles up to 30 s."""
+    verify: Literal["edges", "rows"] = "edges"
+    """"edges": the acker's XOR over partitions, files and tables. "rows": also that row counts are
+    conserved through every aggregation, at the price of a tenth to a third of the batch time."""
+    zookeeper_timeout_secs: float = Field(default=10.0, gt=0)
+    """Session timeout asked of ZooKeeper: how long a dead leader blocks a successor."""
+    zookeeper_deadline_secs: float = Field(default=120.0, gt=0)
+    """How long a write may be retried while ZooKeeper is away before the topology stops."""
+    zookeeper_auth: tuple[tuple[str, SecretStr], ...] = ()
+    """(scheme, credential) pairs, for example ("digest", "user:password")."""
+    zookeeper_acl: Literal["open", "creator"] = "open"
+    """"creator" gives every node CREATOR_ALL (needs `zookeeper_auth`); "open" is world:anyone."""
+    zookeeper_tls: bool = False
+    """Connect with TLS."""
+    zookeeper_ca: str | None = None
+    """Path of the CA certificate for TLS."""
+    zookeeper_certfile: str | None = None
+    """Path of the client certificate for TLS."""
+    zookeeper_keyfile: str | None = None
+    """Path of the client key for TLS."""

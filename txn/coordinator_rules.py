@@ -1,0 +1,179 @@
+"""Pure questions about a `CoordinatorState`, and the small changes that the transitions share.
+
+`txn.coordinator` says when something happens; this module says what follows from the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from txn.attempts import TransactionAttempt
+from txn.events import Batch, Cancel, CoordinatorState, Phase, Plan, PlanMade
+
+__all__ = [
+    "AT_WORK",
+    "answered",
+    "can_be_emptied",
+    "cancels",
+    "current",
+    "drop_later",
+    "forget_opaque",
+    "in_order",
+    "is_committing",
+    "may_overtake",
+    "must_be_asked",
+    "new_batch",
+    "plan_for",
+    "positions_before",
+    "with_batch",
+    "without_batch",
+]
+
+AT_WORK = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
+"""Phases in which an attempt runs or has staged files: it can fail, and can be cancelled."""
+
+
+def in_order(state: CoordinatorState) -> list[Batch]:
+    """The open batches by ascending txid."""
+    return [state.batches[txid] for txid in sorted(state.batches)]
+
+
+def current(state: CoordinatorState, attempt: TransactionAttempt, *phases: Phase) -> Batch | None:
+    """The batch of `attempt`, if that is its current attempt and it is in one of `phases`.
+
+    The whole attempt is compared before anything is touched. Storm removes the live attempt
+    first and compares then, so a stale failure knocks it out and records are skipped.
+    """
+    batch = state.batches.get(attempt.txid)
+    if batch is None or batch.attempt != attempt or batch.phase not in phases:
+        return None
+    return batch
+
+
+def with_batch(state: CoordinatorState, batch: Batch) -> CoordinatorState:
+    """`state` with this batch in place of what was known of its txid."""
+    return replace(state, batches={**state.batches, batch.attempt.txid: batch})
+
+
+def without_batch(state: CoordinatorState, txid: int) -> CoordinatorState:
+    """`state` without this txid."""
+    return replace(state, batches={t: b for t, b in state.batches.items() if t != txid})
+
+
+def is_committing(state: CoordinatorState) -> bool:
+    """True while a commit turn runs."""
+    return any(batch.phase is Phase.COMMITTING for batch in state.batches.values())
+
+
+def positions_before(state: CoordinatorState, txid: int) -> dict[str, Any]:
+    """Per stream, the newest metadata of a txid smaller than `txid`, in flight or committed."""
+    positions = dict(state.positions)
+    for batch in in_order(state):
+        if batch.attempt.txid < txid:
+            positions.update({s: m for s, m in (batch.metadata or {}).items() if m is not None})
+    return positions
+
+
+# --- planning ----------------------------------------------------------------------------------
+
+
+def must_be_asked(state: CoordinatorState, batch: Batch) -> bool:
+    """True if the spouts have to be asked before an attempt of `batch` can start.
+
+    A replay asks opaque streams only, and an emptied batch nobody: it reads nothing.
+    """
+    return batch.quarantined is None and (not batch.started or bool(state.opaque_streams))
+
+
+def may_overtake(state: CoordinatorState, batch: Batch) -> bool:
+    """True if later txids may be started or planned while `batch` waits.
+
+    They may if its metadata is fixed, for theirs follows from it. An opaque stream fixes nothing.
+    """
+    return batch.started and not state.opaque_streams
+
+
+def _asked_streams(state: CoordinatorState, batch: Batch) -> tuple[str, ...]:
+    if not batch.started:
+        return state.streams
+    return tuple(stream for stream in state.streams if stream in state.opaque_streams)
+
+
+def plan_for(state: CoordinatorState, batch: Batch) -> Plan:
+    """The question for `batch`. All smaller txids must have valid metadata."""
+    streams = _asked_streams(state, batch)
+    known = positions_before(state, batch.attempt.txid)
+    return Plan(batch.attempt, streams, {s: known[s] for s in streams if s in known})
+
+
+def answered(state: CoordinatorState, batch: Batch, event: PlanMade) -> dict[str, Any]:
+    """Metadata of every stream: what the START fixed, and what was answered now.
+
+    Raises:
+        ValueError: the answer is not about the streams that were asked.
+    """
+    asked = _asked_streams(state, batch)
+    if set(event.metadata) != set(asked):
+        raise ValueError(
+            f"PlanMade for {event.attempt} answers for the streams {sorted(event.metadata)}, but "
+            f"{sorted(asked)} were asked; the shell must answer each, with None for nothing"
+        )
+    return {**(batch.metadata or {}), **event.metadata}
+
+
+def new_batch(state: CoordinatorState) -> Batch:
+    """The next txid that does not exist yet, about to be planned."""
+    txid = max(state.batches, default=state.committed) + 1
+    return Batch(TransactionAttempt(txid, state.next_attempts.get(txid, 0)), Phase.WAITING)
+
+
+# --- failing -----------------------------------------------------------------------------------
+
+
+def cancels(state: CoordinatorState) -> tuple[Cancel, ...]:
+    """Cancel for all work but a running commit turn: its files may just be becoming visible."""
+    idle = (Phase.PROCESSING, Phase.PROCESSED)
+    return tuple(Cancel(b.attempt) for b in in_order(state) if b.phase in idle)
+
+
+def forget_opaque(batch: Batch, opaque_streams: frozenset[str]) -> Batch:
+    """`batch` without what its opaque streams answered: that no longer follows from anything.
+
+    A quarantine goes with it. It sets aside exactly the records of that metadata; kept while an
+    earlier batch is planned anew, it would skip the records between the two.
+    """
+    known: Mapping[str, Any] = batch.metadata or {}
+    kept = {stream: value for stream, value in known.items() if stream not in opaque_streams}
+    return replace(batch, metadata=kept if batch.started else None, quarantined=None)
+
+
+def drop_later(state: CoordinatorState, txid: int) -> tuple[CoordinatorState, tuple[Cancel, ...]]:
+    """Drop every txid above `txid`, because an opaque batch `txid` is going to be another batch.
+
+    Each waits for a plan of its own under a higher attempt id; one that waits already keeps its
+    id, since nobody has seen it. It is not their failure: none is counted, none held for it.
+    """
+    orders: list[Cancel] = []
+    for batch in in_order(state):
+        if batch.attempt.txid <= txid:
+            continue
+        dropped = forget_opaque(batch, state.opaque_streams)
+        if batch.phase is not Phase.WAITING:
+            dropped = replace(dropped, attempt=batch.attempt.next(), phase=Phase.WAITING)
+        if batch.phase in AT_WORK:
+            orders.append(Cancel(batch.attempt))
+        state = with_batch(state, dropped)
+    return state, tuple(orders)
+
+
+def can_be_emptied(state: CoordinatorState, batch: Batch) -> bool:
+    """True if `batch`, which has used up its attempts, may be committed empty.
+
+    Not twice: what fails when empty is not the records' fault. Not without valid metadata of all
+    streams: which records are set aside must be known. And not after a commit turn: a table may
+    hold the txid, and a transactional table would keep those rows, the others none.
+    """
+    known = set(batch.metadata or {}) >= set(state.streams)
+    return state.quarantine and batch.quarantined is None and known and not batch.had_turn

@@ -1,0 +1,115 @@
+"""Every error that the project raises on purpose, in one tree.
+
+    TxnError
+    ├── FailedException             this batch failed: it is replayed (Storm's own name)
+    │   ├── BatchTimeoutError       the acker saw no end of it within the message timeout
+    │   ├── StagedFileError         a staged file is gone or changed before its publication
+    │   └── CommitConflictError     another writer's change stands where it would publish
+    ├── UserError                   the program is wrong; nothing has run or is half-written
+    │   ├── TopologyError           columns, names, pairs (checked before the first batch)
+    │   ├── TableRefusedError       a table not ours, or that the publisher cannot honour
+    │   └── SetupError              Java, a port, a folder in use: the machine is not ready
+    ├── BatchError                  a batch failed for good: the topology stops, resumable
+    │   └── SourceChangedError      a transactional source no longer holds what was planned
+    ├── StateError                  durable state that must not be guessed about
+    │   ├── ProgressUnreadableError a znode is corrupt, or of an unknown format
+    │   └── RecoveryRefusedError    tables and ZooKeeper tell different stories
+    ├── FencedError                 a newer leader exists; this process must write no more
+    ├── LeaderExistsError           another live process leads this topology
+    └── ProgressUnavailableError    ZooKeeper could not be reached within the deadline
+
+A message is one paragraph: what was wrong, where, what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BatchError",
+    "BatchTimeoutError",
+    "CommitConflictError",
+    "FailedException",
+    "FencedError",
+    "LeaderExistsError",
+    "ProgressUnavailableError",
+    "ProgressUnreadableError",
+    "RecoveryRefusedError",
+    "SetupError",
+    "SourceChangedError",
+    "StagedFileError",
+    "StateError",
+    "TableRefusedError",
+    "TopologyError",
+    "TxnError",
+    "UserError",
+]
+
+
+class TxnError(Exception):
+    """Base of every error raised on purpose by `txn`, `spouts` and `committers`."""
+
+
+class FailedException(TxnError):  # noqa: N818 - Storm's own name
+    """Raised by user code, a spout or a committer to fail the current batch: it is replayed.
+
+    Source: `backtype.storm.topology.FailedException`. Any other exception stops the topology.
+    """
+
+
+class BatchTimeoutError(FailedException):
+    """The acker did not see the batch complete within `message_timeout_secs`."""
+
+
+class StagedFileError(FailedException):
+    """A staged file vanished or changed its size between its staging job and its publication."""
+
+
+class CommitConflictError(FailedException):
+    """Another writer changed the table where this publication would have landed."""
+
+
+class UserError(TxnError):
+    """The program or the machine needs a correction; nothing ran, nothing is half-written."""
+
+
+class TopologyError(UserError):
+    """The topology cannot mean what it says: unknown column, duplicate name, weak pairing."""
+
+
+class TableRefusedError(UserError):
+    """A table is not this topology's, has other columns, or features that cannot be honoured."""
+
+
+class SetupError(UserError):
+    """The machine is not ready: no Java, a port or folder in use, no network for the jars."""
+
+
+class BatchError(TxnError):
+    """A batch failed for good; the topology stops and can be resumed. Names txid and attempt."""
+
+
+class SourceChangedError(BatchError):
+    """A transactional source no longer holds what was planned: a replay would differ."""
+
+
+class StateError(TxnError):
+    """Durable state about which nothing may be guessed."""
+
+
+class ProgressUnreadableError(StateError):
+    """A znode is corrupt, or of a format version that this program does not know."""
+
+
+class RecoveryRefusedError(StateError):
+    """The tables are further than ZooKeeper says; `txn recover` rebuilds ZooKeeper's state."""
+
+
+class FencedError(TxnError):
+    """A newer leader has taken this topology; this process writes nothing more."""
+
+
+class LeaderExistsError(TxnError):
+    """Another live process leads this topology; the message says which."""
+
+
+class ProgressUnavailableError(TxnError):
+    """ZooKeeper did not answer within the deadline."""

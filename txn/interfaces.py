@@ -1,0 +1,429 @@
+"""The contracts that plugins implement: spouts, aggregates, states, committers.
+
+`spouts` and `committers` import this module, `txn.attempts` and `txn.errors`, and nothing else
+of `txn`. Nothing here imports Spark: its types appear in annotations only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from txn.attempts import TransactionAttempt
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "Aggregate",
+    "Committer",
+    "CommitterContext",
+    "PartitionPositions",
+    "PartitionedSpout",
+    "Prepared",
+    "Publication",
+    "Published",
+    "Semantics",
+    "Spout",
+    "SpoutKind",
+    "Staged",
+    "StagedFile",
+    "State",
+]
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class SpoutKind(str, Enum):
+    """What a spout promises about replays. Source: Storm's three spout kinds, Trident-spouts.md.
+
+    TRANSACTIONAL: the batch of a txid is the same on every replay.
+    OPAQUE: a replay may differ, but every record is in exactly one *successful* txid.
+    NON_TRANSACTIONAL: nothing is promised.
+    """
+
+    TRANSACTIONAL = "transactional"
+    OPAQUE = "opaque"
+    NON_TRANSACTIONAL = "non_transactional"
+
+
+class Semantics(str, Enum):
+    """What a state table can absorb. Source: `org.apache.storm.trident.state.State`.
+
+    TRANSACTIONAL tables skip a replay (it is identical), OPAQUE tables revert it to the previous
+    value first (it may differ), NON_TRANSACTIONAL tables apply it again (at least once).
+    """
+
+    TRANSACTIONAL = "transactional"
+    OPAQUE = "opaque"
+    NON_TRANSACTIONAL = "non_transactional"
+
+
+class Spout(ABC, Generic[M]):
+    """A source of micro-batches. Inherit, set `kind` and `metadata_type`, implement two methods.
+
+    Which process: every method runs in the driver; `emit_batch` returns a lazy DataFrame, so the
+    reading itself happens on Spark's executors. Source: `ITridentSpout` (its coordinator's half is
+    `initialize_transaction` and `success`, its emitter's half `emit_batch`).
+
+    Threads: `initialize_transaction` and `success` are never called concurrently with each other;
+    `emit_batch` may be called from several threads at once, for different attempts.
+    """
+
+    kind: SpoutKind
+    metadata_type: type[M]
+
+    def open(self, spark: SparkSession, previous: M | None) -> StructType | None:
+        """Get ready. Called once per run, before anything else, by the driver.
+
+        Args:
+            previous: metadata of the newest committed or started txid in which this spout had
+                something to read; None on the very first run.
+
+        Returns:
+            The schema of what `emit_batch` will return, so that columns can be checked before
+            anything runs; None when it cannot be known yet (then they are checked with the first
+            batch's DataFrame, before any job).
+        """
+        return None
+
+    @abstractmethod
+    def initialize_transaction(self, attempt: TransactionAttempt, previous: M | None) -> M | None:
+        """Decide which records the batch of this txid has; describe them, do not read them.
+
+        Who and how often: the coordinator; once per txid for a transactional spout, once per
+        attempt for an opaque or non-transactional one. Already durable: everything up to
+        `previous`. What it returns is durable in ZooKeeper *before* `emit_batch` is called. May
+        repeat: a crash before it is durable asks again, with the same `previous`.
+
+        Args:
+            previous: the newest metadata of a smaller txid (committed or in flight), or None.
+
+        Returns:
+            The metadata, or None when there is nothing to read now. For a txid that was already
+            started, None makes an empty batch; otherwise the question is asked again later.
+
+        Raises:
+            FailedException: the source cannot say now; asked again after a back-off.
+        """
+
+    @abstractmethod
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: M
+    ) -> DataFrame:
+        """The records that `metadata` describes, as a lazy DataFrame.
+
+        Who and how often: the processing phase, once per attempt; `metadata` is durable by then.
+        A transactional spout returns the same rows for the same metadata on every attempt. Not
+        promised: that the DataFrame is read, or read only once.
+
+        Raises:
+            FailedException: this attempt cannot be read; the batch is replayed.
+            SourceChangedError: a transactional source no longer holds what was planned.
+        """
+
+    def planned_parts(self, metadata: M) -> Sequence[str]:
+        """Names of the source partitions or files of a batch: one acker edge each."""
+        return ["batch"]
+
+    def parts_read(self, batch: DataFrame, metadata: M) -> Sequence[str]:
+        """Names of the parts that `batch` really reads; compared with `planned_parts`."""
+        return self.planned_parts(metadata)
+
+    def success(self, txid: int) -> None:
+        """The txid is committed, durably, everywhere. May be missed by a crash, never early."""
+
+    def close(self) -> None:
+        """The run ended. May be missed by a crash."""
+
+
+class PartitionPositions(BaseModel):
+    """Metadata of a `PartitionedSpout`: what to read now, and where each partition stands."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    read: dict[str, Any] = Field(default_factory=dict)
+    """Partition -> position to read in this txid."""
+    latest: dict[str, Any] = Field(default_factory=dict)
+    """Partition -> newest position of this or an earlier txid; carried over idle batches."""
+
+
+class PartitionedSpout(Spout[PartitionPositions]):
+    """A spout over named partitions, each with its own position. Inherit and implement three.
+
+    Source: `IPartitionedTridentSpout` and `IOpaquePartitionedTridentSpout`; unlike Storm, all
+    positions of a txid are decided by the coordinator and durable before anything is read.
+    A position is JSON: what `plan_partition` returns is what `emit_partitions` gets.
+    """
+
+    metadata_type = PartitionPositions
+
+    @abstractmethod
+    def get_partitions(self) -> list[str]:
+        """The partitions that exist now. Asked at every planning; names are durable."""
+
+    @abstractmethod
+    def plan_partition(
+        self, attempt: TransactionAttempt, partition: str, previous: Any | None
+    ) -> Any | None:
+        """The next position of one partition; None: nothing to read, its last position stays.
+
+        Args:
+            previous: the partition's latest position of an earlier txid, None if it had none.
+        """
+
+    @abstractmethod
+    def emit_partitions(
+        self, spark: SparkSession, attempt: TransactionAttempt, positions: Mapping[str, Any]
+    ) -> DataFrame:
+        """The records of the given partitions at the given positions, as a lazy DataFrame."""
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: PartitionPositions | None
+    ) -> PartitionPositions | None:
+        """Plan every partition; None when none of them has anything to read."""
+        latest = dict(previous.latest) if previous else {}
+        read: dict[str, Any] = {}
+        for partition in self.get_partitions():
+            position = self.plan_partition(attempt, partition, latest.get(partition))
+            if position is not None:
+                read[partition] = position
+        if not read:
+            return None
+        return PartitionPositions(read=read, latest={**latest, **read})
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: PartitionPositions
+    ) -> DataFrame:
+        """`emit_partitions` over what was planned."""
+        return self.emit_partitions(spark, attempt, metadata.read)
+
+    def planned_parts(self, metadata: PartitionPositions) -> Sequence[str]:
+        """One edge per partition that has something to read."""
+        return sorted(metadata.read)
+
+
+class Aggregate(ABC):
+    """An aggregation that can be kept as running state. Source: Trident's `CombinerAggregator`.
+
+    Everything is a Spark SQL expression, so no row ever reaches Python. `combine` must be
+    associative and commutative: rows reach it in no order.
+    """
+
+    column: str | None = None
+    """The input column, for validation and error messages; None when it reads no column."""
+
+    @abstractmethod
+    def partial(self) -> Column:
+        """Aggregate expression over the rows of one group of one batch (Trident: `init`)."""
+
+    @abstractmethod
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """Scalar expression joining two partial results of one key; either may be SQL NULL."""
+
+    @abstractmethod
+    def zero(self) -> Column:
+        """The value of no rows at all: what a global aggregate holds before its first row."""
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """One Parquet file written by a job and not (yet) in a table's log."""
+
+    path: str
+    """Relative to the table's folder, with `/`."""
+    size: int
+    """Bytes, as the storage reported them right after the job."""
+    rows: int
+    """Rows, from the file's own footer."""
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    """Partition column -> value, empty for unpartitioned tables."""
+    stats: str = "{}"
+    """Delta's per-file statistics as JSON (numRecords, minValues, maxValues, nullCount)."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What the processing phase of one attempt wrote for one committer."""
+
+    attempt: TransactionAttempt
+    files: tuple[StagedFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files together."""
+        return sum(f.rows for f in self.files)
+
+
+class Publication(BaseModel):
+    """What every append to a table's log says about itself (in `commitInfo`, key `txn`).
+
+    It is enough to rebuild the coordinator's state from a table alone (`txn recover`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = 1
+    topology: str
+    epoch: int
+    """The leader's fencing token; 1 or more."""
+    first_txid: int
+    last_txid: int
+    """First and last txid that this one version holds (equal unless commits were grouped)."""
+    attempt_id: int
+    """Attempt id of `last_txid`."""
+    spouts: dict[str, Any] = Field(default_factory=dict)
+    """stream -> its newest metadata as of `last_txid` (JSON of the spout's pydantic model)."""
+    read: dict[str, Any] = Field(default_factory=dict)
+    """stream -> the metadata that this txid itself read; None for a stream that was idle."""
+    rows: int = 0
+    """Rows staged for this table by the processing phase."""
+    timings_ms: dict[str, float] = Field(default_factory=dict)
+    """phase -> milliseconds, of the batch up to this publication."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What one commit turn is about to append to one table's log."""
+
+    staged: Staged
+    adds: tuple[StagedFile, ...]
+    """Files that the new version adds; every one exists in storage with this size."""
+    removes: tuple[Any, ...] = ()
+    """Files of the read version that the new version drops (the committer's own type)."""
+    read_version: int = -1
+    """The table version that this was computed from; the append must become the next one."""
+    skipped: bool = False
+    """True when the table already holds this txid from an identical, earlier attempt."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A publication as read back from the table's log after the append."""
+
+    version: int
+    """Table version that holds the txid."""
+    files: tuple[StagedFile, ...] = ()
+    """(path, size, rows, ...) of every file that this version adds, as the log itself says."""
+    skipped: bool = False
+    prepared: Prepared | None = None
+    """What was published, when it had to be prepared anew (somebody's OPTIMIZE came between)."""
+
+
+@dataclass(frozen=True)
+class CommitterContext:
+    """Who is publishing: given to a committer once per run."""
+
+    topology: str
+    epoch: int
+
+
+class Committer(ABC):
+    """The durable end of a stream: stages in parallel, publishes in txid order.
+
+    Source: Storm's `ICommitter` bolts and Trident's `State.beginCommit/commit`, with a rollback
+    that those lack. Order of calls in one run: `open`, `fence`, then per attempt `stage` (any
+    thread, several at once), and per txid, strictly in order and never concurrently for one
+    committer, `prepare` and `publish`. `discard` may come at any time for an attempt that died.
+    """
+
+    name: str
+    """Where the table lies, as the user wrote it; unique within a topology."""
+    semantics: Semantics
+
+    @abstractmethod
+    def required_columns(self) -> Sequence[str]:
+        """Columns of the incoming stream that this committer names (for validation)."""
+
+    @abstractmethod
+    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
+        """What is to be staged out of a batch's rows: the rows, or partial aggregates.
+
+        Args:
+            batch: the rows of one batch.
+            count_as: name of one more bigint column, saying how many rows of the batch each
+                partial stands for (`verify="rows"`); the pipeline drops it before `stage`.
+        """
+
+    @abstractmethod
+    def open(
+        self, spark: SparkSession, context: CommitterContext, schema: StructType | None
+    ) -> None:
+        """Create the table, or check that the existing one is ours and fits. Writes no data.
+
+        Args:
+            schema: schema of the DataFrames that `partials` returns; None while it is not known:
+                then an existing table is attached and a missing one is left for the next call.
+
+        Raises:
+            TableRefusedError: other columns, another topology's, or unknown Delta features.
+        """
+
+    @abstractmethod
+    def fence(self) -> None:
+        """Append an empty version carrying our epoch: older leaders' appends now lose.
+
+        Raises:
+            FencedError: the table already holds a newer epoch.
+        """
+
+    @abstractmethod
+    def last_publication(self) -> tuple[int, Publication] | None:
+        """(table version, publication) of the newest publication in the log; None if none."""
+
+    @abstractmethod
+    def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
+        """Run the job that writes `partials` (of `self.partials`) where no reader sees it."""
+
+    @abstractmethod
+    def prepare(self, staged: Staged, publication: Publication) -> Prepared:
+        """Compute the next version's files, applying the guard of `semantics`. May run Spark.
+
+        `publication.first_txid` is committed + 1: everything the table holds at or above it comes
+        from an attempt that never finished.
+
+        Raises:
+            StagedFileError: a staged file is gone or changed.
+            FencedError: the table holds a newer epoch.
+        """
+
+    @abstractmethod
+    def publish(self, prepared: Prepared, publication: Publication) -> Published:
+        """Append the prepared version on condition that it is the next one; read it back.
+
+        Raises:
+            StagedFileError: a file to be added is gone or changed.
+            CommitConflictError: somebody else changed rows meanwhile.
+            FencedError: a newer epoch stands in the log.
+        """
+
+    @abstractmethod
+    def discard(self, attempt: TransactionAttempt) -> None:
+        """Delete what a dead attempt staged. Best effort; never touches published files."""
+
+    def committed(self, attempt: TransactionAttempt) -> None:
+        """The txid is durable everywhere: scratch files of it may go. Best effort."""
+
+    def close(self) -> None:
+        """The run ended."""
+
+
+class State(ABC):
+    """What `persistent_aggregate` takes: a place that can hold running values by key."""
+
+    @abstractmethod
+    def bind(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Committer:
+        """The committer that keeps `aggregates` (value column -> aggregate) per `keys`.
+
+        Args:
+            keys: grouping columns; empty for one global row.
+
+        Raises:
+            TopologyError: reserved or repeated column names, an unknown layout or semantics.
+        """

@@ -1,0 +1,67 @@
+"""What is kept in ZooKeeper, as pydantic models: the durable half of the coordinator's state.
+
+One JSON object per znode, each with its format version; an unknown version or field is refused
+by the reader (`ProgressUnreadableError`), never read as "no state".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["FORMAT_VERSION", "BatchRecord", "CommittedRecord", "Progress", "QuarantineRecord"]
+
+FORMAT_VERSION = 1
+"""Bump when the layout or meaning of any znode changes."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    version: Literal[1] = 1
+
+
+class CommittedRecord(_Record):
+    """`/txn/<topology>/committed`: everything up to `txid` is in every table."""
+
+    txid: int = Field(default=0, ge=0)
+    """0: nothing was committed yet."""
+    epoch: int = Field(default=0, ge=0)
+    spouts: dict[str, Any] = Field(default_factory=dict)
+    """stream -> its newest metadata as of `txid` (carried over batches in which it was idle)."""
+    tables: dict[str, int] = Field(default_factory=dict)
+    """committer name -> the table version that holds `txid`."""
+
+
+class BatchRecord(_Record):
+    """`/txn/<topology>/batches/<txid>`: the START of the newest attempt of an open txid."""
+
+    txid: int = Field(ge=1)
+    attempt: int = Field(ge=0)
+    epoch: int = Field(ge=1)
+    spouts: dict[str, Any] = Field(default_factory=dict)
+    """stream -> metadata of what this txid reads; None: planned, and nothing to read there."""
+    opaque: list[str] = Field(default_factory=list)
+    """Streams whose metadata here may be out of date, since they are planned anew per attempt."""
+    quarantined: str | None = None
+    """The error for which this txid is committed empty; None for an ordinary batch."""
+
+
+class QuarantineRecord(_Record):
+    """`/txn/<topology>/quarantine/<txid>`: a txid that was committed empty, and why."""
+
+    txid: int = Field(ge=1)
+    attempt: int = Field(ge=0)
+    spouts: dict[str, Any] = Field(default_factory=dict)
+    error: str
+
+
+class Progress(BaseModel):
+    """All of a topology's durable state as read at start."""
+
+    model_config = ConfigDict(frozen=True)
+
+    committed: CommittedRecord = CommittedRecord()
+    batches: tuple[BatchRecord, ...] = ()
+    """Open batches, by ascending txid, contiguous from `committed.txid + 1`."""
