@@ -1,0 +1,83 @@
+# Every target sets up what it needs: Python 3.10 or newer and Java 17 or newer are all that must
+# be there. A second run finds everything in .venv and starts at once.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint clean
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+JARS := $(VENV)/.jars
+
+help: ## list the targets
+	@echo "make demo    run the example from end to end"
+	@echo "make test    run all tests"
+	@echo "make lint    check format, style, types and who imports whom"
+	@echo "make setup   set up only (the others do so themselves)"
+	@echo "make clean   delete what set-up and runs have made in this folder"
+
+setup: $(JARS)
+
+demo: $(JARS) ## run the example
+	@$(PY) -m examples.demo
+
+test: $(JARS) ## run all tests
+	@$(PY) -m pytest
+
+lint: $(STAMP) ## static checks
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+clean: ## delete what was made here
+	rm -rf $(VENV) .txn data warehouse spark-warehouse build dist
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The Python environment. Rebuilt when pyproject.toml changes.
+$(STAMP): pyproject.toml
+	@say() { printf '\n%s\n' "$$*" | fold -s -w 100 >&2; }; \
+	python=; \
+	for name in $(PYTHON) python3 python3.13 python3.12 python3.11 python3.10; do \
+	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then \
+	    python=$$name; break; \
+	  fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  say "No Python 3.10 or newer was found on the PATH (python3 there: $$(python3 --version 2>/dev/null || echo none))." \
+	      "Install one (Debian or Ubuntu: apt install python3 python3-venv; macOS: brew install" \
+	      "python), or name it: make PYTHON=/path/to/python3 ..."; \
+	  exit 1; \
+	fi; \
+	java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \
+	major=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
+	if [ "$${major:-0}" -lt 17 ]; then \
+	  say "Spark needs Java 17 or newer; $$java is $${major:-not there}$${major:+, too old}" \
+	      "(JAVA_HOME is $${JAVA_HOME:-not set}). Install one (Debian or Ubuntu: apt install" \
+	      "openjdk-17-jre-headless; macOS: brew install openjdk@17), or point JAVA_HOME at one."; \
+	  exit 1; \
+	fi; \
+	if [ ! -x $(PY) ] && ! "$$python" -m venv $(VENV) >.venv.log 2>&1; then \
+	  tail -n 5 .venv.log >&2; rm -rf $(VENV) .venv.log; \
+	  say "$$python could not make the virtual environment $(VENV). On Debian and Ubuntu its venv" \
+	      "module is a package of its own: apt install python3-venv"; \
+	  exit 1; \
+	fi; \
+	rm -f .venv.log; \
+	echo "Installing into $(VENV) (once; a minute or two) ..."; \
+	if ! $(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev,examples]' </dev/null; then \
+	  say "pip could not install the project's packages; its own words stand above. Most often" \
+	      "there is no network, or a proxy or mirror must be set (pip config set global.index-url" \
+	      "..., or PIP_INDEX_URL). Then run make again: it goes on where it stopped."; \
+	  exit 1; \
+	fi; \
+	touch $(STAMP)
+
+# Delta's jars and the archive of Spark's classes (see txn/session.py). Java is checked there.
+$(JARS): $(STAMP)
+	@echo "Fetching Delta's jars and preparing Java's class archive (once; half a minute) ..."
+	@$(PY) -m txn.session </dev/null
+	@touch $(JARS)

@@ -1,0 +1,1 @@
+"""Sources of micro-batches: plugins of `txn.interfaces.Spout`. None is imported here."""

@@ -1,0 +1,79 @@
+"""Schemas as users write them and as Spark returns them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txn.errors import TopologyError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["as_nullable", "as_struct", "check_same"]
+
+
+def as_struct(schema: str | StructType, whose: str) -> StructType:
+    """A schema given as DDL or StructType, as a StructType. Needs a running Spark session.
+
+    Raises:
+        TopologyError: the DDL cannot be read.
+    """
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        parsed = StructType.fromDDL(schema)
+    except ParseException as error:
+        raise TopologyError(
+            f"The schema of {whose} is not DDL that Spark can read: {schema!r} "
+            f"({str(error).strip().splitlines()[0]}). Write it as 'month int, carrier string'."
+        ) from error
+    if not isinstance(parsed, StructType):
+        raise TopologyError(
+            f"The schema of {whose} has no columns but is a single type: {schema!r}. Write it as "
+            "'month int, carrier string'."
+        )
+    return parsed
+
+
+def as_nullable(data_type: DataType) -> DataType:
+    """The type with every part of it nullable: what Spark makes of a schema that a file is given.
+
+    Spark's own: `DataType.asNullable` in its Scala sources.
+    """
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(data_type, StructType):
+        fields = [StructField(f.name, as_nullable(f.dataType), True, f.metadata) for f in data_type]
+        return StructType(fields)
+    if isinstance(data_type, ArrayType):
+        return ArrayType(as_nullable(data_type.elementType), True)
+    if isinstance(data_type, MapType):
+        return MapType(as_nullable(data_type.keyType), as_nullable(data_type.valueType), True)
+    return data_type
+
+
+def check_same(known: StructType, given: StructType, whose: str) -> None:
+    """Refuse a schema that is not the one with which this source has been read so far.
+
+    Raises:
+        TopologyError: names the first field that differs.
+    """
+    for position in range(max(len(known), len(given))):
+        before = _described(known, position)
+        now = _described(given, position)
+        if before != now:
+            raise TopologyError(
+                f"The schema of {whose} has changed: field {position + 1} was {before} in the "
+                f"batches read so far and is {now} now. Give the schema as it was, or give the "
+                "topology another name to start anew with other tables."
+            )
+
+
+def _described(schema: StructType, position: int) -> str:
+    if position >= len(schema):
+        return "absent"
+    field = schema[position]
+    return f"`{field.name}` {field.dataType.simpleString()}"

@@ -1,0 +1,319 @@
+"""A transactional spout over files: each file is in exactly one batch, whenever it arrives.
+
+The metadata of a batch names its files with their sizes and times, so that a replay reads the same
+bytes or refuses; and it knows, as short digests, every file that this and all earlier batches
+took. So a file that arrives late, with an older time or a smaller name, is still picked up.
+
+Move files in atomically (write elsewhere on the same file system, then rename): what is seen
+under its final name is taken as whole. A file that was read is not read again when it changes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import unquote
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from spouts._listing import FileStat, Listing
+from spouts._schemas import as_nullable, as_struct, check_same
+from txn.attempts import TransactionAttempt
+from txn.errors import FailedException, SourceChangedError, TopologyError
+from txn.interfaces import Spout, SpoutKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["FileBatch", "FileSpout", "PlannedFile"]
+
+Format = Literal["csv", "json", "parquet", "text"]
+
+_DIGEST_BYTES = 8
+"""Two of a million names share a digest with probability 3e-8."""
+
+
+class PlannedFile(BaseModel):
+    """One file of a batch, as it was when it was planned."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    path: str
+    """As the pattern spells it: relative patterns give relative paths."""
+    size: int = Field(ge=0)
+    """Bytes."""
+    mtime_ns: int | None
+    """Time of the last change, nanoseconds since 1970; None where the storage has none."""
+
+
+class FileBatch(BaseModel):
+    """Metadata of one txid: its files, and which files were taken so far."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    files: tuple[PlannedFile, ...] = Field(strict=False)
+    """In reading order."""
+    spelling: str
+    """How paths are spelled: "relative", "absolute" or a URI scheme."""
+    read_schema: str
+    """Spark's JSON of the schema with which every file is read."""
+    seen: str
+    """Base64 of the sorted 8-byte digests of the paths of this and all earlier batches."""
+
+
+class FileSpout(Spout[FileBatch]):
+    """Reads the files that match a pattern, oldest name first, a few per batch.
+
+    Within one look at the folder, files come in name order (so `month-01` before `month-02`);
+    files that arrive later come in later batches. Names with a leading "." or "_" and names that
+    end in ".tmp" or "._COPYING_" are passed over.
+
+    Args:
+        path_glob: path or URI with `*`, `?`, `[...]`, `**`; a relative one means the folder in
+            which the program was started.
+        format: "csv", "json", "parquet" or "text".
+        schema: DDL or StructType; None: Spark infers it once, from the first file in name order,
+            and it then stays. "text" has one column, `value string`.
+        files_per_batch: at most so many files in one txid.
+        forget_missing: True: a file that is gone from the folder is forgotten, which keeps the
+            metadata small where files are moved away once they are read; should it come back, or
+            was its folder only out of reach for a moment, it is read again. False: never forget.
+        reader_options: given to Spark's reader as they are. Unless told otherwise a record that
+            does not fit the schema fails the batch (`mode="FAILFAST"`), and so does a CSV header
+            that names other columns than the schema (`enforceSchema=False`).
+
+    Raises:
+        TopologyError: an unknown format, or `files_per_batch` below 1.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+    metadata_type = FileBatch
+
+    def __init__(
+        self,
+        path_glob: str,
+        *,
+        format: Format,  # noqa: A002 - Spark's own word
+        schema: str | StructType | None = None,
+        files_per_batch: int = 1,
+        forget_missing: bool = False,
+        **reader_options: Any,
+    ) -> None:
+        """See the class."""
+        if format not in get_args(Format):
+            raise TopologyError(
+                f"FileSpout({path_glob!r}) cannot read format {format!r}. Formats are: "
+                f"{', '.join(get_args(Format))}."
+            )
+        if files_per_batch < 1:
+            raise TopologyError(
+                f"FileSpout({path_glob!r}) needs files_per_batch of 1 or more, not "
+                f"{files_per_batch}."
+            )
+        self._listing = Listing(path_glob)
+        self._name = f"FileSpout({path_glob!r})"
+        self._format = format
+        self._given = "value string" if format == "text" and schema is None else schema
+        self._files_per_batch = files_per_batch
+        self._forget_missing = forget_missing
+        self._options = _reader_defaults(format, reader_options)
+        self._schema: StructType | None = None
+
+    def open(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
+        """Settle the schema: the one given, or the one of earlier runs, or one that is inferred.
+
+        Raises:
+            TopologyError: the schema differs from the one of earlier runs; paths are spelled
+                otherwise than then; the pattern is a folder; or there is no file to infer from.
+        """
+        if self._listing.is_folder():
+            raise TopologyError(
+                f"{self._name} names a folder. Say which files in it: "
+                f"{self._listing.pattern.rstrip('/') + '/*.' + self._format!r}."
+            )
+        if previous is not None:
+            self._check_spelling(previous)
+        self._schema = self._settle_schema(spark, previous)
+        return self._schema
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: FileBatch | None
+    ) -> FileBatch | None:
+        """The first files, in name order, that no earlier batch took.
+
+        Raises:
+            FailedException: the storage does not answer.
+        """
+        try:
+            names = self._listing.names()
+            taken = _decode(previous.seen) if previous else set()
+            files = self._first_new(names, taken)
+        except OSError as error:
+            raise FailedException(
+                f"{self._name} could not list its files for {attempt}: {error}. It is asked again."
+            ) from error
+        if not files:
+            return None
+        if self._forget_missing:
+            taken &= {_digest(name) for name in names}
+        return FileBatch(
+            files=tuple(files),
+            spelling=self._listing.kind,
+            read_schema=self._opened().json(),
+            seen=_encode(taken | {_digest(file.path) for file in files}),
+        )
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: FileBatch
+    ) -> DataFrame:
+        """The rows of the planned files, after a look that they are still the planned ones.
+
+        Raises:
+            SourceChangedError: a file is gone, or has another size or time than planned.
+            FailedException: the storage does not answer.
+        """
+        from pyspark.sql.types import StructType
+
+        for file in metadata.files:
+            self._check_unchanged(file, attempt)
+        schema = StructType.fromJson(json.loads(metadata.read_schema))
+        paths = [self._listing.uri(file.path) for file in metadata.files]
+        if not paths:
+            return spark.createDataFrame([], schema)
+        reader = spark.read.format(self._format).schema(schema).options(**self._options)
+        return reader.load([_literal(path) for path in paths])
+
+    def planned_parts(self, metadata: FileBatch) -> Sequence[str]:
+        """The paths of the batch: one edge per file."""
+        return [file.path for file in metadata.files]
+
+    def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
+        """The paths that Spark's plan of `batch` reads, as they were planned."""
+        planned = {_plain(self._listing.uri(f.path)): f.path for f in metadata.files}
+        read = (_plain(unquote(uri)) for uri in batch.inputFiles())
+        return sorted(planned.get(path, path) for path in read)
+
+    def _first_new(self, names: Iterable[str], taken: set[bytes]) -> list[PlannedFile]:
+        files: list[PlannedFile] = []
+        for name in names:
+            if len(files) == self._files_per_batch:
+                break
+            if _digest(name) in taken:
+                continue
+            found = self._listing.stat(name)
+            if found is not None:  # a folder, or gone since the listing
+                self._check_readable(name)
+                files.append(PlannedFile(path=name, size=found.size, mtime_ns=found.mtime_ns))
+        return files
+
+    def _check_readable(self, name: str) -> None:
+        if not self._listing.remote and ":" in name.rpartition("/")[2]:
+            raise TopologyError(
+                f"{self._name} matches {name}, and Hadoop, through which Spark reads, cannot open "
+                "a local file with a colon in its name. Rename the file."
+            )
+
+    def _check_unchanged(self, planned: PlannedFile, attempt: TransactionAttempt) -> None:
+        try:
+            found = self._listing.stat(planned.path)
+        except OSError as error:
+            raise FailedException(
+                f"{self._name} could not look at {planned.path} for {attempt}: {error}. The batch "
+                "is replayed."
+            ) from error
+        if found == FileStat(planned.size, planned.mtime_ns):
+            return
+        now = (
+            "it is gone"
+            if found is None
+            else f"it has {found.size} bytes, last changed at {found.mtime_ns} ns"
+        )
+        raise SourceChangedError(
+            f"The file {planned.path} changed after it was planned for {attempt}: it had "
+            f"{planned.size} bytes, last changed at {planned.mtime_ns} ns, and now {now}. Put the "
+            "planned file back, with its time, and start the topology again; move new data in "
+            "under new names."
+        )
+
+    def _settle_schema(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
+        from pyspark.sql.types import StructType
+
+        known = StructType.fromJson(json.loads(previous.read_schema)) if previous else None
+        if self._given is None:
+            return known or self._infer(spark)
+        given = as_nullable(as_struct(self._given, self._name))
+        assert isinstance(given, StructType)
+        if self._format == "text" and given.simpleString() != "struct<value:string>":
+            raise TopologyError(
+                f"{self._name} reads text, whose only column is `value string`; its schema says "
+                f"{given.simpleString()}. Leave the schema out, or name another format."
+            )
+        if known is not None:
+            check_same(known, given, self._name)
+        return given
+
+    def _infer(self, spark: SparkSession) -> StructType:
+        first = self._first_new(self._listing.names(), set())
+        if not first:
+            raise TopologyError(
+                f"{self._name} has no schema, and no file matches from which Spark could infer "
+                "one. Give a schema, or start when the first file is there."
+            )
+        options = {"inferSchema": True, **self._options}
+        reader = spark.read.format(self._format).options(**options)
+        return reader.load(_literal(self._listing.uri(first[0].path))).schema
+
+    def _check_spelling(self, previous: FileBatch) -> None:
+        if previous.spelling != self._listing.kind:
+            raise TopologyError(
+                f"{self._name} spells its paths otherwise than the batches read so far "
+                f"({previous.spelling} then, {self._listing.kind} now), so files already read "
+                "would not be known again and would be read twice. Spell the pattern as it was."
+            )
+
+    def _opened(self) -> StructType:
+        if self._schema is None:
+            raise TopologyError(f"{self._name} was asked for a batch before it was opened.")
+        return self._schema
+
+
+def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What is loud by default, under what the user says (Spark's option names ignore case)."""
+    defaults: dict[str, Any] = {"ignoreMissingFiles": False, "ignoreCorruptFiles": False}
+    if format_ in ("csv", "json"):
+        defaults["mode"] = "FAILFAST"
+    given = {name.lower(): value for name, value in options.items()}
+    if format_ == "csv" and str(given.get("header", False)).lower() == "true":
+        defaults["enforceSchema"] = False
+    return {k: v for k, v in defaults.items() if k.lower() not in given} | options
+
+
+def _literal(uri: str) -> str:
+    """A name that Spark takes as it is, though it takes every path for a pattern.
+
+    (Its switch `__globPaths__` reads all paths of a list once more for each odd one, as of 4.2.)
+    """
+    return re.sub(r"([*?{}\[\]\\])", r"\\\1", uri)
+
+
+def _plain(uri: str) -> str:
+    """A URI of a local file in one spelling: Spark writes file:///x, Hadoop file:/x."""
+    return "/" + uri[5:].lstrip("/") if uri.startswith("file:") else uri
+
+
+def _digest(name: str) -> bytes:
+    return blake2b(name.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_BYTES).digest()
+
+
+def _encode(digests: set[bytes]) -> str:
+    return b64encode(b"".join(sorted(digests))).decode("ascii")
+
+
+def _decode(seen: str) -> set[bytes]:
+    joined = b64decode(seen)
+    return {joined[i : i + _DIGEST_BYTES] for i in range(0, len(joined), _DIGEST_BYTES)}

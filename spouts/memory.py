@@ -1,0 +1,167 @@
+"""Spouts whose content is written down in the program: for tests, and to show a guarantee.
+
+Source: Trident's own doubles, `MemoryTransactionalSpout`, `OpaqueMemoryTransactionalSpout` and
+`FixedBatchSpout`. Failures are placed in the data: an exception among the rows is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from spouts._schemas import as_struct
+from txn.attempts import TransactionAttempt
+from txn.errors import TopologyError
+from txn.interfaces import Spout, SpoutKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["MemoryOpaqueSpout", "MemoryPosition", "MemoryTransactionalSpout", "ScriptedAttempt"]
+
+Row = tuple[Any, ...]
+Rows = Sequence[Row | Exception]
+"""Rows of one batch; exceptions among them are raised when the batch is emitted."""
+Script = Mapping[tuple[int, int], Rows | None] | Callable[[int, int], Rows | None]
+"""(txid, attempt id) -> rows, or None: nothing to read."""
+
+
+class MemoryPosition(BaseModel):
+    """Metadata of `MemoryTransactionalSpout`: which of its batches a txid is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    index: int = Field(ge=0)
+
+
+class MemoryTransactionalSpout(Spout[MemoryPosition]):
+    """The given batches, one per txid, the same on every replay; then nothing more.
+
+    An exception among the rows of a batch is raised once by this object, and the batch is emitted
+    without it on the next attempt; several are raised one per attempt, in their order.
+
+    Args:
+        batches: rows by batch.
+        schema: DDL or StructType.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+    metadata_type = MemoryPosition
+
+    def __init__(self, batches: Sequence[Rows], schema: str | StructType) -> None:
+        """See the class."""
+        self._batches = batches
+        self._schema = schema
+        self._raised: set[tuple[int, int]] = set()
+        self._lock = Lock()  # attempts of several txids are emitted at once
+
+    def open(self, spark: SparkSession, previous: MemoryPosition | None) -> StructType:
+        """The schema; nothing else is to be done."""
+        return as_struct(self._schema, "MemoryTransactionalSpout")
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: MemoryPosition | None
+    ) -> MemoryPosition | None:
+        """The batch after `previous`; None when all were taken."""
+        index = 0 if previous is None else previous.index + 1
+        return MemoryPosition(index=index) if index < len(self._batches) else None
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: MemoryPosition
+    ) -> DataFrame:
+        """The rows of the batch.
+
+        Raises:
+            Exception: the next exception among the rows that was not raised yet.
+            TopologyError: this run was given fewer batches than an earlier one planned.
+        """
+        if metadata.index >= len(self._batches):
+            raise TopologyError(
+                f"MemoryTransactionalSpout has {len(self._batches)} batches, and {attempt} was "
+                f"planned to be number {metadata.index + 1}. Give it the same batches again."
+            )
+        rows = self._batches[metadata.index]
+        self._raise_next(metadata.index, rows)
+        return _frame(spark, [row for row in rows if not isinstance(row, Exception)], self._schema)
+
+    def _raise_next(self, index: int, rows: Rows) -> None:
+        with self._lock:
+            for place, row in enumerate(rows):
+                if isinstance(row, Exception) and (index, place) not in self._raised:
+                    self._raised.add((index, place))
+                    raise row
+
+
+class ScriptedAttempt(BaseModel):
+    """Metadata of `MemoryOpaqueSpout`: the attempt whose rows are meant."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    txid: int = Field(ge=1)
+    attempt_id: int = Field(ge=0)
+
+
+class MemoryOpaqueSpout(Spout[ScriptedAttempt]):
+    """Rows scripted by txid and attempt, so that a replay can differ from what it replays.
+
+    An attempt that the script does not name has the rows of the highest lower one that it does;
+    a txid that it does not name has nothing to read. An exception among the rows is raised by
+    every emission of that attempt.
+
+    Args:
+        script: (txid, attempt id) -> rows or None, or a function of both.
+        schema: DDL or StructType.
+        kind: OPAQUE, or NON_TRANSACTIONAL to play a source that promises nothing.
+    """
+
+    metadata_type = ScriptedAttempt
+
+    def __init__(
+        self, script: Script, schema: str | StructType, *, kind: SpoutKind = SpoutKind.OPAQUE
+    ) -> None:
+        """See the class."""
+        self._script = script
+        self._schema = schema
+        self.kind = kind
+
+    def open(self, spark: SparkSession, previous: ScriptedAttempt | None) -> StructType:
+        """The schema; nothing else is to be done."""
+        return as_struct(self._schema, "MemoryOpaqueSpout")
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: ScriptedAttempt | None
+    ) -> ScriptedAttempt | None:
+        """What the script has for this attempt; None when it has nothing."""
+        if self._rows(attempt.txid, attempt.attempt_id) is None:
+            return None
+        return ScriptedAttempt(txid=attempt.txid, attempt_id=attempt.attempt_id)
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: ScriptedAttempt
+    ) -> DataFrame:
+        """The scripted rows.
+
+        Raises:
+            Exception: the first exception among the rows.
+        """
+        rows = self._rows(metadata.txid, metadata.attempt_id) or ()
+        for row in rows:
+            if isinstance(row, Exception):
+                raise row
+        return _frame(spark, list(rows), self._schema)
+
+    def _rows(self, txid: int, attempt_id: int) -> Rows | None:
+        if callable(self._script):
+            return self._script(txid, attempt_id)
+        for lower in range(attempt_id, -1, -1):
+            if (txid, lower) in self._script:
+                return self._script[txid, lower]
+        return None
+
+
+def _frame(spark: SparkSession, rows: list[Any], schema: str | StructType) -> DataFrame:
+    return spark.createDataFrame(rows, as_struct(schema, "a memory spout"))

@@ -1,0 +1,49 @@
+"""Fixtures over the real things: one Spark session, one ZooKeeper server, folders of one test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txn.embedded import EmbeddedZooKeeper
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The Spark session of the whole test run: two threads, one gigabyte, Delta."""
+    from txn.session import delta_session
+
+    session = delta_session(
+        "txn-tests",
+        master="local[2]",
+        conf={
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """A real ZooKeeper server of the whole test run; connect to its `.hosts`."""
+    from txn.embedded import EmbeddedZooKeeper
+
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    """An empty folder for the tables of one test."""
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    return folder

@@ -1,0 +1,102 @@
+"""Delta's jars are fetched once, by a real resolver, into a folder that is whole or not there."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from txn.errors import SetupError
+from txn.jars import delta_jars
+
+DELTA, SPARK = version("delta_spark"), version("pyspark")
+ARTIFACT = f"delta-spark_{SPARK.rpartition('.')[0]}_2.13"
+FOLDER = f"delta-{DELTA}-spark-{SPARK}"
+
+POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>
+<dependencies>{dependencies}</dependencies></project>"""
+DEPENDENCY = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+)
+
+
+def put(
+    repository: Path, group: str, name: str, version_: str, *needs: tuple[str, str, str]
+) -> None:
+    """A module in a Maven repository on disk."""
+    folder = repository.joinpath(*group.split("."), name, version_)
+    folder.mkdir(parents=True)
+    dependencies = "".join(DEPENDENCY.format(*need) for need in needs)
+    pom = POM.format(group=group, name=name, version=version_, dependencies=dependencies)
+    (folder / f"{name}-{version_}.pom").write_text(pom, "utf-8")
+    (folder / f"{name}-{version_}.jar").write_bytes(b"PK\x05\x06" + bytes(18))
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """An environment with an empty cache and a mirror that has Delta and what it needs."""
+    repository = tmp_path / "mirror"
+    needs = [("io.delta", "delta-storage", DELTA), ("org.apache.hadoop", "hadoop-client-api", "1")]
+    put(repository, "io.delta", ARTIFACT, DELTA, *needs)
+    put(repository, "io.delta", "delta-storage", DELTA)
+    put(repository, "org.apache.hadoop", "hadoop-client-api", "1")
+    own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return {**os.environ, **own, "TXN_JARS": "", "DEFAULT_ARTIFACT_REPOSITORY": repository.as_uri()}
+
+
+def test_jars_are_fetched_without_what_spark_ships(env: dict[str, str]) -> None:
+    """Delta and its own parts are fetched; another Hadoop beside Spark's is not."""
+    jars = delta_jars(env)
+    assert [jar.name for jar in jars] == [
+        f"{ARTIFACT}-{DELTA}.jar",
+        f"delta-storage-{DELTA}.jar",
+    ]
+    assert {jar.parent for jar in jars} == {Path(env["XDG_CACHE_HOME"]) / "txn" / "jars" / FOLDER}
+
+
+def test_jars_are_fetched_once(env: dict[str, str]) -> None:
+    """The second time nothing is asked of anybody."""
+    first = delta_jars(env)
+    assert delta_jars({**env, "DEFAULT_ARTIFACT_REPOSITORY": "file:///nowhere"}) == first
+
+
+def test_several_processes_may_fetch_at_once(env: dict[str, str]) -> None:
+    """Every one gets the whole folder, and nothing else is left behind."""
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: delta_jars(env), range(3)))
+    assert [len(jars) for jars in found] == [2, 2, 2]
+    assert os.listdir(found[0][0].parent.parent) == [FOLDER]
+
+
+def test_txn_jars_names_the_folder(env: dict[str, str], tmp_path: Path) -> None:
+    """Jars that were put into `$TXN_JARS` are used as they are."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / f"{ARTIFACT}-{DELTA}.jar").touch()
+    assert delta_jars({**env, "TXN_JARS": str(folder)}) == [folder / f"{ARTIFACT}-{DELTA}.jar"]
+
+
+def test_a_folder_with_other_files_is_refused(env: dict[str, str], tmp_path: Path) -> None:
+    """The jar that is missing is named, and nothing is put among foreign files."""
+    (tmp_path / "other.jar").touch()
+    with pytest.raises(SetupError, match=f"no {ARTIFACT}-{DELTA}.jar"):
+        delta_jars({**env, "TXN_JARS": str(tmp_path)})
+
+
+def test_no_network_is_said_with_what_to_do(env: dict[str, str], tmp_path: Path) -> None:
+    """Without cache and without a repository, the ways out are named; nothing half-made stays."""
+    nowhere = {**env, "DEFAULT_ARTIFACT_REPOSITORY": (tmp_path / "nowhere").as_uri()}
+    with pytest.raises(SetupError, match="could not be fetched.*Connect to the network.*TXN_JARS"):
+        delta_jars(nowhere)
+    assert os.listdir(Path(env["XDG_CACHE_HOME"]) / "txn" / "jars") == []
+
+
+def test_a_cache_that_cannot_be_made_is_named(env: dict[str, str], tmp_path: Path) -> None:
+    """A file where the cache folder should be: the message has the path and TXN_JARS."""
+    (tmp_path / "cache").touch()
+    with pytest.raises(SetupError, match=r"cannot be kept in .*cache.*Set TXN_JARS"):
+        delta_jars(env)

@@ -1,0 +1,147 @@
+"""A session with Delta: what is configured, what is heard, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from txn.errors import SetupError
+from txn.jars import delta_jars
+from txn.session import delta_session, session_conf
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def child(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, where a first session can be started."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        timeout=240,
+    )
+
+
+def test_delta_tables_can_be_written_and_read(spark: SparkSession, warehouse: Path) -> None:
+    """The session knows the format "delta" and Delta's SQL."""
+    path = str(warehouse / "t")
+    spark.range(3).write.format("delta").save(path)
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 1")
+    assert sorted(r.id for r in spark.read.format("delta").load(path).collect()) == [0, 2]
+
+
+def test_a_start_says_nothing(tmp_path: Path) -> None:
+    """A session that starts, writes and ends leaves both stdout and stderr to the program."""
+    code = (
+        "from txn.session import delta_session\n"
+        "spark = delta_session('quiet', 'local[2]', {'spark.driver.memory': '1g'})\n"
+        f"spark.range(9).write.format('delta').save({str(tmp_path / 't')!r})\n"
+        f"print(spark.read.format('delta').load({str(tmp_path / 't')!r}).count())\n"
+        "import os; print('SPARK_CONF_DIR' in os.environ)\n"
+        "spark.stop()\n"
+    )
+    said = child(code, tmp_path)
+    assert (said.stdout, said.stderr, said.returncode) == ("9\nFalse\n", "", 0)
+    assert sorted(os.listdir(tmp_path)) == ["t"]
+
+
+def test_a_java_that_cannot_start_is_heard(tmp_path: Path) -> None:
+    """Java's own words reach stderr, and the error points to them."""
+    code = (
+        "from txn.session import delta_session\n"
+        "delta_session('bad', 'local[1]', {'spark.driver.memory': '1x'})\n"
+    )
+    said = child(code, tmp_path)
+    assert "SetupError: Java ended before Spark was up" in said.stderr
+    assert "1x" in said.stderr.partition("Traceback")[0]
+
+
+def test_an_archive_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:
+    """A damaged archive of classes costs time, and neither a failure nor a word."""
+    (tmp_path / "bad.jsa").write_text("damaged", "utf-8")
+    option = f"-XX:SharedArchiveFile={tmp_path / 'bad.jsa'}"
+    code = (
+        "from txn.session import delta_session\n"
+        "conf = {'spark.driver.memory': '1g', 'spark.driver.extraJavaOptions': %r}\n"
+        "print(delta_session('archive', 'local[1]', conf).range(3).count())\n"
+    )
+    said = child(code % option, tmp_path)
+    assert (said.stdout, "archive" in said.stderr) == ("3\n", False)
+
+
+def test_a_session_without_delta_is_not_taken(tmp_path: Path) -> None:
+    """Delta cannot be added to a running session: refused before the first table fails."""
+    code = (
+        "from pyspark.sql import SparkSession\n"
+        "plain = SparkSession.builder.master('local[1]').getOrCreate()\n"
+        "from txn.session import delta_session\n"
+        "delta_session('late', 'local[1]')\n"
+    )
+    said = child(code, tmp_path)
+    assert "SetupError: A Spark session without Delta is already running" in said.stderr
+
+
+def test_the_running_session_is_returned(spark: SparkSession) -> None:
+    """Asking again gives the same session, as Spark's own builder does."""
+    again = delta_session("again", master="local[2]")
+    assert again.sparkContext is spark.sparkContext
+
+
+def test_the_users_settings_win() -> None:
+    """Whatever `conf` has replaces the default of the same name."""
+    conf = {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "7", "spark.x": "y"}
+    settings = session_conf("local[2]", conf)
+    assert {key: settings[key] for key in conf} == conf
+
+
+@pytest.mark.parametrize(
+    ("master", "partitions"),
+    [("local", "2"), ("local[1]", "2"), ("local[6]", "6"), ("local[5, 3]", "5")],
+)
+def test_local_masters_get_local_sizes(master: str, partitions: str) -> None:
+    """A laptop does not get two hundred shuffle partitions, and opens no port to the network."""
+    settings = session_conf(master, {})
+    assert settings["spark.sql.shuffle.partitions"] == partitions
+    assert settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert settings["spark.ui.enabled"] == "false"
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]"])
+def test_cluster_masters_keep_sparks_sizes_and_get_the_jars(master: str) -> None:
+    """On a cluster Spark ships the jars, and sizes and addresses are the cluster's."""
+    settings = session_conf(master, {"spark.jars": "mine.jar"})
+    assert settings["spark.jars"] == ",".join([*(str(j) for j in delta_jars()), "mine.jar"])
+    local = {"spark.sql.shuffle.partitions", "spark.driver.bindAddress", "spark.ui.enabled"}
+    assert local & set(settings) == set()
+
+
+def test_class_paths_are_added_to_ours() -> None:
+    """A user's class path stands behind Delta's jars, not in their place."""
+    settings = session_conf("local", {"spark.driver.extraClassPath": "/mine"})
+    paths = settings["spark.driver.extraClassPath"].split(os.pathsep)
+    assert paths == [*(str(jar) for jar in delta_jars()), "/mine"]
+
+
+def test_under_spark_submit_the_jars_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM that spark-submit has started can no longer be given a class path."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    settings = session_conf("yarn", {})
+    assert "spark.jars" not in settings
+
+
+def test_an_unusable_java_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is started, the Java that Spark would use is looked at."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SetupError, match="JAVA_HOME"):
+        delta_session("no-java")

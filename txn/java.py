@@ -1,0 +1,98 @@
+"""The Java that Spark and the embedded ZooKeeper run on: found, and new enough.
+
+Spark 4 needs Java 17. Found as Spark's own launcher finds it: `JAVA_HOME`, else the `PATH`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from txn.errors import SetupError
+
+__all__ = ["OLDEST_JAVA", "find_java", "java_version"]
+
+OLDEST_JAVA = 17
+"""Oldest major version that Spark 4 starts on."""
+
+_INSTALL = (
+    f"Install a Java runtime {OLDEST_JAVA} or newer (on Debian or Ubuntu: `apt install "
+    "openjdk-17-jre-headless`, on macOS: `brew install openjdk@17`) and put it on the PATH, or "
+    "point JAVA_HOME at it."
+)
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Path:
+    """The `java` program to use, checked to be Java 17 or newer.
+
+    Args:
+        environ: where `JAVA_HOME` and `PATH` are looked up; the process's environment if None.
+
+    Raises:
+        SetupError: no Java, one that does not start, or one that is too old.
+    """
+    env = os.environ if environ is None else environ
+    java = _locate(env)
+    version = java_version(java)
+    major = _major(version)
+    if major < OLDEST_JAVA:
+        home = env.get("JAVA_HOME")
+        where = f"{java} (JAVA_HOME is {home})" if home else f"{java} (JAVA_HOME is not set)"
+        raise SetupError(f"Java {version} at {where} is too old for Spark 4. {_INSTALL}")
+    return java
+
+
+def java_version(java: Path) -> str:
+    """The version of a `java` program, for example "17.0.15".
+
+    Raises:
+        SetupError: it does not start, or does not say its version.
+    """
+    release = java.resolve().parent.parent / "release"
+    if release.is_file():  # every JDK since 8 has it, and reading is quicker than starting a JVM
+        found = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text("utf-8", "replace"), re.M)
+        if found:
+            return found[1]
+    return _ask_version(java)
+
+
+def _ask_version(java: Path) -> str:
+    try:
+        said = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetupError(f"Java at {java} does not start: {error}. {_INSTALL}") from error
+    found = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
+    if found is None:
+        words = " ".join((said.stderr + said.stdout).split())[:300]
+        raise SetupError(f"Java at {java} does not say its version but: {words!r}. {_INSTALL}")
+    return found[1]
+
+
+def _locate(env: Mapping[str, str]) -> Path:
+    home = env.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / ("java.exe" if os.name == "nt" else "java")
+        if not java.is_file():
+            raise SetupError(
+                f"JAVA_HOME is {home}, but there is no {java}. Correct JAVA_HOME or unset it. "
+                f"{_INSTALL}"
+            )
+        return java
+    found = shutil.which("java", path=env.get("PATH", os.defpath))
+    if found is None:
+        raise SetupError(
+            f"No Java was found: JAVA_HOME is not set and the PATH has no `java`. {_INSTALL}"
+        )
+    return Path(found)
+
+
+def _major(version: str) -> int:
+    first, _, rest = version.partition(".")
+    digits = re.match(r"\d+", rest if first == "1" else first)  # "1.8.0_392" is Java 8
+    return int(digits[0]) if digits else 0
