@@ -1,0 +1,1 @@
+"""Durable ends of a stream: Delta tables that publish staged files in txid order."""

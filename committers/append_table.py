@@ -1,0 +1,127 @@
+"""A table that every batch's rows are appended to, with the txid that brought them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from committers.aggregates import quoted
+from committers.log_actions import TXID, ActiveFile
+from committers.staging import random_id
+from committers.table_committer import TableCommitter, read_table, require_same_columns
+from committers.table_spec import TableSpec, storable_columns
+from txn.attempts import TransactionAttempt
+from txn.errors import TopologyError
+from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["AppendTable"]
+
+
+class AppendTable(TableCommitter):
+    """Rows of each batch plus a bigint column `txid`, each txid's rows exactly once.
+
+    The processing phase writes the files where they stay; the commit turn only appends to the log.
+    When an attempt that never finished has published already: a transactional table keeps its rows
+    and skips the replay, an opaque one drops them in the same version that adds the replay's, a
+    non-transactional one appends again.
+
+    Args:
+        path: the table's folder: a local path or an object-store URI.
+        semantics: "opaque" (default), "transactional" or "non_transactional".
+        storage_options: credentials and endpoints for delta-rs.
+        new_id: source of folder names and commit tokens.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        semantics: Semantics | str = Semantics.OPAQUE,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        new_id: Callable[[], str] = random_id,
+    ) -> None:
+        super().__init__(path, semantics, storage_options=storage_options, new_id=new_id)
+        self._rows_schema: StructType | None = None
+
+    def required_columns(self) -> Sequence[str]:
+        """None: whatever columns come are stored."""
+        return ()
+
+    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
+        """The rows themselves."""
+        from pyspark.sql import functions as sf
+
+        return batch if count_as is None else batch.withColumn(count_as, sf.lit(1))
+
+    def _spec(self, schema: StructType) -> TableSpec:
+        from pyspark.sql.types import LongType, StructType
+
+        for name in schema.fieldNames():
+            if name.lower() == TXID:
+                raise TopologyError(
+                    f"Table {self.name} keeps the transaction id in a column '{TXID}', and the "
+                    f"rows bring a column '{name}' of their own. Rename it."
+                )
+        self._rows_schema = schema
+        whole = StructType([*schema.fields]).add(TXID, LongType())
+        columns = storable_columns(whole, self.name)
+        return TableSpec(self._opened.topology, "append", self.semantics, columns)
+
+    def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
+        """Write the rows with their txid, in no more files than the cluster has task slots."""
+        from pyspark.sql import functions as sf
+
+        schema = self._known_schema()
+        require_same_columns(schema, partials.schema, self.name)
+        columns = [sf.col(quoted(name)) for name in schema.fieldNames()]
+        rows = partials.select(*columns, sf.lit(attempt.txid).cast("bigint").alias(TXID))
+        slots = self._spark.sparkContext.defaultParallelism
+        return Staged(attempt, self._area.write(rows.coalesce(slots), attempt))
+
+    def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
+        adds = staged.files
+        removes: tuple[ActiveFile, ...] = ()
+        if self.semantics is Semantics.OPAQUE and self._unfinished(publication):
+            kept, removes = self._without(publication.first_txid, staged.attempt)
+            adds = (*adds, *kept)
+        return Prepared(staged, adds, removes, self._log.version)
+
+    def _without(
+        self, txid: int, attempt: TransactionAttempt
+    ) -> tuple[tuple[StagedFile, ...], tuple[ActiveFile, ...]]:
+        """Files that keep the rows below `txid`, and the files that they stand for."""
+        from pyspark.sql import functions as sf
+
+        removes = tuple(file for file in self._log.files.values() if file.may_hold(txid))
+        # OPTIMIZE may have put rows of several txids into one file.
+        mixed = [file.path for file in removes if not file.holds_only(txid)]
+        if not mixed:
+            return (), removes
+        session = self._session({})
+        urls = [self._storage.read_url(path) for path in mixed]
+        stored = session.read.schema(self._table_schema()).parquet(*urls)
+        older = stored.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
+        return self._area.write(older, attempt), removes
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The rows with their txid, as of the newest version now.
+
+        Raises:
+            TableRefusedError: there is no such table.
+        """
+        return read_table(spark, self._storage, self._options)[0]
+
+    def _known_schema(self) -> StructType:
+        if self._rows_schema is None:
+            raise TopologyError(f"Table {self.name} is staged into before it was opened.")
+        return self._rows_schema
+
+    def _table_schema(self) -> StructType:
+        from pyspark.sql.types import LongType, StructType
+
+        return StructType([*self._known_schema().fields]).add(TXID, LongType())

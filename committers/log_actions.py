@@ -1,0 +1,210 @@
+"""What one version of a Delta log says: the JSON commit file, parsed.
+
+Source: Delta's PROTOCOL.md, "Delta Log Entries" and "Actions". Commit files are read here and
+not through `DeltaTable.history`, which numbers the versions by position in its own answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ValidationError
+
+from txn.errors import RecoveryRefusedError
+from txn.interfaces import Publication, StagedFile
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = [
+    "BUCKET",
+    "FENCE_KEY",
+    "PUBLICATION_KEY",
+    "TOKEN_KEY",
+    "TXID",
+    "ActiveFile",
+    "Commit",
+    "active_files",
+    "commit_path",
+    "load_files",
+    "parse_commit",
+]
+
+TXID = "txid"
+"""The column that says which txid last wrote a row."""
+BUCKET = "txn_bucket"
+"""The partition column of state tables: the hash bucket of the keys."""
+PUBLICATION_KEY = "txn"
+"""Key of the publication in `commitInfo`."""
+FENCE_KEY = "txn_fence"
+"""Key of a fence in `commitInfo`: {"topology", "epoch", "last": {"version", "publication"}}."""
+TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append
+"""Key of the random token by which a writer knows its own commit again."""
+
+
+@dataclass(frozen=True)
+class ActiveFile:
+    """A file of the current version of a table."""
+
+    path: str
+    size: int
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    txid_min: int | None = None
+    """Smallest txid of its rows; None when the log does not say."""
+    txid_max: int | None = None
+
+    def may_hold(self, txid: int) -> bool:
+        """Whether it may have a row written at `txid` or later."""
+        return self.txid_max is None or self.txid_max >= txid
+
+    def holds_only(self, txid: int) -> bool:
+        """Whether every row of it was certainly written at `txid` or later."""
+        return self.txid_min is not None and self.txid_min >= txid
+
+    @property
+    def bucket(self) -> int:
+        """The hash bucket; raises KeyError for a table that has none."""
+        return int(self.partition[BUCKET] or 0)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version of a table's log."""
+
+    version: int
+    timestamp_ms: int
+    operation: str
+    adds: tuple[StagedFile, ...] = ()
+    removes: frozenset[str] = frozenset()
+    data_change: bool = False
+    """True when rows came or went; False for OPTIMIZE, metadata and empty commits."""
+    metadata_change: bool = False
+    """True when schema, properties or protocol were written."""
+    publication: Publication | None = None
+    fence: Mapping[str, Any] | None = None
+    token: str | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the leader that wrote it; 0 for anybody else's commit."""
+        if self.publication is not None:
+            return self.publication.epoch
+        return int(self.fence["epoch"]) if self.fence else 0
+
+
+def commit_path(version: int) -> str:
+    """Path of a version's commit file, relative to the table's folder."""
+    return f"_delta_log/{version:020d}.json"
+
+
+def parse_commit(version: int, text: bytes, table: str) -> Commit:
+    """Read one commit file.
+
+    Raises:
+        RecoveryRefusedError: it holds a publication of a format that this version does not know.
+    """
+    actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+    info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    adds = [a["add"] for a in actions if "add" in a]
+    removes = [a["remove"] for a in actions if "remove" in a]
+    return Commit(
+        version=version,
+        timestamp_ms=int(info.get("timestamp", 0)),
+        operation=str(info.get("operation", "unknown operation")),
+        adds=tuple(_staged(add) for add in adds),
+        removes=frozenset(unquote(remove["path"]) for remove in removes),
+        data_change=any(action.get("dataChange", True) for action in (*adds, *removes)),
+        metadata_change=any("metaData" in a or "protocol" in a for a in actions),
+        publication=_publication(info, version, table),
+        fence=info.get(FENCE_KEY),
+        token=info.get(TOKEN_KEY),
+    )
+
+
+def active_files(adds: Iterable[StagedFile]) -> dict[str, ActiveFile]:
+    """Path -> active file, for files that a commit adds."""
+    return {add.path: _active(add) for add in adds}
+
+
+def load_files(table: DeltaTable) -> dict[str, ActiveFile]:
+    """Path -> active file of a freshly loaded table, with the statistics of `txid`."""
+    actions = pa.table(table.get_add_actions())
+    unknown = [None] * actions.num_rows
+    low, high = (_inner(actions, name, TXID) or unknown for name in ("min", "max"))
+    keys = table.metadata().partition_columns
+    values = [_inner(actions, "partition", key) or unknown for key in keys]
+    partitions = list(zip(*values, strict=True)) if keys else [()] * actions.num_rows
+    paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+    files = (
+        ActiveFile(
+            unquote(path),
+            size,
+            {k: None if v is None else str(v) for k, v in zip(keys, partition, strict=True)},
+            first,
+            last,
+        )
+        for path, size, partition, first, last in zip(
+            paths, sizes, partitions, low, high, strict=True
+        )
+    )
+    return {file.path: file for file in files}
+
+
+def _inner(actions: pa.Table, name: str, field_name: str) -> list[Any] | None:
+    """One field of a struct column; None where the table has no such statistics."""
+    if name not in actions.column_names:
+        return None
+    column = actions[name].combine_chunks()
+    if column.type.get_field_index(field_name) < 0:
+        return None
+    values: list[Any] = pc.struct_field(column, field_name).to_pylist()
+    return values
+
+
+def _staged(add: Mapping[str, Any]) -> StagedFile:
+    stats = add.get("stats") or "{}"
+    return StagedFile(
+        path=unquote(add["path"]),
+        size=int(add["size"]),
+        rows=int(json.loads(stats).get("numRecords", -1)),
+        partition=add.get("partitionValues") or {},
+        stats=stats,
+    )
+
+
+def _active(add: StagedFile) -> ActiveFile:
+    stats = json.loads(add.stats)
+    return ActiveFile(
+        path=add.path,
+        size=add.size,
+        partition=add.partition,
+        txid_min=stats.get("minValues", {}).get(TXID),
+        txid_max=stats.get("maxValues", {}).get(TXID),
+    )
+
+
+def _publication(info: Mapping[str, Any], version: int, table: str) -> Publication | None:
+    found = info.get(PUBLICATION_KEY)
+    if found is None:
+        return None
+    try:
+        publication = Publication.model_validate(found)
+    except ValidationError as error:
+        raise _unknown(version, table) from error
+    if publication.format != 1:
+        raise _unknown(version, table)
+    return publication
+
+
+def _unknown(version: int, table: str) -> RecoveryRefusedError:
+    return RecoveryRefusedError(
+        f"Version {version} of table {table} holds a publication (commitInfo.txn) that this "
+        "program cannot read: it was written by a newer release or changed by hand. Run the "
+        "release that wrote it, or restore the table to an earlier version."
+    )

@@ -1,0 +1,306 @@
+"""What a table must be to be ours: its columns, its `txn.*` properties, its Delta features.
+
+Written once when the table is created, compared at every opening and after every change of its
+metadata by somebody else. The first difference is named; nothing is adapted silently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from committers.log_actions import BUCKET
+from txn.errors import TableRefusedError, TopologyError
+from txn.interfaces import Semantics
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql.types import StructType
+
+__all__ = ["FORMAT", "TableSpec", "refuse_features", "refuse_foreign", "storable_columns"]
+
+FORMAT = "1"
+"""Bump when columns, properties or the hash of the buckets change their meaning."""
+
+_SIMPLE_TYPES = frozenset(
+    [
+        "string",
+        "long",
+        "integer",
+        "short",
+        "byte",
+        "float",
+        "double",
+        "boolean",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    ]
+)
+# Names that Parquet and Delta without column mapping cannot hold (Delta: PROTOCOL.md, and Spark's
+# DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES).
+_BAD_NAME_CHARACTERS = frozenset(" ,;{}()\n\t=`")
+
+# Features that ask nothing of a writer unless a property or a column uses them; those uses are
+# looked for one by one below.
+_HARMLESS_FEATURES = frozenset(
+    [
+        "appendOnly",
+        "domainMetadata",
+        "invariants",
+        "checkConstraints",
+        "changeDataFeed",
+        "generatedColumns",
+        "identityColumns",
+        "timestampNtz",
+    ]
+)
+_REFUSED_SWITCHES = {
+    "delta.enableDeletionVectors": "deletion vectors",
+    "delta.enableRowTracking": "row tracking",
+    "delta.enableInCommitTimestamps": "in-commit timestamps",
+    "delta.feature.catalogManaged": "catalog-managed commits",
+    "delta.feature.catalogOwned-preview": "catalog-managed commits",
+}
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """The shape that a committer needs.
+
+    Args:
+        kind: "append" or "upsert".
+        columns: (name, Delta type as JSON) of every column, in order, partition column included.
+        keys: key columns of a state table.
+        values: value column -> identity of its aggregate, such as "Sum(delay)".
+        buckets: number of hash buckets of a state table, 0 for others.
+    """
+
+    topology: str
+    kind: str
+    semantics: Semantics
+    columns: tuple[tuple[str, Any], ...]
+    keys: tuple[str, ...] = ()
+    values: tuple[tuple[str, str], ...] = ()
+    buckets: int = 0
+
+    @property
+    def partition_by(self) -> list[str]:
+        """Partition columns."""
+        return [BUCKET] if self.buckets else []
+
+    def properties(self) -> dict[str, str]:
+        """The table's own description, as Delta table properties."""
+        return {
+            "txn.format": FORMAT,
+            "txn.topology": self.topology,
+            "txn.kind": self.kind,
+            "txn.semantics": self.semantics.value,
+            "txn.keys": json.dumps(self.keys),
+            "txn.values": json.dumps(self.values),
+            "txn.buckets": str(self.buckets),
+        }
+
+    def schema_json(self) -> str:
+        """The columns as a Delta (and Spark) schema, everything nullable."""
+        fields = [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in self.columns
+        ]
+        return json.dumps({"type": "struct", "fields": fields})
+
+    def require(self, table: DeltaTable, name: str) -> None:
+        """Refuse a table that is not this one.
+
+        Raises:
+            TableRefusedError: naming the first difference, and what to do.
+        """
+        refuse_foreign(table, name, self.topology)
+        self._require_properties(table.metadata().configuration, name)
+        self._require_columns(json.loads(table.schema().to_json())["fields"], name)
+        if table.metadata().partition_columns != self.partition_by:
+            raise TableRefusedError(
+                f"Table {name} is partitioned by {table.metadata().partition_columns}, not by "
+                f"{self.partition_by}. {_REMEDY}"
+            )
+        refuse_features(table, name, self.kind, self.semantics)
+
+    def _require_properties(self, found: Mapping[str, str | None], name: str) -> None:
+        for key, wanted in self.properties().items():
+            stored = found.get(key)
+            if stored != wanted:
+                raise TableRefusedError(
+                    f"Table {name} was made with {key} = {stored}, and this topology says "
+                    f"{wanted}. {_REMEDY}"
+                )
+
+    def _require_columns(self, fields: list[dict[str, Any]], name: str) -> None:
+        stored = {field["name"]: field["type"] for field in fields}
+        for column, kind in self.columns:
+            if column not in stored:
+                raise TableRefusedError(f"Table {name} has no column '{column}'. {_REMEDY}")
+            if stored[column] != kind:
+                raise TableRefusedError(
+                    f"Column '{column}' of table {name} has the type {_text(stored[column])}, and "
+                    f"this topology produces {_text(kind)}. {_REMEDY}"
+                )
+        surplus = sorted(set(stored) - {column for column, _ in self.columns})
+        if surplus:
+            raise TableRefusedError(
+                f"Table {name} has a column '{surplus[0]}' that this topology does not produce. "
+                f"{_REMEDY}"
+            )
+
+
+_REMEDY = (
+    "Restore the definition that the table was made with, or give this committer a path of its own."
+)
+
+
+def refuse_foreign(table: DeltaTable, name: str, topology: str) -> None:
+    """Refuse a Delta table that no topology, or another one, has made."""
+    owner = table.metadata().configuration.get("txn.topology")
+    if owner is None:
+        raise TableRefusedError(
+            f"Table {name} is a Delta table that no topology has made: it has no property "
+            "txn.topology, and its rows cannot be told from ours. Give this committer a path of "
+            "its own."
+        )
+    if owner != topology:
+        raise TableRefusedError(
+            f"Table {name} belongs to topology '{owner}', not to '{topology}'. A table has one "
+            "writer: give this committer a path of its own, or run the topology under its old name."
+        )
+
+
+def refuse_features(table: DeltaTable, name: str, kind: str, semantics: Semantics) -> None:
+    """Refuse Delta features that the publisher, which writes the log itself, cannot honour.
+
+    Raises:
+        TableRefusedError: naming the feature.
+    """
+    feature = (
+        _listed_feature(table)
+        or _switched_feature(table.metadata().configuration, kind, semantics)
+        or _column_feature(json.loads(table.schema().to_json())["fields"])
+    )
+    if feature:
+        raise TableRefusedError(
+            f"Table {name} uses the Delta feature {feature}, which this publisher cannot honour. "
+            "Drop the feature (ALTER TABLE ... DROP FEATURE, or unset the property), or give this "
+            "committer a path of its own."
+        )
+
+
+def _listed_feature(table: DeltaTable) -> str | None:
+    protocol = table.protocol()
+    listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    surplus = sorted(listed - _HARMLESS_FEATURES)
+    return f"'{surplus[0]}'" if surplus else None
+
+
+def _switched_feature(
+    properties: Mapping[str, str | None], kind: str, semantics: Semantics
+) -> str | None:
+    def on(key: str) -> bool:
+        return (properties.get(key) or "false").lower() in ("true", "supported", "enabled")
+
+    for key, feature in _REFUSED_SWITCHES.items():
+        if on(key):
+            return f"{feature} ({key})"
+    if (properties.get("delta.columnMapping.mode") or "none") != "none":
+        return "column mapping (delta.columnMapping.mode)"
+    if properties.get("delta.setTransactionRetentionDuration"):
+        return "expiry of application transactions (delta.setTransactionRetentionDuration)"
+    constraints = sorted(key for key in properties if key.startswith("delta.constraints."))
+    if constraints:
+        return f"check constraints ({constraints[0]})"
+    takes_back = kind == "upsert" or semantics is Semantics.OPAQUE
+    if takes_back and on("delta.appendOnly"):
+        return "append-only (delta.appendOnly)"
+    if kind == "upsert" and on("delta.enableChangeDataFeed"):
+        return "change data feed (delta.enableChangeDataFeed)"
+    return None
+
+
+def _column_feature(fields: list[dict[str, Any]]) -> str | None:
+    marks = {
+        "delta.generationExpression": "generated columns",
+        "delta.identity.start": "identity columns",
+        "delta.invariants": "column invariants",
+        "CURRENT_DEFAULT": "column defaults",
+    }
+    for field in fields:
+        if not field["nullable"]:
+            return f"NOT NULL (column '{field['name']}')"
+        for mark, feature in marks.items():
+            if mark in field["metadata"]:
+                return f"{feature} (column '{field['name']}')"
+    return None
+
+
+def storable_columns(schema: StructType, table: str) -> tuple[tuple[str, Any], ...]:
+    """(name, type as JSON) of every column: nullable throughout, without Spark's metadata.
+
+    Raises:
+        TopologyError: a name or type that an ordinary Delta table cannot hold, or two names that
+            differ in upper and lower case only.
+    """
+    seen: dict[str, str] = {}
+    for name in schema.fieldNames():
+        bad = sorted(_BAD_NAME_CHARACTERS & set(name))
+        if bad or not name:
+            raise TopologyError(
+                f"Column '{name}' cannot be stored in table {table}: Delta allows none of "
+                f"' ,;{{}}()=`', tabs and line breaks in a name. Rename it with .alias() or AS."
+            )
+        if name.lower() in seen:
+            raise TopologyError(
+                f"Table {table} would get the columns '{seen[name.lower()]}' and '{name}': names "
+                "must differ in more than upper and lower case. Rename one of them."
+            )
+        seen[name.lower()] = name
+    return tuple(
+        (field["name"], _storable(field["type"], field, table))
+        for field in schema.jsonValue()["fields"]
+    )
+
+
+def _storable(kind: Any, field: Mapping[str, Any], table: str) -> Any:
+    if isinstance(kind, str):
+        if kind not in _SIMPLE_TYPES and not kind.startswith("decimal("):
+            raise _unstorable(kind, field, table)
+        if any("collation" in key.lower() for key in field.get("metadata", {})):
+            raise _unstorable(f"{kind} with a collation", field, table)
+        return kind
+    if kind["type"] == "array":
+        element = _storable(kind["elementType"], field, table)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if kind["type"] == "map":
+        return {
+            "type": "map",
+            "keyType": _storable(kind["keyType"], field, table),
+            "valueType": _storable(kind["valueType"], field, table),
+            "valueContainsNull": True,
+        }
+    if kind["type"] == "struct":
+        fields = [
+            {**inner, "type": _storable(inner["type"], inner, table)} for inner in kind["fields"]
+        ]
+        cleaned = [{**inner, "nullable": True, "metadata": {}} for inner in fields]
+        return {"type": "struct", "fields": cleaned}
+    raise _unstorable(str(kind["type"]), field, table)
+
+
+def _unstorable(kind: str, field: Mapping[str, Any], table: str) -> TopologyError:
+    return TopologyError(
+        f"Column '{field['name']}' of table {table} has the type {kind}, which an ordinary Delta "
+        "table cannot hold. Cast it to another type before it reaches the table."
+    )
+
+
+def _text(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)

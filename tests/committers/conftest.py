@@ -1,0 +1,141 @@
+"""A driver that takes committers through their calls as the pipeline does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from committers.aggregates import Count, Sum
+from committers.state_table import StateTable
+from txn.attempts import TransactionAttempt
+from txn.interfaces import (
+    Aggregate,
+    Committer,
+    CommitterContext,
+    Publication,
+    Published,
+    Staged,
+)
+
+TOPOLOGY = "tests"
+
+
+def publication(
+    txid: int, attempt: int = 0, epoch: int = 1, rows: int = 0, first: int | None = None
+) -> Publication:
+    """A publication of one txid (or of [first..txid])."""
+    return Publication(
+        topology=TOPOLOGY,
+        epoch=epoch,
+        first_txid=txid if first is None else first,
+        last_txid=txid,
+        attempt_id=attempt,
+        spouts={"s": {"upto": txid}},
+        rows=rows,
+    )
+
+
+@dataclass
+class Driver:
+    """Calls committers in the pipeline's order, with rows given as tuples."""
+
+    spark: SparkSession
+
+    def frame(self, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
+        """A DataFrame of literal rows."""
+        return self.spark.createDataFrame([tuple(row) for row in rows], schema)
+
+    def open(
+        self, committer: Committer, schema: str, epoch: int = 1, topology: str = TOPOLOGY
+    ) -> Committer:
+        """`open` and `fence`, as at the start of a run."""
+        partials = committer.partials(self.frame([], schema))
+        committer.open(self.spark, CommitterContext(topology, epoch), partials.schema)
+        committer.fence()
+        return committer
+
+    def stage(self, committer: Committer, batch: DataFrame, txid: int, attempt: int = 0) -> Staged:
+        """The processing phase."""
+        return committer.stage(committer.partials(batch), TransactionAttempt(txid, attempt))
+
+    def turn(
+        self, committer: Committer, staged: Staged, epoch: int = 1, first: int | None = None
+    ) -> Published:
+        """The commit turn."""
+        attempt = staged.attempt
+        own = publication(attempt.txid, attempt.attempt_id, epoch, staged.rows, first)
+        return committer.publish(committer.prepare(staged, own), own)
+
+    def commit(
+        self,
+        committer: Committer,
+        batch: DataFrame,
+        txid: int,
+        attempt: int = 0,
+        epoch: int = 1,
+        first: int | None = None,
+    ) -> Published:
+        """Stage and publish one batch."""
+        return self.turn(committer, self.stage(committer, batch, txid, attempt), epoch, first)
+
+
+@pytest.fixture
+def driver(spark: SparkSession) -> Driver:
+    """See `Driver`."""
+    return Driver(spark)
+
+
+class Totals:
+    """A state table of (k -> n, s) over rows (k string, v bigint): most tests need no other."""
+
+    SCHEMA = "k string, v bigint"
+
+    def __init__(self, driver: Driver, path: Path, semantics: str = "opaque") -> None:
+        self.driver = driver
+        self.path = path
+        self.semantics = semantics
+        self.committer = self.reopen(1)
+
+    def reopen(self, epoch: int) -> Committer:
+        """A new process's committer on the same table."""
+        values: Mapping[str, Aggregate] = {"n": Count(), "s": Sum("v")}
+        self.committer = StateTable(self.path, self.semantics).bind(["k"], values)
+        self.driver.open(self.committer, self.SCHEMA, epoch)
+        return self.committer
+
+    def commit(
+        self, txid: int, rows: Iterable[Sequence[Any]], attempt: int = 0, epoch: int = 1
+    ) -> Published:
+        """Stage and publish rows."""
+        batch = self.driver.frame(rows, self.SCHEMA)
+        return self.driver.commit(self.committer, batch, txid, attempt, epoch)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Whole rows, bookkeeping included, as delta-rs reads them (no Spark job)."""
+        found: list[dict[str, Any]] = DeltaTable(str(self.path)).to_pyarrow_table().to_pylist()
+        return found
+
+    def read(self) -> dict[Any, tuple[Any, ...]]:
+        """K -> (n, s), with every row seen once."""
+        rows = self.rows()
+        keyed = {row["k"]: (row["n"], row["s"]) for row in rows}
+        assert len(keyed) == len(rows)
+        return keyed
+
+
+@pytest.fixture
+def totals(driver: Driver, warehouse: Path) -> Any:
+    """A factory of `Totals`, by semantics."""
+    return lambda semantics="opaque": Totals(driver, warehouse / f"totals-{semantics}", semantics)
+
+
+@pytest.fixture
+def make_publication() -> Any:
+    """See `publication`."""
+    return publication

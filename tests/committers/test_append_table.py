@@ -1,0 +1,346 @@
+"""Append tables: every txid's rows once, whatever is replayed."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as sf
+
+from committers.append_table import AppendTable
+from txn.attempts import TransactionAttempt
+from txn.errors import (
+    CommitConflictError,
+    SourceChangedError,
+    StagedFileError,
+    TableRefusedError,
+    TopologyError,
+)
+from txn.interfaces import Committer, CommitterContext
+
+SCHEMA = "k string, v bigint"
+ONE = [("a", 1), ("a", 1), ("b", 2)]
+TWO = [("c", 3), (None, None)]
+REPLAY = [("d", 4), ("c", 3)]
+
+
+def opened(driver: Any, path: Path, semantics: str = "opaque", epoch: int = 1) -> Committer:
+    """A leader's committer."""
+    committer: Committer = driver.open(AppendTable(path, semantics), SCHEMA, epoch)
+    return committer
+
+
+def rows(path: Path) -> Counter[tuple[Any, ...]]:
+    """Multiset of (k, v, txid), as delta-rs reads it."""
+    found = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return Counter((row["k"], row["v"], row["txid"]) for row in found)
+
+
+def held(*batches: tuple[int, list[tuple[Any, ...]]]) -> Counter[tuple[Any, ...]]:
+    """The multiset for (txid, rows)."""
+    return Counter((*row, txid) for txid, batch in batches for row in batch)
+
+
+def commit(driver: Any, table: Committer, batch: Any, txid: int, **how: Any) -> Any:
+    return driver.commit(table, driver.frame(batch, SCHEMA), txid, **how)
+
+
+def test_rows_are_stored_with_their_txid(driver: Any, warehouse: Path) -> None:
+    """Duplicates and nulls included; Spark and delta-rs read the same."""
+    table = opened(driver, warehouse)
+    commit(driver, table, ONE, 1)
+    commit(driver, table, TWO, 2)
+    assert rows(warehouse) == held((1, ONE), (2, TWO))
+    assert Counter(tuple(r) for r in AppendTable(warehouse).read(driver.spark).collect()) == rows(
+        warehouse
+    )
+
+
+def test_the_log_names_the_staged_files(driver: Any, warehouse: Path) -> None:
+    """Nothing is written again in the commit turn: the version holds exactly what was staged."""
+    table = opened(driver, warehouse)
+    staged = driver.stage(table, driver.frame(ONE, SCHEMA), 1)
+    assert rows(warehouse) == Counter()
+    assert driver.turn(table, staged).files == staged.files
+    assert staged.rows == 3
+
+
+def test_an_empty_batch_is_a_version_without_files(driver: Any, warehouse: Path) -> None:
+    """A batch without rows stages no file and is published all the same."""
+    table = opened(driver, warehouse)
+    staged = driver.stage(table, driver.frame([], SCHEMA), 1)
+    published = driver.turn(table, staged)
+    assert (staged.files, published.files) == ((), ())
+    assert table.last_publication()[1].last_txid == 1  # type: ignore[index]
+    assert [p.name for p in (warehouse / "data").rglob("part-*")] == []
+
+
+@pytest.mark.parametrize("replay", [REPLAY, []], ids=["other rows", "empty"])
+def test_an_opaque_replay_replaces_the_dead_attempt(
+    driver: Any, warehouse: Path, replay: list[Any]
+) -> None:
+    """The dead attempt's files leave in the version that brings the replay's."""
+    table = opened(driver, warehouse)
+    commit(driver, table, ONE, 1)
+    dead = commit(driver, table, TWO, 2)
+    table = opened(driver, warehouse, epoch=2)
+    published = commit(driver, table, replay, 2, attempt=1, epoch=2)
+    assert rows(warehouse) == held((1, ONE), (2, replay))
+    assert published.version == dead.version + 2
+
+
+def test_an_opaque_replay_after_optimize(driver: Any, warehouse: Path) -> None:
+    """Rows of several txids in one file are told apart, and only the dead ones go."""
+    table = opened(driver, warehouse)
+    commit(driver, table, ONE, 1)
+    commit(driver, table, TWO, 2)
+    DeltaTable(str(warehouse)).optimize.compact()
+    assert len(DeltaTable(str(warehouse)).file_uris()) == 1
+    commit(driver, table, REPLAY, 2, attempt=1)
+    assert rows(warehouse) == held((1, ONE), (2, REPLAY))
+
+
+def test_optimize_between_prepare_and_publish(
+    driver: Any, warehouse: Path, make_publication: Any
+) -> None:
+    """When the files to be dropped are compacted meanwhile, the version is prepared again."""
+    table = opened(driver, warehouse)
+    commit(driver, table, ONE, 1)
+    commit(driver, table, TWO, 2)
+    staged = driver.stage(table, driver.frame(REPLAY, SCHEMA), 2, 1)
+    own = make_publication(2, 1, rows=staged.rows)
+    prepared = table.prepare(staged, own)
+    DeltaTable(str(warehouse)).optimize.compact()
+    table.publish(prepared, own)
+    assert rows(warehouse) == held((1, ONE), (2, REPLAY))
+
+
+def test_a_transactional_replay_is_skipped(driver: Any, warehouse: Path) -> None:
+    """An identical replay appends nothing, and its files are deleted."""
+    table = opened(driver, warehouse, "transactional")
+    first = commit(driver, table, ONE, 1)
+    again = commit(driver, table, ONE, 1, attempt=1)
+    table.committed(TransactionAttempt(1, 1))
+    assert (again.version, again.skipped, again.files) == (first.version, True, first.files)
+    assert rows(warehouse) == held((1, ONE))
+    assert [p.name for p in (warehouse / "data").glob("1-1-*")] == []
+
+
+def test_a_transactional_replay_that_differs_is_refused(driver: Any, warehouse: Path) -> None:
+    """Other rows for the same txid: the source is not what it said."""
+    table = opened(driver, warehouse, "transactional")
+    commit(driver, table, ONE, 1)
+    with pytest.raises(SourceChangedError, match="1:1 staged 2 rows .* holds 3 rows"):
+        commit(driver, table, TWO, 1, attempt=1)
+    assert rows(warehouse) == held((1, ONE))
+
+
+def test_a_non_transactional_replay_is_appended_again(driver: Any, warehouse: Path) -> None:
+    """At least once."""
+    table = opened(driver, warehouse, "non_transactional")
+    commit(driver, table, ONE, 1)
+    commit(driver, table, TWO, 1, attempt=1)
+    assert rows(warehouse) == held((1, ONE), (1, TWO))
+
+
+def test_a_foreign_append_fails_the_attempt_once(
+    driver: Any, warehouse: Path, make_publication: Any
+) -> None:
+    """Rows that somebody inserted stay, without a txid; the replay goes on top of them."""
+    table = opened(driver, warehouse)
+    staged = driver.stage(table, driver.frame(ONE, SCHEMA), 1)
+    own = make_publication(1, rows=3)
+    prepared = table.prepare(staged, own)
+    driver.frame([("x", 9)], SCHEMA).write.format("delta").mode("append").save(str(warehouse))
+    with pytest.raises(CommitConflictError, match=r"changed rows \(WRITE\)"):
+        table.publish(prepared, own)
+    commit(driver, table, ONE, 1, attempt=1)
+    commit(driver, table, TWO, 1, attempt=2)
+    assert rows(warehouse) == held((1, TWO)) + Counter([("x", 9, None)])
+
+
+def test_a_staged_file_that_vanished(driver: Any, warehouse: Path) -> None:
+    """The batch fails before anything is appended, and its other files can be discarded."""
+    table = opened(driver, warehouse)
+    staged = driver.stage(table, driver.frame(ONE, SCHEMA), 1)
+    (warehouse / staged.files[0].path).unlink()
+    with pytest.raises(StagedFileError, match="is gone"):
+        driver.turn(table, staged)
+    table.discard(staged.attempt)
+    assert [p.name for p in (warehouse / "data").glob("1-0-*")] == []
+    assert rows(warehouse) == Counter()
+
+
+def test_discard_never_touches_published_files(driver: Any, warehouse: Path) -> None:
+    """Discarding an attempt that was published after all changes nothing."""
+    table = opened(driver, warehouse)
+    commit(driver, table, ONE, 1)
+    table.discard(TransactionAttempt(1, 0))
+    table.committed(TransactionAttempt(1, 0))
+    assert rows(warehouse) == held((1, ONE))
+
+
+def test_attempts_are_staged_side_by_side(driver: Any, warehouse: Path) -> None:
+    """Four threads stage at once; each attempt has its own files, published in order."""
+    table = opened(driver, warehouse)
+    staged: dict[int, Any] = {}
+
+    def stage(txid: int) -> None:
+        batch = driver.frame([(f"k{txid}", i) for i in range(50)], SCHEMA)
+        staged[txid] = driver.stage(table, batch, txid)
+
+    threads = [threading.Thread(target=stage, args=(txid,)) for txid in (1, 2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for txid in (1, 2, 3, 4):
+        driver.turn(table, staged[txid])
+    expected = [(txid, [(f"k{txid}", i) for i in range(50)]) for txid in (1, 2, 3, 4)]
+    assert rows(warehouse) == held(*expected)
+
+
+def test_a_new_leader_sweeps_what_dead_ones_left(driver: Any, warehouse: Path) -> None:
+    """Folders of txids that were never published go; what any version refers to stays."""
+    table = opened(driver, warehouse)
+    commit(driver, table, ONE, 1)
+    orphan = driver.stage(table, driver.frame(TWO, SCHEMA), 2)
+    foreign = warehouse / "data" / "somebody-elses"
+    foreign.mkdir()
+    opened(driver, warehouse, epoch=2)
+    assert not (warehouse / orphan.files[0].path).exists()
+    assert foreign.exists()
+    assert rows(warehouse) == held((1, ONE))
+
+
+def test_vacuum_leaves_the_table_whole(driver: Any, warehouse: Path) -> None:
+    """VACUUM without retention removes what was replaced; the rows and staged work survive."""
+    table = opened(driver, warehouse)
+    commit(driver, table, ONE, 1)
+    commit(driver, table, TWO, 2)
+    commit(driver, table, REPLAY, 2, attempt=1)
+    staged = driver.stage(table, driver.frame(ONE, SCHEMA), 3)
+    driver.spark.sql(f"VACUUM delta.`{warehouse}`")
+    driver.turn(table, staged)
+    DeltaTable(str(warehouse)).vacuum(0, enforce_retention_duration=False, dry_run=False)
+    assert rows(warehouse) == held((1, ONE), (2, REPLAY), (3, ONE))
+    commit(driver, table, TWO, 4)
+    assert rows(warehouse) == held((1, ONE), (2, REPLAY), (3, ONE), (4, TWO))
+
+
+def test_statistics_never_hide_a_row(driver: Any, warehouse: Path) -> None:
+    """Predicates on every type find the rows that a scan finds, nulls and odd values included."""
+    schema = (
+        "i int, l bigint, d double, s string, t date, ts timestamp, b boolean, "
+        "m decimal(30,10), st struct<x: int>, y binary"
+    )
+    batch = driver.spark.sql(
+        """SELECT * FROM VALUES
+        (1, 5L, double('NaN'), repeat('z', 50), date'0001-01-01',
+         timestamp'2024-01-01 00:00:00.123456', true, 1.0, named_struct('x', 1), X'00'),
+        (2, -9223372036854775808L, -0.0D, 'ä', date'9999-12-31',
+         timestamp'1970-01-01 00:00:00', false, -0.0000000001, named_struct('x', 2), X'FF'),
+        (null, null, null, null, null, null, null, null, null, null),
+        (2147483647, 9223372036854775807L, double('Infinity'), '', date'2024-02-29',
+         timestamp'2200-12-31 23:59:59.999999', null, 99999999999999999999.5, null, null)
+        AS v(i, l, d, s, t, ts, b, m, st, y)"""
+    )
+    cast = batch.select(*(sf.col(c).cast(t) for c, t in (f.split(" ", 1) for f in FIELDS)))
+    table = AppendTable(warehouse)
+    driver.open(table, schema)
+    driver.commit(table, cast.select(*(f.split(" ", 1)[0] for f in FIELDS)), 1)
+    driver.commit(table, cast.where("i = 1"), 2)
+    stored = driver.spark.read.format("delta").load(str(warehouse))
+    predicates = [
+        "i >= 2147483647", "i IS NULL", "l = -9223372036854775808", "d = double('NaN')",
+        "d > 1e308", "d = 0.0", "s = repeat('z', 50)", "s > 'z'", "s = ''", "s >= 'ä'",
+        "t = date'0001-01-01'", "t = date'9999-12-31'", "txid = 2",
+        "ts = timestamp'2024-01-01 00:00:00.123456'", "ts > timestamp'2200-12-31 23:59:59.999998'",
+        "b = false", "m = -0.0000000001", "m > 99999999999999999999", "st.x = 2", "y = X'FF'",
+    ]  # fmt: skip
+    memory = cast.withColumn("txid", sf.lit(1)).unionByName(
+        cast.where("i = 1").withColumn("txid", sf.lit(2))
+    )
+    expected = memory.agg(*(sf.count_if(sf.expr(p)) for p in predicates)).first()
+    counts = [stored.where(predicate).agg(sf.count("*").alias("n")) for predicate in predicates]
+    found = counts[0]
+    for count in counts[1:]:
+        found = found.unionAll(count)
+    assert [row["n"] for row in found.collect()] == list(expected)
+
+
+FIELDS = (
+    "i int", "l bigint", "d double", "s string", "t date", "ts timestamp", "b boolean",
+    "m decimal(30,10)", "st struct<x: int>", "y binary",
+)  # fmt: skip
+
+
+def test_statistics_of_many_files_survive_optimize(driver: Any, warehouse: Path) -> None:
+    """Spark's ZORDER and predicates over txids and values work on what we wrote."""
+    table = opened(driver, warehouse)
+    for txid in (1, 2, 3):
+        commit(driver, table, [(f"k{i}", i) for i in range(10)], txid)
+    driver.spark.sql(f"OPTIMIZE delta.`{warehouse}` ZORDER BY (v)")
+    commit(driver, table, ONE, 4)
+    stored = driver.spark.read.format("delta").load(str(warehouse))
+    assert stored.where("txid = 4").count() == 3
+    assert stored.where("v = 7").count() == 3
+
+
+def test_few_files_whatever_the_partitions(driver: Any, warehouse: Path) -> None:
+    """A batch of many small partitions is staged in no more files than there are task slots."""
+    table = opened(driver, warehouse)
+    batch = driver.frame([(str(i), i) for i in range(100)], SCHEMA).repartition(40)
+    staged = driver.stage(table, batch, 1)
+    assert (len(staged.files) <= 2, staged.rows) == (True, 100)
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["txid", "TxId"])
+def test_a_column_called_txid_is_refused(driver: Any, warehouse: Path, name: str) -> None:
+    """The name is the table's own."""
+    with pytest.raises(TopologyError, match=f"column '{name}' of their own"):
+        driver.open(AppendTable(warehouse), f"{name} bigint")
+
+
+SCHEMAS = {
+    "type": ("v void", "type void"),
+    "interval": ("v interval day to second", "type interval"),
+    "inside": ("v array<struct<x: void>>", "type void"),
+    "blank": ("`a b` int", "'a b' cannot be stored"),
+    "capitals": ("a int, A int", "upper and lower case"),
+    "collation": ("s string collate UNICODE_CI", "collation"),
+}
+
+
+@pytest.mark.parametrize(("schema", "message"), SCHEMAS.values(), ids=SCHEMAS.keys())
+def test_columns_that_delta_cannot_hold(
+    driver: Any, warehouse: Path, schema: str, message: str
+) -> None:
+    """They are refused by name before a table is made."""
+    from pyspark.sql.types import StructType
+
+    parsed = StructType.fromDDL(schema)
+    with pytest.raises(TopologyError, match=message):
+        AppendTable(warehouse).open(driver.spark, CommitterContext("tests", 1), parsed)
+    assert list(warehouse.iterdir()) == []
+
+
+def test_another_schema_is_refused(driver: Any, warehouse: Path) -> None:
+    """A stream that lost a column does not fit its old table."""
+    opened(driver, warehouse)
+    with pytest.raises(TableRefusedError, match="column 'v' that this topology"):
+        driver.open(AppendTable(warehouse), "k string", 2)
+
+
+def test_a_state_table_is_no_append_table(driver: Any, totals: Any) -> None:
+    """The kind of a table is part of its definition."""
+    table = totals()
+    with pytest.raises(TableRefusedError, match="txn.kind = upsert"):
+        driver.open(AppendTable(table.path), SCHEMA, 2)
