@@ -29,6 +29,7 @@ __all__ = [
     "Finish",
     "Halt",
     "Halted",
+    "Metadata",
     "PersistCommitted",
     "PersistStart",
     "Phase",

@@ -1,0 +1,193 @@
+"""Rules of the project that a machine can check: layout, imports, sizes, docstrings."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("txn", "spouts", "committers")
+SOURCES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+PLUGIN_MAY_IMPORT = {"txn.interfaces", "txn.attempts", "txn.errors"}
+MAX_MODULE_LINES = 500
+MAX_FUNCTION_LINES = 70
+FORBIDDEN_NAMES = {"pickle", "_jvm", "_jsc", "rdd", "toPandas", "NotImplementedError", "eval"}
+FORBIDDEN_MARKS = {"skip", "skipif", "xfail"}
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports anywhere, type checking included."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_importing_txn_is_light() -> None:
+    """`import txn` and the names it exports load neither pyspark nor kazoo."""
+    code = (
+        "import sys, txn, txn.acker, txn.coordinator, txn.interfaces\n"
+        "[getattr(txn, name) for name in txn.__all__]\n"
+        "print(sorted({m.partition('.')[0] for m in sys.modules} & {'pyspark', 'kazoo', 'pandas'}))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (said.stderr, said.stdout) == ("", "[]\n")
+
+
+def test_txn_knows_no_plugin() -> None:
+    """`txn` imports neither `spouts` nor `committers`."""
+    found = [
+        f"{relative(path)}: {name}"
+        for path in SOURCES
+        if module_name(path).partition(".")[0] == "txn"
+        for name in imports(path)
+        if name.partition(".")[0] in {"spouts", "committers"}
+    ]
+    assert found == []
+
+
+def test_plugins_know_only_the_contracts() -> None:
+    """Spouts and committers import three modules of `txn`, and not each other."""
+    found = []
+    for path in SOURCES:
+        package = module_name(path).partition(".")[0]
+        if package == "txn":
+            continue
+        for name in imports(path):
+            top = name.partition(".")[0]
+            if top in PACKAGES and top != package and name not in PLUGIN_MAY_IMPORT:
+                found.append(f"{relative(path)}: {name}")
+    assert found == []
+
+
+def test_acker_and_coordinator_are_pure() -> None:
+    """The protocol has no clock, no threads, no randomness, no Spark and no ZooKeeper in it."""
+    impure = {
+        "pyspark",
+        "kazoo",
+        "time",
+        "datetime",
+        "random",
+        "secrets",
+        "uuid",
+        "threading",
+        "os",
+    }
+    found = [
+        f"{relative(path)}: {name}"
+        for path in SOURCES
+        if path.stem in {"acker", "attempts", "events"} or path.stem.startswith("coordinator")
+        for name in imports(path)
+        if name.partition(".")[0] in impure
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_all_is_true(path: Path) -> None:
+    """`__all__` names nothing twice and nothing that is not there."""
+    module = importlib.import_module(module_name(path))
+    listed = list(getattr(module, "__all__", ()))
+    assert [name for name in listed if not hasattr(module, name)] == []
+    assert len(set(listed)) == len(listed)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_what_is_imported_is_public(path: Path) -> None:
+    """A module takes from another one only what stands in that one's `__all__`."""
+    found = []
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.ImportFrom) or not node.module:
+            continue
+        if node.module.partition(".")[0] not in PACKAGES:
+            continue
+        home = importlib.import_module(node.module)
+        listed = getattr(home, "__all__", ())
+        is_package = hasattr(home, "__path__")
+        names = [alias.name for alias in node.names if alias.name not in listed]
+        found += [f"{node.module}.{name}" for name in names if not is_package]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_modules_and_functions_stay_short(path: Path) -> None:
+    """No module over 500 lines, no function over 70."""
+    lines = len(path.read_text("utf-8").splitlines())
+    long = {
+        node.name: length
+        for node in functions(path)
+        if (length := (node.end_lineno or 0) - node.lineno + 1) > MAX_FUNCTION_LINES
+    }
+    assert (lines <= MAX_MODULE_LINES, long) == (True, {})
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_modules_say_what_they_are(path: Path) -> None:
+    """Every module has a docstring, and postponed annotations where it has code."""
+    parsed = tree(path)
+    assert ast.get_docstring(parsed)
+    if len(parsed.body) > 1:
+        assert "__future__" in set(imports(path))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_forbidden_ways_out(path: Path) -> None:
+    """No pickle, eval, RDD, JVM handle or pandas, and nothing left to be implemented."""
+    used = {
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Name | ast.Attribute)
+    }
+    tops = {name.partition(".")[0] for name in imports(path)}
+    assert (used | tops) & (FORBIDDEN_NAMES | {"pandas"}) == set()
+
+
+@pytest.mark.parametrize("path", TESTS, ids=relative)
+def test_every_test_says_what_it_shows(path: Path) -> None:
+    """Every test has a docstring; no test is skipped, expected to fail, or built on a mock."""
+    silent = [
+        node.name
+        for node in functions(path)
+        if node.name.startswith("test_") and not ast.get_docstring(node)
+    ]
+    marked = [
+        ast.unparse(node)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute)
+        and node.attr in FORBIDDEN_MARKS
+        and ast.unparse(node.value) in {"pytest", "pytest.mark"}
+    ]
+    mocks = [name for name in imports(path) if name.startswith("unittest")]
+    assert (silent, marked, mocks) == ([], [], [])
+
+
+def test_tests_have_no_packages() -> None:
+    """Tests are imported by path: an `__init__.py` among them would change that."""
+    assert [relative(p) for p in (ROOT / "tests").rglob("__init__.py")] == []

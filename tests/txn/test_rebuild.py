@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from txn.errors import RecoveryRefusedError
+from txn.interfaces import Publication
+from txn.rebuild import rebuild
+from txn.records import BatchRecord, CommittedRecord, Progress
+
+
+def publication(txid: int, attempt: int = 0, epoch: int = 1, topology: str = "t") -> Publication:
+    return Publication(
+        topology=topology,
+        epoch=epoch,
+        first_txid=txid,
+        last_txid=txid,
+        attempt_id=attempt,
+        spouts={"s": f"p{txid}"},
+        read={"s": f"r{txid}"},
+    )
+
+
+def committed(txid: int, tables: dict[str, int], epoch: int = 1) -> CommittedRecord:
+    return CommittedRecord(txid=txid, epoch=epoch, spouts={"s": f"p{txid}"}, tables=tables)
+
+
+def test_all_tables_at_one_txid_are_committed() -> None:
+    """What every table holds is committed, with the positions that were published with it."""
+    found = {"a": [(9, publication(5)), (8, publication(4))], "b": [(7, publication(5))]}
+    assert rebuild("t", {"s"}, found) == Progress(committed=committed(5, {"a": 9, "b": 7}))
+
+
+def test_a_txid_that_some_tables_hold_becomes_an_open_batch() -> None:
+    """A txid that not all tables hold is open; committed is the one before, with its positions."""
+    found = {
+        "a": [(9, publication(5, attempt=2, epoch=3)), (8, publication(4))],
+        "b": [(7, publication(4))],
+    }
+    assert rebuild("t", {"s"}, found) == Progress(
+        committed=committed(4, {"a": 8, "b": 7}),
+        batches=(BatchRecord(txid=5, attempt=2, epoch=3, spouts={"s": "r5"}, opaque=["s"]),),
+    )
+
+
+def test_first_txid_in_some_tables_only() -> None:
+    """When the very first txid is half published, nothing is committed and txid 1 is open."""
+    progress = rebuild("t", (), {"a": [(1, publication(1))], "b": []})
+    assert progress.committed == CommittedRecord()
+    assert [batch.txid for batch in progress.batches] == [1]
+
+
+def test_no_publication_is_the_very_beginning() -> None:
+    """Tables that were never published to tell of an empty state."""
+    assert rebuild("t", (), {"a": [], "b": []}) == Progress()
+
+
+def test_opaque_attempts_that_differ_are_replayed() -> None:
+    """Opaque tables that hold the txid from different attempts may disagree: it stays open."""
+    found = {
+        "a": [(9, publication(5, attempt=1, epoch=2)), (8, publication(4))],
+        "b": [(7, publication(5)), (6, publication(4))],
+    }
+    progress = rebuild("t", {"s"}, found)
+    assert progress.committed == committed(4, {"a": 8, "b": 6})
+    assert [(b.txid, b.attempt) for b in progress.batches] == [(5, 1)]
+
+
+def test_transactional_attempts_that_differ_are_the_same() -> None:
+    """A transactional replay is identical, so attempts of one txid need not be the same."""
+    found = {"a": [(9, publication(5, attempt=1, epoch=2))], "b": [(7, publication(5))]}
+    assert rebuild("t", (), found).committed == committed(5, {"a": 9, "b": 7}, epoch=2)
+
+
+@pytest.mark.parametrize("behind", [[(2, publication(3))], []])
+def test_tables_further_apart_are_refused(behind: list[tuple[int, Publication]]) -> None:
+    """Tables more than one txid apart come from no run: both are named, nothing is guessed."""
+    with pytest.raises(RecoveryRefusedError, match=r"'a' holds txid 5, but 'b' holds"):
+        rebuild("t", (), {"a": [(9, publication(5))], "b": behind})
+
+
+def test_another_topologys_table_is_refused() -> None:
+    """A table that belongs to another topology says nothing about this one."""
+    with pytest.raises(RecoveryRefusedError, match="belongs to topology 'other'"):
+        rebuild("t", (), {"a": [(9, publication(5, topology="other"))]})
+
+
+def test_positions_that_no_log_holds_any_more_are_refused() -> None:
+    """Without the positions of the last committed txid there is nothing to go on from."""
+    found = {
+        "a": [(9, publication(5, attempt=1, epoch=2))],
+        "b": [(7, publication(5))],
+    }
+    with pytest.raises(RecoveryRefusedError, match="by txid 4"):
+        rebuild("t", {"s"}, found)

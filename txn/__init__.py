@@ -1,0 +1,15 @@
+"""Exactly-once micro-batch transactions on Spark, in the manner of Storm's Trident.
+
+`import txn` loads neither pyspark nor kazoo; they come with the first run.
+"""
+
+from __future__ import annotations
+
+from txn.attempts import TransactionAttempt
+from txn.config import TopologyConfig
+from txn.errors import FailedException, TxnError
+from txn.topology import Topology
+
+__all__ = ["FailedException", "Topology", "TopologyConfig", "TransactionAttempt", "TxnError"]
+
+__version__ = "0.1.0"

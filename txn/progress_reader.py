@@ -1,0 +1,117 @@
+"""Reading all of a topology's nodes, for the leader at its start and for `txn status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from txn.connection import Connection
+from txn.errors import ProgressUnreadableError
+from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
+from txn.znodes import NEVER_GUESSED, Paths, decode, decode_index, join_parts, require, txid_of
+
+__all__ = ["Image", "Stored", "read_image"]
+
+R = TypeVar("R", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Stored(Generic[R]):
+    """A record and where it stands."""
+
+    record: R
+    version: int
+    """Version of its znode."""
+    parts: tuple[str, ...] = ()
+    """Names of its parts, when it was too large for one node."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """Everything that a topology has in ZooKeeper, but for leader and epoch."""
+
+    committed: Stored[CommittedRecord]
+    batches: dict[int, Stored[BatchRecord]] = field(default_factory=dict)
+    """By ascending txid, contiguous from `committed` + 1."""
+    quarantine: dict[int, Stored[QuarantineRecord]] = field(default_factory=dict)
+    """By ascending txid."""
+    orphans: tuple[str, ...] = ()
+    """Parts that no record names: written by a leader that died before it could name them."""
+
+    @property
+    def progress(self) -> Progress:
+        """What the coordinator starts from."""
+        batches = tuple(stored.record for stored in self.batches.values())
+        return Progress(committed=self.committed.record, batches=batches)
+
+
+def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
+    """Read and check everything. Not atomic: the caller knows that nobody writes, or looks twice.
+
+    Raises:
+        ProgressUnreadableError: a node is missing, unreadable, or does not fit the others.
+        ProgressUnavailableError: ZooKeeper did not answer before `deadline`.
+    """
+    # Parts before records: a part that is written meanwhile is not yet in this list, and one that
+    # is named meanwhile is none of the orphans either.
+    parts = require(connection.children(paths.parts, deadline), paths.parts)
+    committed = _read(connection, paths, CommittedRecord, paths.committed, deadline)
+    batches: dict[int, Stored[BatchRecord]] = {}
+    for txid in _txids(connection, paths.batches, deadline):
+        batch = _read(connection, paths, BatchRecord, paths.batch(txid), deadline)
+        _check_txid(txid, batch.record.txid, paths.batch(txid))
+        batches[txid] = batch
+    quarantine: dict[int, Stored[QuarantineRecord]] = {}
+    for txid in _txids(connection, paths.quarantine, deadline):
+        entry = _read(connection, paths, QuarantineRecord, paths.quarantined(txid), deadline)
+        _check_txid(txid, entry.record.txid, paths.quarantined(txid))
+        quarantine[txid] = entry
+    _check_contiguous(committed.record.txid, list(batches), paths)
+    records: list[Stored[Any]] = [committed, *batches.values(), *quarantine.values()]
+    named = {name for stored in records for name in stored.parts}
+    return Image(committed, batches, quarantine, tuple(p for p in parts if p not in named))
+
+
+def _read(
+    connection: Connection, paths: Paths, model: type[R], path: str, deadline: float
+) -> Stored[R]:
+    node = require(connection.get(path, deadline), path)
+    index = decode_index(node.data, path)
+    if index is None:
+        return Stored(decode(model, node.data, path), node.version)
+    names = tuple(index.names())
+    pieces = [
+        require(connection.get(paths.part(name), deadline), paths.part(name)).data for name in names
+    ]
+    return Stored(decode(model, join_parts(index, pieces, path), path), node.version, names)
+
+
+def _txids(connection: Connection, parent: str, deadline: float) -> Iterator[int]:
+    names = require(connection.children(parent, deadline), parent)
+    return iter(sorted(txid_of(name, parent) for name in names))
+
+
+def _check_txid(expected: int, found: int, path: str) -> None:
+    if expected != found:
+        raise ProgressUnreadableError(
+            f"ZooKeeper node '{path}' holds the record of txid {found}. {NEVER_GUESSED}"
+        )
+
+
+def _check_contiguous(committed: int, txids: list[int], paths: Paths) -> None:
+    # COMMITTED deletes its batch in the same multi, and a START checks COMMITTED's version: no
+    # order of crashes leaves a gap, or a batch that is committed already.
+    if txids != list(range(committed + 1, committed + 1 + len(txids))):
+        raise ProgressUnreadableError(
+            f"ZooKeeper node '{paths.batches}' has the txids {_some(txids)}, but "
+            f"'{paths.committed}' says that {committed} is the last committed one: they must "
+            f"follow it without a gap. {NEVER_GUESSED}"
+        )
+
+
+def _some(txids: list[int]) -> str:
+    shown = ", ".join(str(txid) for txid in txids[:5])
+    return shown + (f" ... {txids[-1]}" if len(txids) > 5 else "")

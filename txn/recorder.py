@@ -1,0 +1,100 @@
+"""What a run remembers of itself: timelines of open attempts, and the report.
+
+Written by the protocol's thread; `status` may be read from any thread, because a coordinator
+state is never changed in place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from txn.attempts import TransactionAttempt
+from txn.events import Batch, CoordinatorState
+from txn.interfaces import Staged
+from txn.report import BatchReport, InFlight, RunReport, RunStatus, Timeline
+
+__all__ = ["Recorder"]
+
+log = logging.getLogger("txn")
+
+
+class Recorder:
+    """Timelines, counts and the report of one run.
+
+    Args:
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, topology: str, epoch: int, committed: int, clock: Callable[[], float]
+    ) -> None:
+        self.report = RunReport(topology, epoch, committed_txid=committed)
+        self._clock = clock
+        self._began = clock()
+        self._rows_committed = 0
+        self._timelines: dict[TransactionAttempt, Timeline] = {}
+
+    def timeline(self, attempt: TransactionAttempt) -> Timeline:
+        """The timeline of an attempt, begun when it is first asked for."""
+        return self._timelines.setdefault(attempt, Timeline())
+
+    def mark(self, attempt: TransactionAttempt, station: str) -> None:
+        """The attempt has come to a station."""
+        self.timeline(attempt).mark(station, self._clock())
+
+    def forget(self, attempt: TransactionAttempt) -> None:
+        """The attempt is dead."""
+        self._timelines.pop(attempt, None)
+
+    def failed(self, attempt: TransactionAttempt, error: str) -> None:
+        """A live attempt failed and will be replayed."""
+        log.warning("[%s %s] failed: %s", self.report.topology, attempt, error)
+        self.report.failures.append(f"{attempt}: {error}")
+        self.report.replays += 1
+
+    def committed(
+        self,
+        attempt: TransactionAttempt,
+        staged: Mapping[str, Staged],
+        tables: Mapping[str, int],
+    ) -> None:
+        """The txid is durable everywhere."""
+        self.mark(attempt, "committed")
+        rows = {table: part.rows for table, part in staged.items()}
+        self._rows_committed += sum(rows.values())
+        times = dict(self.timeline(attempt).at)
+        self.report.add(BatchReport(attempt, rows, dict(tables), times))
+        for known in [a for a in self._timelines if a.txid <= attempt.txid]:
+            del self._timelines[known]
+        log.info("[%s %s] committed %s", self.report.topology, attempt, dict(tables))
+
+    def ended(self, how: str | None = None) -> None:
+        """The run ended, well if `how` says how."""
+        self.report.ended = how or self.report.ended
+        self.report.seconds = self._clock() - self._began
+
+    def status(self, state: CoordinatorState) -> RunStatus:
+        """A snapshot for the live view."""
+        return RunStatus(
+            topology=self.report.topology,
+            epoch=self.report.epoch,
+            committed_txid=state.committed,
+            in_flight=tuple(self._in_flight(batch) for _, batch in sorted(state.batches.items())),
+            batches_committed=self.report.batches_committed,
+            rows_committed=self._rows_committed,
+            replays=self.report.replays,
+            last_failure=self.report.failures[-1] if self.report.failures else None,
+            seconds=self._clock() - self._began,
+        )
+
+    def _in_flight(self, batch: Batch) -> InFlight:
+        timeline = self._timelines.get(batch.attempt)
+        arrivals = tuple(timeline.at.values()) if timeline else ()
+        return InFlight(
+            batch.attempt.txid,
+            batch.attempt.attempt_id,
+            batch.phase.value,
+            batch.failures,
+            max(arrivals, default=self._clock()),
+        )

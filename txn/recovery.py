@@ -1,0 +1,164 @@
+"""What a new leader makes of the tables and of ZooKeeper, before it starts anything.
+
+The tables are read first, after they have been fenced: from then on no older leader can add to
+them, so what stands there is final. Four cases per topology (DESIGN, "Recovery reads the tables
+first"), with C = ZooKeeper's committed txid and L = the last txid in a table's log:
+
+    every L = C                      go on
+    every L = C + 1, one attempt     the crash came between publication and COMMITTED: roll
+                                     ZooKeeper forward, adopting the positions in the tables
+    some L = C + 1, others C         replay C + 1, attempt + 1; the guards make it land once
+    any L > C + 1, or L < C          refuse: somebody wiped or replaced something
+
+Pure: a function from what was read to what is to be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from txn.errors import RecoveryRefusedError
+from txn.interfaces import Publication
+from txn.records import BatchRecord, CommittedRecord, Progress
+
+__all__ = ["Found", "Recovered", "reconcile"]
+
+Found = Mapping[str, "tuple[int, Publication] | None"]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Where the run starts from."""
+
+    committed: CommittedRecord
+    batches: tuple[BatchRecord, ...]
+    roll_forward: bool = False
+    """True: `committed` is newer than ZooKeeper's and must be written there first."""
+    published: frozenset[int] = frozenset()
+    """Open txids that some table, not all, holds already."""
+
+
+def reconcile(
+    topology: str,
+    streams: Sequence[str],
+    opaque: Collection[str],
+    progress: Progress,
+    found: Found,
+) -> Recovered:
+    """Decide from what ZooKeeper (`progress`) and every table's log (`found`) say.
+
+    Args:
+        streams: the streams that the program declares.
+        opaque: those of them that are planned anew on replay.
+        found: table -> (version, newest publication), or None where there is none.
+
+    Raises:
+        RecoveryRefusedError: the two tell different stories; names table, txids and the way out.
+    """
+    _check_streams(topology, streams, progress)
+    _check_kinds(topology, opaque, progress)
+    committed = progress.committed
+    for table, publication in found.items():
+        _check_table(topology, table, publication, committed)
+    ahead = {
+        table: entry
+        for table, entry in found.items()
+        if entry is not None and entry[1].last_txid == committed.txid + 1
+    }
+    if ahead and len(ahead) == len(found) and (not opaque or _same_attempt(ahead)):
+        return _rolled_forward(committed, progress.batches, ahead)
+    published = frozenset({committed.txid + 1} if ahead else ())
+    return Recovered(committed, _with_attempts(progress.batches, ahead), published=published)
+
+
+def _check_streams(topology: str, streams: Sequence[str], progress: Progress) -> None:
+    known = set(progress.committed.spouts).union(*(batch.spouts for batch in progress.batches))
+    lost = sorted(known - set(streams))
+    if lost:
+        raise RecoveryRefusedError(
+            f"Topology '{topology}' has progress for stream '{lost[0]}' in ZooKeeper, but the "
+            f"program declares only {', '.join(sorted(streams))}. A renamed stream would start "
+            "from its beginning and count everything again: keep the name, or give the topology "
+            "a new name and new tables."
+        )
+
+
+def _check_kinds(topology: str, opaque: Collection[str], progress: Progress) -> None:
+    """A transactional spout fixes metadata for good; what an opaque one left may be outdated."""
+    for batch in progress.batches:
+        changed = sorted(set(batch.opaque) - set(opaque))
+        if changed:
+            raise RecoveryRefusedError(
+                f"Txid {batch.txid} of topology '{topology}' is open, and was started when stream "
+                f"'{changed[0]}' had an opaque spout; it is transactional now. What is stored for "
+                "it may be outdated. Run the opaque spout once more until its open batches are "
+                "committed (stop it with Ctrl-C while it is idle), then change the kind."
+            )
+
+
+def _check_table(
+    topology: str,
+    table: str,
+    entry: tuple[int, Publication] | None,
+    committed: CommittedRecord,
+) -> None:
+    last = entry[1].last_txid if entry else 0
+    ahead = committed.txid + 1
+    if entry and last > committed.txid and (entry[1].first_txid, last) != (ahead, ahead):
+        raise RecoveryRefusedError(
+            f"Table '{table}' holds txid {last} (version {entry[0]}), but ZooKeeper's committed "
+            f"txid of topology '{topology}' is {committed.txid}: ZooKeeper was wiped, or another "
+            f"ensemble is meant. Nothing was changed. `txn recover FILE.py:TOPOLOGY` "
+            "rebuilds ZooKeeper's state from the tables."
+        )
+    if last < committed.txid and (last > 0 or table in committed.tables):
+        raise RecoveryRefusedError(
+            f"Table '{table}' holds txid {last or 'none'}, but ZooKeeper says that txid "
+            f"{committed.txid} of topology '{topology}' is committed (there: version "
+            f"{committed.tables.get(table, 'none')}): the table was replaced, restored to an older "
+            "version, or left out for a while. Nothing was changed. Restore the table, or give the "
+            "topology a new name and new tables."
+        )
+
+
+def _same_attempt(ahead: Mapping[str, tuple[int, Publication]]) -> bool:
+    return len({(entry.epoch, entry.attempt_id) for _, entry in ahead.values()}) == 1
+
+
+def _rolled_forward(
+    committed: CommittedRecord,
+    batches: tuple[BatchRecord, ...],
+    ahead: Mapping[str, tuple[int, Publication]],
+) -> Recovered:
+    publication = next(iter(ahead.values()))[1]
+    record = CommittedRecord(
+        txid=publication.last_txid,
+        epoch=publication.epoch,
+        spouts={**committed.spouts, **publication.spouts},
+        tables={**committed.tables, **{table: version for table, (version, _) in ahead.items()}},
+    )
+    rest = tuple(batch for batch in batches if batch.txid > record.txid)
+    return Recovered(record, rest, roll_forward=True)
+
+
+def _with_attempts(
+    batches: tuple[BatchRecord, ...], ahead: Mapping[str, tuple[int, Publication]]
+) -> tuple[BatchRecord, ...]:
+    """Open batches with attempt numbers at least as high as any table has seen.
+
+    A publication of a txid whose START is missing is a START too: its metadata is in the log.
+    """
+    by_txid = {batch.txid: batch for batch in batches}
+    for _, publication in ahead.values():
+        known = by_txid.get(publication.last_txid)
+        if known is None:
+            by_txid[publication.last_txid] = BatchRecord(
+                txid=publication.last_txid,
+                attempt=publication.attempt_id,
+                epoch=publication.epoch,
+                spouts=publication.read,
+            )
+        elif known.attempt < publication.attempt_id:
+            by_txid[known.txid] = known.model_copy(update={"attempt": publication.attempt_id})
+    return tuple(by_txid[txid] for txid in sorted(by_txid))

@@ -1,0 +1,258 @@
+"""A topology in flight: takes leadership, recovers, runs the pipeline, cleans up.
+
+`begin` does on the caller's thread everything that can refuse (ZooKeeper, leadership, columns,
+tables, recovery), so that a mistake is raised where it was made; the pipeline runs on a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from txn import coordinator
+from txn.errors import FencedError, RecoveryRefusedError
+from txn.interfaces import CommitterContext, SpoutKind
+from txn.pipeline import Pipeline
+from txn.records import Progress
+from txn.recovery import Found, reconcile
+from txn.report import RunReport, RunStatus
+from txn.work import BatchWork
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txn.topology import Topology, Until
+    from txn.zookeeper import ZooKeeperProgress
+
+__all__ = ["RunningTopology"]
+
+log = logging.getLogger("txn")
+
+
+def random_id() -> int:
+    """A random non-zero 64-bit id: zero would vanish from the acker's XOR."""
+    return secrets.randbits(64) or 1
+
+
+class RunningTopology:
+    """A handle on a run in the background, as returned by `Topology.start`.
+
+    Args:
+        clock: seconds since the epoch.
+        ids: random non-zero 64-bit ids.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        spark: SparkSession,
+        *,
+        zookeeper: str,
+        until: Until,
+        clock: Callable[[], float] = time.time,
+        ids: Callable[[], int] = random_id,
+    ) -> None:
+        self._topology = topology
+        self._spark = spark
+        self._zookeeper = zookeeper
+        self._until = until
+        self._clock = clock
+        self._ids = ids
+        self._resources = contextlib.ExitStack()
+        self._pipeline: Pipeline | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def begin(self) -> None:
+        """Lead, check, recover, and start the pipeline's thread. Called by `Topology.start`.
+
+        Raises:
+            TxnError: what was refused; nothing is left open.
+        """
+        try:
+            self._pipeline = self._prepare()
+        except BaseException:
+            self._resources.close()
+            raise
+        self._thread = threading.Thread(target=self._run, name="txn-coordinator", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float | None = None) -> RunReport:
+        """Finish the commit turn under way, cancel the rest, and return the report.
+
+        Args:
+            timeout: seconds to wait for the end; None waits as long as it takes.
+        """
+        self._running.stop()
+        return self.await_termination(timeout)
+
+    def await_termination(
+        self, timeout: float | None = None, *, signals: bool = False
+    ) -> RunReport:
+        """Wait for the end of the run.
+
+        Args:
+            timeout: seconds; when they pass the report so far is returned (its `ended` is
+                "running").
+            signals: turn Ctrl-C and SIGTERM into a clean stop meanwhile (main thread only).
+
+        Raises:
+            TxnError: what ended the run otherwise; durable state is intact.
+        """
+        with self._stop_on_signals() if signals else contextlib.nullcontext():
+            self._wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return self._running.report
+
+    def status(self) -> RunStatus:
+        """A snapshot of the run."""
+        return self._running.status()
+
+    @property
+    def report(self) -> RunReport:
+        """How the run has gone so far; it goes on changing until the run has ended."""
+        return self._running.report
+
+    @property
+    def is_active(self) -> bool:
+        """True until the run has ended."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def _running(self) -> Pipeline:
+        if self._pipeline is None:
+            raise RuntimeError("begin() has not been called")
+        return self._pipeline
+
+    # --- from nothing to a pipeline ----------------------------------------------------------
+
+    def _prepare(self) -> Pipeline:
+        topology, config = self._topology, self._topology.config
+        work = BatchWork(
+            self._spark,
+            topology.name,
+            topology.sources,
+            topology.sinks,
+            verify_rows=config.verify == "rows",
+        )
+        store = self._connect()
+        epoch = store.lead()
+        self._resources.callback(work.close)
+        progress = store.load()
+        work.open_spouts(newest_metadata(progress))
+        work.check_and_open_tables(CommitterContext(topology.name, epoch))
+        found = self._fence_tables(work, store)
+        opaque = frozenset(
+            s.name for s in topology.sources if s.spout.kind is not SpoutKind.TRANSACTIONAL
+        )
+        streams = tuple(source.name for source in topology.sources)
+        recovered = reconcile(topology.name, streams, opaque, progress, found)
+        if recovered.roll_forward:
+            log.info("[%s] rolled forward to txid %s", topology.name, recovered.committed.txid)
+            store.persist_committed(recovered.committed.model_copy(update={"epoch": epoch}))
+        state = coordinator.recovered_state(
+            recovered.committed,
+            recovered.batches,
+            streams=streams,
+            opaque_streams=opaque,
+            config=config,
+            until=self._until,
+            published=recovered.published,
+        )
+        pipeline = Pipeline(
+            topology.name,
+            config,
+            store,
+            work,
+            state,
+            epoch,
+            clock=self._clock,
+            monotonic=time.monotonic,
+            ids=self._ids,
+        )
+        store.on_lost = lambda: self._on_lost(store, pipeline)
+        return pipeline
+
+    def _fence_tables(self, work: BatchWork, store: ZooKeeperProgress) -> Found:
+        try:
+            return work.fence_tables()
+        except FencedError as error:
+            # Either a newer leader was faster by a moment, and then this raises, or ZooKeeper
+            # knows of no epoch as new as the tables'.
+            store.assert_leading()
+            raise RecoveryRefusedError(
+                f"Topology '{self._topology.name}' has epoch {store.epoch} in ZooKeeper, and a "
+                f"table has seen a newer one: {str(error).partition(';')[0]}. ZooKeeper was wiped, "
+                "or another ensemble is meant. Nothing was changed. `txn recover "
+                "FILE.py:TOPOLOGY` rebuilds ZooKeeper's state from the tables."
+            ) from error
+
+    def _connect(self) -> ZooKeeperProgress:
+        from txn.embedded import zookeeper_service
+        from txn.zookeeper import ZooKeeperProgress
+
+        hosts = self._resources.enter_context(zookeeper_service(self._zookeeper))
+        store = ZooKeeperProgress(hosts, self._topology.name, self._topology.config)
+        self._resources.callback(store.close)
+        return store
+
+    def _on_lost(self, store: ZooKeeperProgress, pipeline: Pipeline) -> None:
+        """The session is gone: commits wait in `assert_leading`; a successor ends the run."""
+        try:
+            store.assert_leading()
+        except FencedError as error:
+            pipeline.halt(error)
+        except Exception as error:  # noqa: BLE001 - the next write meets it again, and tells
+            log.warning("[%s] %s", self._topology.name, error)
+
+    # --- the thread, and waiting for it -------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._running.run()
+        except BaseException as error:  # noqa: BLE001 - raised by await_termination
+            self._error = error
+        finally:
+            self._resources.close()
+
+    def _wait(self, timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._thread is not None and self._thread.is_alive():
+            # A short wait each, so that signal handlers get to run in this thread.
+            left = 0.2 if deadline is None else min(0.2, deadline - time.monotonic())
+            if left <= 0:
+                return
+            self._thread.join(left)
+
+    @contextlib.contextmanager
+    def _stop_on_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handler(number: int, frame: Any) -> None:
+            del frame
+            log.info("[%s] %s: stopping", self._topology.name, signal.Signals(number).name)
+            self._running.stop()
+
+        before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, previous in before.items():
+                signal.signal(number, previous)
+
+
+def newest_metadata(progress: Progress) -> dict[str, Any]:
+    """Stream -> its newest durable metadata, open batches included."""
+    newest = dict(progress.committed.spouts)
+    for batch in progress.batches:
+        newest.update({name: m for name, m in batch.spouts.items() if m is not None})
+    return newest

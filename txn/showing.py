@@ -1,0 +1,196 @@
+"""How `txn status`, `history` and `recover` look: text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from txn.history import HistoryEntry, describe
+from txn.leadership import machine_id
+from txn.records import Progress
+from txn.view import short_name
+from txn.znodes import LeaderIdentity
+from txn.zookeeper_status import TopologyStatus
+
+__all__ = [
+    "history_table",
+    "is_alive",
+    "progress_json",
+    "progress_table",
+    "status_json",
+    "status_table",
+]
+
+
+def is_alive(leader: LeaderIdentity | None) -> bool:
+    """Whether the leader that ZooKeeper names is there; its node outlives a crash for a while."""
+    if leader is None:
+        return False
+    if not leader.machine or leader.machine != machine_id():
+        return True
+    try:
+        os.kill(leader.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+# --- status ----------------------------------------------------------------------------------
+
+
+def status_json(status: TopologyStatus) -> dict[str, Any]:
+    """Everything that ZooKeeper says about a topology."""
+    committed = status.progress.committed
+    return {
+        "topology": status.topology,
+        "committed_txid": committed.txid,
+        "epoch": status.epoch,
+        "leader": _leader_json(status.leader, is_alive(status.leader)),
+        "last_leader": _leader_json(status.last_leader, is_alive(status.leader)),
+        "batches": [
+            batch.model_dump(mode="json", exclude={"version"}) for batch in status.progress.batches
+        ],
+        "spouts": committed.spouts,
+        "tables": committed.tables,
+        "quarantine": [
+            record.model_dump(mode="json", exclude={"version"}) for record in status.quarantine
+        ],
+    }
+
+
+def status_table(status: TopologyStatus, zookeeper: str) -> RenderableType:
+    """A short overview for people."""
+    committed, open_batches = status.progress.committed, status.progress.batches
+    overview = _grid()
+    overview.add_row("topology", Text(status.topology, style="bold"))
+    overview.add_row("committed", f"txid {committed.txid}" if committed.txid else "nothing yet")
+    overview.add_row("in flight", _attempts(status.progress))
+    overview.add_row("leader", _leader_text(status))
+    overview.add_row("epoch", str(status.epoch))
+    overview.add_row("zookeeper", zookeeper)
+    for record in status.quarantine:
+        overview.add_row("quarantined", f"txid {record.txid}: {record.error}")
+    parts: list[RenderableType] = [overview]
+    newest = {**committed.spouts}
+    for batch in open_batches:
+        newest.update({stream: m for stream, m in batch.spouts.items() if m is not None})
+    if newest:
+        streams = _table("stream", "newest read")
+        for stream, metadata in newest.items():
+            streams.add_row(stream, describe(metadata))
+        parts += [Text(), streams]
+    if committed.tables:
+        parts += [Text(), _versions(committed.tables)]
+    return Group(*parts)
+
+
+def _leader_json(leader: LeaderIdentity | None, alive: bool) -> dict[str, Any] | None:
+    if leader is None:
+        return None
+    fields = leader.model_dump(mode="json", include={"host", "pid", "started", "epoch"})
+    return {**fields, "alive": alive}
+
+
+def _leader_text(status: TopologyStatus) -> Text:
+    if status.leader is not None and is_alive(status.leader):
+        return Text(str(status.leader), style="green")
+    if status.leader is not None:
+        return Text(f"none: {status.leader} is gone, its session ends soon")
+    return Text(f"none; the last one was {status.last_leader}" if status.last_leader else "none")
+
+
+def _attempts(progress: Progress) -> str:
+    return ", ".join(f"{b.txid}:{b.attempt}" for b in progress.batches) or "nothing"
+
+
+def _versions(tables: Mapping[str, int]) -> Table:
+    result = _table("table", "version")
+    for table, version in tables.items():
+        result.add_row(table, str(version))
+    return result
+
+
+# --- history ---------------------------------------------------------------------------------
+
+
+def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
+    """One line per txid, the newest first."""
+    result = _table("txid", "epoch", "published", "read", "rows (version)", "processing")
+    for entry in entries:
+        timings = entry.timings_ms
+        processing = sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed"))
+        read = "; ".join(f"{describe(metadata)}" for metadata in entry.read.values()) or "nothing"
+        rows = ", ".join(
+            f"{short_name(table)} {entry.rows[table]:,} (v{version})"
+            for table, version in entry.tables.items()
+        )
+        result.add_row(
+            f"{entry.txid}:{entry.attempt_id}{'' if entry.committed else ' open'}",
+            str(entry.epoch),
+            _local_time(entry.timestamp_ms),
+            read,
+            rows,
+            f"{processing:,.0f} ms",
+        )
+    return result
+
+
+def _local_time(ms: int) -> str:
+    if not ms:
+        return "-"
+    moment = datetime.fromtimestamp(ms / 1000, tz=timezone.utc).astimezone()
+    return moment.strftime("%m-%d %H:%M:%S")
+
+
+# --- recover ---------------------------------------------------------------------------------
+
+
+def progress_json(progress: Progress) -> dict[str, Any]:
+    """What `txn recover` writes."""
+    return {
+        "committed": progress.committed.model_dump(mode="json", exclude={"version"}),
+        "batches": [b.model_dump(mode="json", exclude={"version"}) for b in progress.batches],
+    }
+
+
+def progress_table(topology: str, progress: Progress, zookeeper: str) -> RenderableType:
+    """What `txn recover` is about to write."""
+    committed = progress.committed
+    plan = _grid()
+    plan.add_row("topology", Text(topology, style="bold"))
+    plan.add_row("zookeeper", zookeeper)
+    plan.add_row("committed", f"txid {committed.txid}" if committed.txid else "nothing")
+    plan.add_row("to replay", _attempts(progress))
+    for stream, metadata in committed.spouts.items():
+        plan.add_row(f"stream {stream}", describe(metadata))
+    for table, version in committed.tables.items():
+        plan.add_row(f"table {short_name(table)}", f"version {version}")
+    return plan
+
+
+def _grid() -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in columns:
+        right = name in ("epoch", "version", "processing")
+        table.add_column(
+            name,
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=name in ("txid", "epoch", "published", "processing", "version"),
+        )
+    return table

@@ -1,0 +1,322 @@
+"""How a user describes a topology: streams out of spouts, into committers.
+
+Source: `org.apache.storm.trident.TridentTopology`, `Stream`, `fluent.GroupedStream`,
+`TridentState`. Every check that needs no data is made here, when the mistake is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from txn.config import TopologyConfig
+from txn.errors import TopologyError
+from txn.graph import Aggregation, Join, Merge, Node, Sink, Source, Transform
+from txn.interfaces import Aggregate, Committer, Spout, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txn.report import RunReport
+    from txn.running import RunningTopology
+
+__all__ = ["GroupedStream", "Stream", "Topology", "TxnState", "Until"]
+
+Until = Literal["forever", "caught_up"] | int
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Topology:
+    """A named dataflow whose progress outlives the process.
+
+    Args:
+        name: the durable identity: ZooKeeper and every table know the topology by it. Letters,
+            digits, ".", "_" and "-", starting with a letter or digit.
+        config: see `TopologyConfig`.
+
+    Raises:
+        TopologyError: a name that could not be a znode of its own.
+    """
+
+    def __init__(self, name: str, config: TopologyConfig | None = None) -> None:
+        _check_name(name, "topology")
+        self.name = name
+        self.config = config if config is not None else TopologyConfig()
+        self._sources: dict[str, Source] = {}
+        self._sinks: list[Sink] = []
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The streams, in the order in which they were declared."""
+        return tuple(self._sources.values())
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The committers with their streams, in the order in which they publish."""
+        return tuple(self._sinks)
+
+    def stream(self, name: str, spout: Spout[Any]) -> Stream:
+        """Declare the stream of a spout (Trident: `newStream`).
+
+        Args:
+            name: identity of the stream's progress within the topology; keep it over releases.
+
+        Raises:
+            TopologyError: the name is taken or malformed, or `spout` is not a Spout.
+        """
+        _check_name(name, "stream")
+        if name in self._sources:
+            raise TopologyError(
+                f"Topology '{self.name}' has a stream '{name}' already. Progress is kept by "
+                "stream name, so two spouts cannot share one: give this one a name of its own."
+            )
+        if not isinstance(spout, Spout):
+            raise TopologyError(
+                f"Stream '{name}' of topology '{self.name}' was given {type(spout).__name__}, "
+                "which is not a Spout. Inherit from txn.interfaces.Spout or PartitionedSpout."
+            )
+        source = Source(name, spout)
+        self._sources[name] = source
+        return Stream(self, source)
+
+    def run(
+        self, spark: SparkSession, *, zookeeper: str = "embedded", until: Until = "forever"
+    ) -> RunReport:
+        """Run in the foreground until `until`, Ctrl-C or SIGTERM.
+
+        Args:
+            spark: a session with Delta (`txn.session.delta_session`).
+            zookeeper: "embedded", "embedded:FOLDER", or "host:port,host:port/chroot".
+            until: "forever"; "caught_up": until no spout has anything to read; or a txid.
+
+        Raises:
+            TxnError: why the run ended otherwise; see `txn.errors`. State is intact.
+        """
+        return self.start(spark, zookeeper=zookeeper, until=until).await_termination(signals=True)
+
+    def start(
+        self, spark: SparkSession, *, zookeeper: str = "embedded", until: Until = "forever"
+    ) -> RunningTopology:
+        """Run in the background; arguments as for `run`.
+
+        Raises:
+            TopologyError: nothing to run, or an `until` that means nothing.
+        """
+        from txn.running import RunningTopology
+
+        self.check_complete(until)
+        running = RunningTopology(self, spark, zookeeper=zookeeper, until=until)
+        running.begin()
+        return running
+
+    def check_complete(self, until: Until) -> None:
+        """Refuse a topology of which a part leads nowhere, and an `until` that means nothing.
+
+        Raises:
+            TopologyError: see there.
+        """
+        if not self._sinks:
+            raise TopologyError(
+                f"Topology '{self.name}' ends nowhere: no stream has a committer. Add "
+                "persistent_aggregate(...) or partition_persist(...)."
+            )
+        used = {source for sink in self._sinks for source in sink.parent.sources()}
+        for source in self._sources.values():
+            if source not in used:
+                raise TopologyError(
+                    f"Stream '{source.name}' of topology '{self.name}' reaches no committer: its "
+                    "records would be read and lost. Persist it, or do not declare it."
+                )
+        valid = until in ("forever", "caught_up") or (
+            isinstance(until, int) and not isinstance(until, bool) and until >= 1
+        )
+        if not valid:
+            raise TopologyError(
+                f"until={until!r} means nothing: use 'forever', 'caught_up' or a txid from 1."
+            )
+
+    def _add_sink(self, node: Node, committer: Committer) -> Sink:
+        sink = Sink(node, committer)
+        sink.check_pairing()
+        if any(sink.name == other.name for other in self._sinks):
+            raise TopologyError(
+                f"Topology '{self.name}' has a committer for table '{sink.name}' already. A table "
+                "holds one publication per txid: give each committer a table of its own."
+            )
+        self._sinks.append(sink)
+        return sink
+
+
+class Stream:
+    """A stream of batches: every method returns a new stream and runs nothing."""
+
+    def __init__(self, topology: Topology, node: Node) -> None:
+        self._topology = topology
+        self._node = node
+
+    def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
+        """Apply a function to each batch's DataFrame (Trident: `each`, `map`, `filter`, `project`).
+
+        The function runs on the driver, once per attempt, and must only build a DataFrame. To
+        fail the batch, raise `FailedException`; any other exception stops the topology.
+        """
+        if not callable(function):
+            raise TopologyError(
+                f"transform() of stream '{self._node.label()}' needs a function from DataFrame "
+                f"to DataFrame, not {type(function).__name__}."
+            )
+        return Stream(self._topology, Transform(self._node, function))
+
+    def group_by(self, *keys: str) -> GroupedStream:
+        """Group by columns; what follows is per group (Trident: `groupBy`).
+
+        Raises:
+            TopologyError: no key, a repeated one, or one that is not a column name.
+        """
+        if not keys:
+            raise TopologyError(
+                f"group_by() of stream '{self._node.label()}' names no column. For one total over "
+                "everything call persistent_aggregate or aggregate on the stream itself."
+            )
+        _check_unique(keys, self._node)
+        return GroupedStream(self._topology, self._node, keys)
+
+    def aggregate(self, **aggregates: Aggregate) -> Stream:
+        """One row per batch (Trident: global `aggregate`), also for an empty batch."""
+        return GroupedStream(self._topology, self._node, ()).aggregate(**aggregates)
+
+    def persistent_aggregate(self, state: State, **aggregates: Aggregate) -> TxnState:
+        """One running row over everything (Trident: global `persistentAggregate`)."""
+        return GroupedStream(self._topology, self._node, ()).persistent_aggregate(
+            state, **aggregates
+        )
+
+    def partition_persist(self, table: Committer) -> None:
+        """Append the rows of each batch to a table, with their txid (Trident: `partitionPersist`).
+
+        Raises:
+            TopologyError: not an append table, a weak pairing, or a table used twice.
+        """
+        if not isinstance(table, Committer):
+            raise TopologyError(
+                f"partition_persist() of stream '{self._node.label()}' needs an AppendTable, not "
+                f"{type(table).__name__}. Running totals go to persistent_aggregate(StateTable)."
+            )
+        self._topology._add_sink(self._node, table)
+
+    def merge(self, *others: Stream) -> Stream:
+        """The rows of this and other streams of the topology, within the batch.
+
+        Raises:
+            TopologyError: a stream of another topology; other columns (before the first batch).
+        """
+        for other in others:
+            self._check_same_topology(other)
+        return Stream(self._topology, Merge((self._node, *(other._node for other in others))))
+
+    def join(self, other: Stream, on: str | Sequence[str], how: str = "inner") -> Stream:
+        """Join with another stream of the topology, within the batch.
+
+        Args:
+            on: column or columns of both streams; they appear once in the result.
+            how: Spark's join types, for example "inner", "left", "full".
+
+        Raises:
+            TopologyError: a stream of another topology, or no column to join on.
+        """
+        self._check_same_topology(other)
+        columns = (on,) if isinstance(on, str) else tuple(on)
+        if not columns:
+            raise TopologyError(f"join() of stream '{self._node.label()}' names no column.")
+        return Stream(self._topology, Join(self._node, other._node, columns, how))
+
+    def _check_same_topology(self, other: Stream) -> None:
+        if other._topology is not self._topology:
+            raise TopologyError(
+                f"Stream '{other._node.label()}' belongs to topology '{other._topology.name}', "
+                f"not to '{self._topology.name}'. Only streams that share txids can meet."
+            )
+
+
+class GroupedStream:
+    """A stream grouped by columns; without any, one single group."""
+
+    def __init__(self, topology: Topology, node: Node, keys: Sequence[str]) -> None:
+        self._topology = topology
+        self._node = node
+        self._keys = tuple(keys)
+
+    def aggregate(self, **aggregates: Aggregate) -> Stream:
+        """One row per group of each batch: the keys, then the named aggregates.
+
+        Raises:
+            TopologyError: no aggregate, or a name that is also a key.
+        """
+        self._check_aggregates(aggregates)
+        return Stream(self._topology, Aggregation(self._node, self._keys, dict(aggregates)))
+
+    def persistent_aggregate(self, state: State, **aggregates: Aggregate) -> TxnState:
+        """Keep running aggregates per group in `state`, exactly once.
+
+        Source: Trident's `GroupedStream.persistentAggregate`.
+
+        Raises:
+            TopologyError: no aggregate, a name that is also a key or reserved, a weak pairing of
+                spout and state, or a table that is used twice.
+        """
+        if not isinstance(state, State):
+            raise TopologyError(
+                f"persistent_aggregate() of stream '{self._node.label()}' needs a StateTable, "
+                f"not {type(state).__name__}."
+            )
+        self._check_aggregates(aggregates)
+        sink = self._topology._add_sink(self._node, state.bind(self._keys, dict(aggregates)))
+        return TxnState(state, sink)
+
+    def _check_aggregates(self, aggregates: dict[str, Aggregate]) -> None:
+        if not aggregates:
+            raise TopologyError(
+                f"No aggregate was named for stream '{self._node.label()}'. Write for example "
+                "flights=Count()."
+            )
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise TopologyError(
+                    f"Value '{name}' of stream '{self._node.label()}' is "
+                    f"{type(aggregate).__name__}, not an Aggregate such as Count() or Sum('x')."
+                )
+        _check_unique((*self._keys, *aggregates), self._node)
+
+
+class TxnState:
+    """A state that a topology keeps (Trident: `TridentState`)."""
+
+    def __init__(self, state: State, sink: Sink) -> None:
+        self.state = state
+        self._sink = sink
+
+    @property
+    def name(self) -> str:
+        """The table's name, as in `txn status`."""
+        return self._sink.name
+
+
+def _check_name(name: object, what: str) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise TopologyError(
+            f"{name!r} cannot name a {what}: it becomes a znode and a key in every table. Use up "
+            "to 128 letters, digits, '.', '_' and '-', starting with a letter or digit."
+        )
+
+
+def _check_unique(names: Sequence[str], node: Node) -> None:
+    for position, name in enumerate(names):
+        if not name or name != str(name):
+            raise TopologyError(f"{name!r} is not a column name (stream '{node.label()}').")
+        if name in names[:position]:
+            raise TopologyError(
+                f"Column '{name}' is named twice for stream '{node.label()}'; every key and "
+                "every value needs a name of its own."
+            )

@@ -1,0 +1,206 @@
+"""The edges of a batch: what the acker's ledger of one attempt has to see.
+
+As Trident anchors its coordination tuples and not the data, an edge stands for a whole thing that
+must arrive: a planned source partition or file (out of START, into each staging job that read
+it), a staging job, a staged file (out of its job, into the published version, where it must be
+found unchanged), a table (out of its publication, into COMMITTED).
+
+An attempt has two ledgers, one after the other, as a Trident batch has two tuple trees: one for
+the processing phase, which opens the commit turn, one for the commit turn, which opens COMMITTED.
+Each has a root id of its own, drawn afresh: keyed by txid, a late ack of a failed attempt could
+complete the replay's ledger (edge case E8 in docs/acker.md).
+
+Pure: ids come from the `ids` argument. The pipeline carries each value to the acker itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import xor
+
+from txn.acker import Acker, Outcome, Status
+from txn.attempts import TransactionAttempt
+from txn.interfaces import Prepared, Published, Staged, StagedFile
+
+__all__ = ["CommitLedger", "ProcessingLedger", "Tracking", "Verdict"]
+
+Ids = Callable[[], int]
+Key = tuple[str, ...]
+
+
+def _arrive(edges: dict[Key, int], key: Key, ids: Ids) -> int:
+    """The edge of what arrived; for what nobody announced, a new one that stays open."""
+    return edges.pop(key) if key in edges else edges.setdefault(("unexpected", *key), ids())
+
+
+def xor_all(values: Iterable[int]) -> int:
+    """XOR of all values; 0 for none."""
+    return reduce(xor, values, 0)
+
+
+@dataclass
+class ProcessingLedger:
+    """Edges of the processing phase of one attempt.
+
+    Args:
+        ids: source of random non-zero 64-bit ids.
+        parts: sink -> stream -> names of the source partitions or files that it must read.
+    """
+
+    ids: Ids
+    parts: Mapping[str, Mapping[str, Iterable[str]]]
+    root: int = 0
+    edges: dict[Key, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.root = self.ids()
+        for sink, streams in self.parts.items():
+            self.edges[("job", sink)] = self.ids()
+            for stream, names in streams.items():
+                for name in names:
+                    self.edges[("part", sink, stream, name)] = self.ids()
+
+    @property
+    def initial(self) -> int:
+        """What the ledger is initialised with: everything that START sends out."""
+        return xor_all(self.edges.values())
+
+    def staged(self, sink: str, read: Mapping[str, Iterable[str]]) -> int:
+        """The ack of one staging job: its own edge, and those of the parts it really read.
+
+        A part that was never planned brings an edge that nothing closes: the batch must fail.
+        """
+        arrived: list[Key] = [("job", sink)]
+        for stream, names in read.items():
+            arrived += [("part", sink, stream, name) for name in names]
+        return xor_all(_arrive(self.edges, key, self.ids) for key in arrived)
+
+    def missing(self) -> str:
+        """What has not arrived, for the message of a ledger that does not close."""
+        return ", ".join(" ".join(key) for key in sorted(self.edges)) or "nothing"
+
+
+@dataclass
+class CommitLedger:
+    """Edges of the commit turn of one attempt.
+
+    Args:
+        staged: table -> what the processing phase staged for it.
+    """
+
+    ids: Ids
+    staged: Mapping[str, Staged]
+    root: int = 0
+    edges: dict[Key, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.root = self.ids()
+        for table, staged in self.staged.items():
+            self.edges[("table", table)] = self.ids()
+            for file in staged.files:
+                self.edges[self._key(table, file)] = self.ids()
+
+    @property
+    def initial(self) -> int:
+        """What the ledger is initialised with: every staged file, every table."""
+        return xor_all(self.edges.values())
+
+    def prepared(self, table: str, prepared: Prepared) -> int:
+        """The ack of one rewrite: staged files that it consumed in, new files out.
+
+        Staged files that are themselves added keep their edge until they are found published.
+        """
+        adds = {self._key(table, file) for file in prepared.adds}
+        consumed = [self._key(table, file) for file in prepared.staged.files]
+        value = xor_all(self.edges.pop(key, 0) for key in consumed if key not in adds)
+        for key in adds - set(self.edges):
+            self.edges[key] = self.ids()
+            value ^= self.edges[key]
+        return value
+
+    def published(self, table: str, published: Published) -> int:
+        """The ack of one publication: each file that the version itself names, unchanged.
+
+        A file that nobody staged brings an edge that nothing closes. A skipped publication is an
+        older version, whose files were acknowledged when it was made.
+        """
+        if published.skipped:
+            return 0
+        found = [self._key(table, file) for file in published.files]
+        return xor_all(_arrive(self.edges, key, self.ids) for key in found)
+
+    def committed(self, tables: Iterable[str]) -> int:
+        """The ack of COMMITTED: each table whose version it names."""
+        return xor_all(self.edges.pop(("table", table), 0) for table in tables)
+
+    def missing(self) -> str:
+        """What has not arrived, for the message of a ledger that does not close."""
+        return ", ".join(" ".join(key) for key in sorted(self.edges)) or "nothing"
+
+    @staticmethod
+    def _key(table: str, file: StagedFile) -> Key:
+        return ("file", table, file.path, str(file.size), str(file.rows))
+
+
+Ledger = ProcessingLedger | CommitLedger
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the acker says of one attempt's ledger."""
+
+    attempt: TransactionAttempt
+    acked: bool
+    """True: the ledger reached zero; False: it expired."""
+
+
+class Tracking:
+    """The acker with the attempts behind its root ids.
+
+    Args:
+        ticks: an untouched ledger expires at this tick after it was opened.
+        enabled: False switches tracking off (`ackers = 0`): nothing is ever judged.
+    """
+
+    def __init__(self, ticks: int, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self._acker = Acker(timeout_ticks=ticks)
+        self._roots: dict[int, TransactionAttempt] = {}
+
+    def open(self, attempt: TransactionAttempt, ledger: Ledger) -> None:
+        """Initialise a ledger; it always has an edge, so it cannot be complete already."""
+        if self.enabled:
+            self._roots[ledger.root] = attempt
+            self._acker.init(ledger.root, ledger.initial)
+
+    def is_open(self, ledger: Ledger) -> bool:
+        """Whether the ledger was opened and has neither closed, nor expired, nor been dropped."""
+        return ledger.root in self._roots
+
+    def ack(self, ledger: Ledger, value: int) -> Verdict | None:
+        """Acknowledge edges; the verdict when that closes the ledger."""
+        return self._judge(self._acker.ack(ledger.root, value)) if self.is_open(ledger) else None
+
+    def progress(self, ledger: Ledger) -> None:
+        """Work is going on: start the ledger's time anew."""
+        if self.is_open(ledger):
+            self._acker.reset_timeout(ledger.root)
+
+    def drop(self, attempt: TransactionAttempt) -> None:
+        """Forget an attempt: whatever the acker says of it later is nobody's news."""
+        for root in [root for root, owner in self._roots.items() if owner == attempt]:
+            del self._roots[root]
+            self._acker.fail(root)
+
+    def tick(self) -> list[Verdict]:
+        """Let time pass; verdicts on the ledgers that expired."""
+        verdicts = [self._judge(outcome) for outcome in self._acker.tick()]
+        return [verdict for verdict in verdicts if verdict is not None]
+
+    def _judge(self, outcome: Outcome | None) -> Verdict | None:
+        attempt = self._roots.pop(outcome.root, None) if outcome is not None else None
+        if attempt is None or outcome is None:
+            return None
+        return Verdict(attempt, outcome.status is Status.ACKED)

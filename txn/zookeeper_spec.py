@@ -1,0 +1,71 @@
+"""How a user says where ZooKeeper is: one string."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from txn.errors import UserError
+
+__all__ = ["DEFAULT_FOLDER", "ZooKeeperSpec", "resolve"]
+
+DEFAULT_FOLDER = Path(".txn/zookeeper")
+"""Where "embedded" keeps its data, relative to the working directory."""
+
+
+@dataclass(frozen=True)
+class ZooKeeperSpec:
+    """Where ZooKeeper is: a folder for an embedded server, or the hosts of an ensemble."""
+
+    folder: Path | None
+    """Folder of an embedded server; None: there are `hosts`."""
+    hosts: str
+    """Connect string, every host with its port; empty: there is a `folder`."""
+
+
+def resolve(spec: str) -> ZooKeeperSpec:
+    """Understand "embedded", "embedded:FOLDER" or "host:2181,host2:2181/chroot".
+
+    Raises:
+        UserError: it is none of them; says what is wrong with it.
+    """
+    kind, colon, folder = spec.partition(":")
+    if kind == "embedded":
+        if colon and not folder.strip():
+            raise _bad_spec(spec, 'after "embedded:" comes a folder')
+        if "\0" in folder:
+            raise _bad_spec(spec, "a folder's name has no NUL character")
+        return ZooKeeperSpec(Path(folder).expanduser() if colon else DEFAULT_FOLDER, "")
+    if "://" in spec:
+        raise _bad_spec(spec, "a connect string has no scheme such as 'zk://'")
+    servers, slash, chroot = spec.partition("/")
+    hosts = ",".join(_host(part.strip(), spec) for part in servers.split(","))
+    if slash and not all(_is_component(part) for part in chroot.split("/")):
+        raise _bad_spec(spec, f"the chroot '/{chroot}' is no ZooKeeper path")
+    return ZooKeeperSpec(None, hosts + slash + chroot)
+
+
+def _host(part: str, spec: str) -> str:
+    """`part` as "host:port"; the port is 2181 if it has none."""
+    if not part:
+        raise _bad_spec(spec, "a host is missing")
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", part)
+    if found is None:
+        hint = ": write an IPv6 address in brackets, [::1]:2181" if part.count(":") > 1 else ""
+        raise _bad_spec(spec, f"'{part}' is not host:port{hint}")
+    port = int(found[2] or 2181)
+    if not 0 < port < 65536:
+        raise _bad_spec(spec, f"{port} is no port")
+    return f"{found[1]}:{port}"
+
+
+def _is_component(part: str) -> bool:
+    return part not in ("", ".", "..") and re.search(r"[\s\x00-\x1f]", part) is None
+
+
+def _bad_spec(spec: str, what: str) -> UserError:
+    return UserError(
+        f'ZooKeeper cannot be found by {spec!r}: {what}. Use "embedded" (a server of our own in '
+        f'{DEFAULT_FOLDER}), "embedded:FOLDER", or "host:2181,host2:2181/chroot".'
+    )

@@ -1,0 +1,134 @@
+"""What ZooKeeper says about topologies, for `txn status`: takes no lock, changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from txn.config import TopologyConfig
+from txn.connection import Connection
+from txn.errors import ProgressUnreadableError, TopologyError
+from txn.leadership import check_format, read_epoch, read_leader
+from txn.progress_reader import Image, read_image
+from txn.records import Progress, QuarantineRecord
+from txn.znodes import LeaderIdentity, Paths, check_topology_name
+
+__all__ = ["BASE", "TopologyStatus", "list_topologies", "read_status"]
+
+BASE = "/txn"
+"""Parent of every topology's node, below the chroot."""
+
+_LOOKS = 10
+_PAUSE_SECS = 0.02
+
+
+@dataclass(frozen=True)
+class TopologyStatus:
+    """What ZooKeeper says about a topology, at one moment."""
+
+    topology: str
+    progress: Progress
+    epoch: int
+    """The newest epoch; 0: nobody has led it yet."""
+    leader: LeaderIdentity | None
+    """Who leads now; None when nobody does."""
+    last_leader: LeaderIdentity | None
+    """Who took the newest epoch, alive or not."""
+    quarantine: tuple[QuarantineRecord, ...]
+    """Txids that were committed empty, ascending."""
+
+
+def read_status(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> TopologyStatus:
+    """Read a topology's state. Takes no lock, creates and changes nothing.
+
+    Waits for ZooKeeper no longer than `zookeeper_timeout_secs`.
+
+    Raises:
+        TopologyError: there is no such topology; lists those that there are.
+        ProgressUnreadableError: as `ZooKeeperProgress.load`.
+        ProgressUnavailableError: ZooKeeper did not answer.
+    """
+    check_topology_name(topology)
+    deadline = clock() + config.zookeeper_timeout_secs
+    with _connected(hosts, config, sleep, clock) as connection:
+        paths = Paths(connection.chroot + BASE, topology)
+        if connection.get(paths.root, deadline) is None:
+            raise _no_such_topology(connection, topology, deadline)
+        connection.sync(paths.root, deadline)
+        check_format(connection, paths, deadline)
+        image = _still_image(connection, paths, sleep, deadline)
+        epoch, _ = read_epoch(connection, paths, deadline)
+        holder = read_leader(connection, paths, deadline)
+    return TopologyStatus(
+        topology,
+        image.progress,
+        epoch.epoch,
+        holder[0] if holder else None,
+        epoch.leader,
+        tuple(stored.record for stored in image.quarantine.values()),
+    )
+
+
+def list_topologies(
+    hosts: str,
+    config: TopologyConfig,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[str]:
+    """Names of the topologies that ZooKeeper knows, sorted. Creates nothing.
+
+    Raises:
+        ProgressUnavailableError: ZooKeeper did not answer.
+    """
+    deadline = clock() + config.zookeeper_timeout_secs
+    with _connected(hosts, config, sleep, clock) as connection:
+        return connection.children(connection.chroot + BASE, deadline) or []
+
+
+@contextlib.contextmanager
+def _connected(
+    hosts: str, config: TopologyConfig, sleep: Callable[[float], None], clock: Callable[[], float]
+) -> Iterator[Connection]:
+    connection = Connection(hosts, config, sleep=sleep, clock=clock)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _no_such_topology(connection: Connection, topology: str, deadline: float) -> TopologyError:
+    known = connection.children(connection.chroot + BASE, deadline) or []
+    there_are = f"It knows {', '.join(known)}." if known else "It knows no topology at all."
+    return TopologyError(
+        f"ZooKeeper at {connection.servers}{connection.chroot} knows no topology '{topology}'. "
+        f"{there_are} Check the name and the --zookeeper setting."
+    )
+
+
+def _still_image(
+    connection: Connection, paths: Paths, sleep: Callable[[float], None], deadline: float
+) -> Image:
+    """An image during which `committed` did not move; a leader may be writing all the time."""
+    for look in range(_LOOKS):
+        try:
+            image = read_image(connection, paths, deadline)
+        except ProgressUnreadableError:
+            # A batch that was committed between the look at the list and the look at the batch.
+            if look == _LOOKS - 1:
+                raise
+        else:
+            now = connection.get(paths.committed, deadline)
+            if look == _LOOKS - 1 or (now and now.version == image.committed.version):
+                return image
+        sleep(_PAUSE_SECS)
+    raise AssertionError("unreachable: the last look returns or raises")
