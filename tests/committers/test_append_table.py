@@ -131,7 +131,9 @@ def test_a_transactional_replay_is_skipped(driver: Any, warehouse: Path) -> None
 
 
 def test_a_transactional_replay_that_differs_is_refused(driver: Any, warehouse: Path) -> None:
-    """Other rows for the same txid: the source is not what it said."""
+    """A transactional source that returns something else at a replay stops the run; it is never a
+    silently different batch.
+    """
     table = opened(driver, warehouse, "transactional")
     commit(driver, table, ONE, 1)
     with pytest.raises(SourceChangedError, match="1:1 staged 2 rows .* holds 3 rows"):

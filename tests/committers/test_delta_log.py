@@ -400,7 +400,9 @@ def test_a_folder_with_other_files_is_refused(warehouse: Path) -> None:
 
 
 def test_a_table_that_nobody_made_is_refused(warehouse: Path) -> None:
-    """A Delta table without our properties is somebody else's, whatever its columns."""
+    """A table that belongs to somebody else, has other columns, or features that cannot be
+    honoured, is refused before anything runs.
+    """
     write_deltalake(str(warehouse), pa.table({"id": [1], "txid": [1]}))
     with pytest.raises(TableRefusedError, match="no topology has made"):
         open_log(warehouse)

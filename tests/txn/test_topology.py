@@ -150,7 +150,7 @@ def test_one_table_cannot_be_the_end_of_two_streams(topology, tmp_path):
 def test_a_table_that_relies_on_more_than_the_spout_promises_is_refused(
     topology, tmp_path, spout, semantics, accepted, table
 ):
-    """The matrix of Trident's documentation, which Trident never checked."""
+    """A spout that promises less than a table relies on is refused when the topology is built."""
     source = transactional() if spout == "transactional" else opaque(SpoutKind(spout))
     stream = topology.stream("s", source).transform(lambda df: df)
 

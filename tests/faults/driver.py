@@ -1,0 +1,143 @@
+"""The program under fault: run as a process of its own by `tests.faults.harness`.
+
+    python -m tests.faults.driver '{"folder": ..., "kind": "opaque", ...}'
+
+One stream of records (k, v) out of `FOLDER/records.json` into an append table "rows" and an upsert
+table "totals". At a named point of a batch's life it sends itself a signal. Every point that it
+reaches is a line of `FOLDER/points.log`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from committers.aggregates import Count, Max, Sum
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from tests.faults.harness import SCHEMA, Spec, planned_end
+from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
+from txn.interfaces import Spout, SpoutKind
+from txn.points import observe
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+class Span(BaseModel):
+    """Records [start, end) of the log."""
+
+    start: int
+    end: int
+
+
+class LogSpout(Spout[Span]):
+    """A log of records. How many a batch has depends on txid and attempt: see `planned_end`.
+
+    As an opaque spout it plans each attempt anew, so a replay takes other records than the
+    attempt that failed; as a transactional one it is asked once per txid.
+    """
+
+    metadata_type = Span
+
+    def __init__(self, records: list[tuple[str, int]], kind: SpoutKind) -> None:
+        self.kind = kind
+        self._records = records
+
+    def open(self, spark: SparkSession, previous: Span | None) -> StructType:
+        """The schema of the records."""
+        from pyspark.sql.types import StructType
+
+        return StructType.fromDDL(SCHEMA)
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: Span | None
+    ) -> Span | None:
+        """The records after `previous`; None at the end of the log."""
+        start = previous.end if previous is not None else 0
+        if start >= len(self._records):
+            return None
+        wanted = planned_end(start, attempt.txid, attempt.attempt_id)
+        return Span(start=start, end=min(wanted, len(self._records)))
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: Span
+    ) -> DataFrame:
+        """The planned records."""
+        # Spark's own literals: no Python worker has to be started for them.
+        records = self._records[metadata.start : metadata.end]
+        values = ", ".join(f"('{key}', {value}L)" for key, value in records)
+        return spark.sql(f"SELECT * FROM VALUES {values} AS records(k, v)")
+
+
+class Observer:
+    """Writes down every point, and sends this process a signal at one of them."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._log = (Path(spec.folder) / "points.log").open("a", buffering=1, encoding="ascii")
+        self._committed = False
+        self._sent = False
+
+    def __call__(self, point: str, attempt: TransactionAttempt) -> None:
+        """Called by the pipeline's threads."""
+        spec = self._spec
+        due = spec.fresh or self._committed
+        self._committed |= point == "after-committed"
+        self._log.write(f"{os.getpid()} {point} {attempt}\n")
+        if due and point == spec.at and not self._sent:
+            self._sent = True
+            self._log.write(f"{os.getpid()} {spec.signal} {attempt}\n")
+            os.kill(os.getpid(), getattr(signal, spec.signal))
+
+
+def build(spec: Spec) -> Topology:
+    """The topology that `spec` describes."""
+    records = [(k, v) for k, v in json.loads((Path(spec.folder) / "records.json").read_text())]
+    topology = Topology("faults", TopologyConfig(**spec.config))
+    stream = topology.stream("records", LogSpout(records, SpoutKind(spec.kind)))
+
+    def rows() -> None:
+        stream.partition_persist(AppendTable(f"{spec.folder}/rows", semantics=spec.kind))
+
+    def totals() -> None:
+        state = StateTable(f"{spec.folder}/totals", semantics=spec.kind, buckets=2)
+        stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"), top=Max("v"))
+
+    for table in spec.tables:
+        {"rows": rows, "totals": totals}[table]()
+    return topology
+
+
+def main(spec: Spec) -> int:
+    """Run the topology; its report as JSON on stdout, an error of ours as JSON on stderr."""
+    from txn.session import delta_session
+
+    observe(Observer(spec))
+    conf = {
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": f"{spec.folder}/spark-warehouse",
+        **spec.conf,
+    }
+    topology = build(spec)
+    spark = delta_session("txn-faults", master=spec.master, conf=conf)
+    try:
+        report = topology.run(spark, zookeeper=spec.zookeeper, until=spec.until)
+    except TxnError as error:
+        failure: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
+        print(json.dumps(failure), file=sys.stderr)
+        return 3
+    print(json.dumps(report.to_json()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Spec.model_validate_json(sys.argv[1])))

@@ -1,0 +1,300 @@
+"""Starting, killing and judging the driver processes of the fault tests.
+
+The judge knows nothing of the product's code: it reads each table's log and its Parquet files, and
+compares them with what plain Python makes of the same records.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import deltalake
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "ROOT",
+    "SCHEMA",
+    "Driver",
+    "Publication",
+    "Spec",
+    "TableImage",
+    "drivers",
+    "make_records",
+    "planned_end",
+    "read_log",
+    "read_table",
+    "read_tables",
+    "rows_expected",
+    "totals_expected",
+    "wait_for",
+]
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = "k string, v bigint"
+DEADLINE_SECS = 120.0
+
+Record = tuple[str, int]
+
+
+class Spec(BaseModel):
+    """What one driver process is to do."""
+
+    model_config = ConfigDict(frozen=True)
+
+    folder: str
+    kind: Literal["transactional", "opaque"] = "transactional"
+    tables: tuple[str, ...] = ("rows", "totals")
+    """The order in which the tables are declared, and so published."""
+    zookeeper: str
+    until: str | int = "caught_up"
+    at: str | None = None
+    """The point at which the process sends itself `signal`."""
+    fresh: bool = False
+    """True: at the first batch that comes to the point; False: after this run's first commit."""
+    signal: str = "SIGKILL"
+    master: str = "local[2]"
+    config: dict[str, Any] = Field(default_factory=dict)
+    conf: dict[str, str] = Field(default_factory=dict)
+
+
+def planned_end(start: int, txid: int, attempt_id: int) -> int:
+    """Where the batch of an attempt that begins at `start` ends: 1 to 4 records later."""
+    return start + 1 + (txid + attempt_id) % 4
+
+
+def make_records(folder: Path, count: int, seed: int = 0) -> list[Record]:
+    """`count` records over 5 keys, written to `folder/records.json`."""
+    draw = random.Random(seed)
+    records = [(draw.choice("abcde"), draw.randint(-100, 100)) for _ in range(count)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "records.json").write_text(json.dumps(records))
+    return records
+
+
+# --- processes -------------------------------------------------------------------------------
+
+
+class Driver:
+    """One driver process, its output in files of the folder."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.folder = Path(spec.folder)
+        number = len(list(self.folder.glob("stdout-*")))
+        self._stdout = (self.folder / f"stdout-{number}").open("xb")
+        self._stderr = (self.folder / f"stderr-{number}").open("xb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.driver", spec.model_dump_json()],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=self._stdout,
+            stderr=self._stderr,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also that of its process group."""
+        return self.process.pid
+
+    def wait(self, seconds: float = DEADLINE_SECS) -> int:
+        """Wait for its end; the exit code as `subprocess` has it."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver did not end:\n{self.stderr()[-4000:]}") from None
+
+    def report(self) -> dict[str, Any]:
+        """Wait for a good end; the run's report."""
+        code = self.wait()
+        assert code == 0, f"exit code {code}:\n{self.stderr()[-4000:]}"
+        report: dict[str, Any] = json.loads(self._read(self._stdout).splitlines()[-1])
+        return report
+
+    def error(self) -> dict[str, str]:
+        """Wait for an end with an error of the product's own; its name and message."""
+        code = self.wait()
+        assert code == 3, f"exit code {code}:\n{self.stderr()[-4000:]}"
+        error: dict[str, str] = json.loads(self.stderr().splitlines()[-1])
+        return error
+
+    def points(self) -> list[tuple[str, str]]:
+        """(point, attempt) of everything that this process has come to so far."""
+        path = self.folder / "points.log"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [(line[1], line[2]) for line in lines if len(line) == 3 and line[0] == str(self.pid)]
+
+    def wait_for_point(self, point: str, count: int = 1) -> None:
+        """Wait until the process has come to `point` that many times."""
+        wait_for(
+            lambda: [p for p, _ in self.points()].count(point) >= count,
+            what=lambda: f"{count} x {point}, saw {self.points()[-5:]}\n{self.stderr()[-4000:]}",
+            gone=lambda: self.process.poll() is not None,
+        )
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone."""
+        os.kill(self.pid, number)
+
+    def stderr(self) -> str:
+        """What it has written to stderr so far."""
+        return self._read(self._stderr)
+
+    def end(self) -> None:
+        """Kill the whole process group, if anything of it still lives."""
+        if self.process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+        self._stdout.close()
+        self._stderr.close()
+
+    @staticmethod
+    def _read(file: Any) -> str:
+        return Path(file.name).read_text(errors="replace")
+
+
+@contextmanager
+def drivers() -> Iterator[Callable[[Spec], Driver]]:
+    """A function that starts drivers; none of them outlives the block."""
+    started: list[Driver] = []
+
+    def start(spec: Spec) -> Driver:
+        started.append(Driver(spec))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for driver in started:
+            driver.end()
+
+
+def wait_for(
+    condition: Callable[[], bool],
+    *,
+    what: Callable[[], str] | str,
+    gone: Callable[[], bool] = lambda: False,
+    seconds: float = DEADLINE_SECS,
+) -> None:
+    """Poll until `condition` holds; fail when the deadline passes, or `gone` holds first."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if gone() and not condition():
+            raise AssertionError(f"gone before: {what() if callable(what) else what}")
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}")
+        time.sleep(0.02)
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Publication:
+    """One publication, as the table's log has it."""
+
+    version: int
+    txid: int
+    attempt: int
+    epoch: int
+    timestamp: int
+    """Milliseconds since 1970, by Delta's commitInfo."""
+    start: int
+    end: int
+    """The records that it read, [start, end)."""
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """What must strictly increase from one publication to the next."""
+        return (self.txid, self.epoch, self.attempt)
+
+
+@dataclass(frozen=True)
+class TableImage:
+    """A table as any reader sees it."""
+
+    rows: list[tuple[Any, ...]]
+    """Of "rows": (k, v, txid); of "totals": (k, n, total, top); sorted."""
+    publications: list[Publication]
+    """All of them, by version."""
+    files: list[tuple[int, int]]
+    """(txid, attempt) of the job that wrote it, for each file that a reader reads."""
+
+    @property
+    def final(self) -> list[Publication]:
+        """The publication that stands, of each txid."""
+        return list({p.txid: p for p in self.publications}.values())
+
+    @property
+    def end(self) -> int:
+        """How many records the table accounts for."""
+        return self.publications[-1].end if self.publications else 0
+
+
+COLUMNS = {"rows": ("k", "v", "txid"), "totals": ("k", "n", "total", "top")}
+
+
+def read_tables(folder: Path) -> dict[str, TableImage]:
+    """Both tables of a driver."""
+    return {name: read_table(folder / name, COLUMNS[name]) for name in COLUMNS}
+
+
+def read_table(path: Path, columns: tuple[str, ...]) -> TableImage:
+    """Read a table without Spark and without the product; empty when there is none."""
+    if not deltalake.DeltaTable.is_deltatable(str(path)):
+        return TableImage([], [], [])
+    table = deltalake.DeltaTable(str(path))
+    found = table.to_pyarrow_table(columns=list(columns)).to_pylist()
+    files = [Path(uri).relative_to(path).parts[1].split("-")[:2] for uri in table.file_uris()]
+    return TableImage(
+        sorted(tuple(row[column] for column in columns) for row in found),
+        read_log(path),
+        sorted((int(txid), int(attempt)) for txid, attempt in files),
+    )
+
+
+def read_log(path: Path) -> list[Publication]:
+    """Every publication in a table's log, by version."""
+    return list(_publications(path))
+
+
+def _publications(path: Path) -> Iterator[Publication]:
+    for log in sorted((path / "_delta_log").glob("[0-9]*.json")):
+        for line in log.read_text().splitlines():
+            info = json.loads(line).get("commitInfo", {})
+            if "txn" in info:
+                txn = json.loads(info["txn"]) if isinstance(info["txn"], str) else info["txn"]
+                read = txn["read"].get("records") or {}
+                yield Publication(
+                    int(log.stem),
+                    txn["last_txid"],
+                    txn["attempt_id"],
+                    txn["epoch"],
+                    info["timestamp"],
+                    read.get("start", 0),
+                    read.get("end", 0),
+                )
+
+
+def rows_expected(records: list[Record], publications: list[Publication]) -> list[tuple[Any, ...]]:
+    """What "rows" must hold: every record once, with the txid whose batch it was in."""
+    return sorted((*record, p.txid) for p in publications for record in records[p.start : p.end])
+
+
+def totals_expected(records: list[Record]) -> list[tuple[Any, ...]]:
+    """What "totals" must hold after these records."""
+    values: dict[str, list[int]] = {}
+    for key, value in records:
+        values.setdefault(key, []).append(value)
+    return sorted((key, len(vs), sum(vs), max(vs)) for key, vs in values.items())

@@ -1,0 +1,60 @@
+"""For fault tests within one process: observers that come off again, tables as tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import deltalake
+
+from txn.attempts import TransactionAttempt
+from txn.points import observe
+
+__all__ = ["Points", "attempts", "observing", "rows_of", "staged_files"]
+
+Observer = Callable[[str, TransactionAttempt], None]
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Call `observer` at every point of every batch within the block."""
+    stop = observe(observer)
+    try:
+        yield
+    finally:
+        stop()
+
+
+class Points:
+    """An observer that remembers, and does something when an attempt comes to a point."""
+
+    def __init__(self, **at: Callable[[TransactionAttempt], None]) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self._at = {point.replace("_", "-"): action for point, action in at.items()}
+
+    def __call__(self, point: str, attempt: TransactionAttempt) -> None:
+        """Called by the pipeline's threads."""
+        self.seen.append((point, str(attempt)))
+        if point in self._at:
+            self._at[point](attempt)
+
+
+def rows_of(path: Path, *columns: str) -> list[tuple[Any, ...]]:
+    """The rows of a Delta table, sorted; read without Spark."""
+    found = deltalake.DeltaTable(str(path)).to_pyarrow_table(columns=list(columns)).to_pylist()
+    return sorted(tuple(row[column] for column in columns) for row in found)
+
+
+def staged_files(table: Path, attempt: TransactionAttempt) -> list[Path]:
+    """Every Parquet file that an attempt has written below a table's folder."""
+    folder = f"{attempt.txid}-{attempt.attempt_id}-*"
+    return sorted(
+        path for area in ("data", "_txn") for path in table.glob(f"{area}/{folder}/**/*.parquet")
+    )
+
+
+def attempts(report: Any) -> Sequence[str]:
+    """The attempts that were committed, in order."""
+    return [str(batch.attempt) for batch in report.batches]

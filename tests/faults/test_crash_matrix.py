@@ -1,0 +1,171 @@
+"""SIGKILL of the driver at every named point, for every kind of spout and table.
+
+One warehouse per kind of spout lives through all of it: each process is killed at the next point,
+the next process takes over what it left. The order of the two tables alternates, so that between
+publications each of them is the one that has the txid already.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness import (
+    Record,
+    Spec,
+    TableImage,
+    drivers,
+    make_records,
+    read_tables,
+    rows_expected,
+    totals_expected,
+)
+from txn.points import POINTS
+
+KINDS = ("transactional", "opaque")
+TABLES = ("rows", "totals")
+ORDERS = (("rows", "totals"), ("totals", "rows"))
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Where a process of the chain is killed."""
+
+    point: str
+    fresh: bool = False
+    order: tuple[str, ...] = TABLES
+
+    @property
+    def name(self) -> str:
+        """For the test's name."""
+        first = "-first-txid" if self.fresh else ""
+        return f"{self.point}{first}-{self.order[0]}-first"
+
+
+CHAIN = (
+    Crash("between-publications", fresh=True),
+    *(Crash(point, order=ORDERS[number % 2]) for number, point in enumerate(POINTS)),
+    Crash("between-publications"),
+)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What was seen of one warehouse."""
+
+    records: list[Record]
+    killed: list[tuple[str, str]]
+    """(point, attempt) at which each process died."""
+    after_kill: list[dict[str, TableImage]]
+    """The tables as each process left them."""
+    end: dict[str, TableImage]
+    """The tables in the end."""
+    ended: str
+
+    def after_restart(self, step: int) -> dict[str, TableImage]:
+        """The tables as the process after the kill left them."""
+        return self.after_kill[step + 1] if step + 1 < len(self.after_kill) else self.end
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def chain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    """A warehouse that lived through every crash, and then ran to its end."""
+    folder: Path = tmp_path_factory.mktemp(f"crash-{request.param}")
+    records = make_records(folder, 56)
+    killed, after_kill = [], []
+    with drivers() as start:
+        for crash in CHAIN:
+            spec = Spec(
+                folder=str(folder),
+                kind=request.param,
+                tables=crash.order,
+                zookeeper=f"embedded:{folder}/zookeeper",
+                at=crash.point,
+                fresh=crash.fresh,
+                config={"max_spout_pending": 2, "batch_emit_interval_ms": 1},
+            )
+            driver = start(spec)
+            code = driver.wait()
+            assert code == -signal.SIGKILL, f"{crash.name}: {code}\n{driver.stderr()[-4000:]}"
+            killed.append(driver.points()[-2])
+            after_kill.append(read_tables(folder))
+        last = start(spec.model_copy(update={"at": None, "tables": TABLES}))
+        ended = last.report()["ended"]
+    return Chain(records, killed, after_kill, read_tables(folder), ended)
+
+
+def assert_consistent(chain: Chain, table: str, image: TableImage) -> None:
+    """The table holds what its log says, and its log says every record once, in order."""
+    spans = [(p.start, p.end) for p in image.final]
+    assert [start for start, _ in spans] == [0, *(end for _, end in spans)][: len(spans)]
+    if table == "rows":
+        assert image.rows == rows_expected(chain.records, image.final)
+    else:
+        assert image.rows == totals_expected(chain.records[: image.end])
+
+
+def committed(images: dict[str, TableImage]) -> int:
+    """The newest txid that every table holds."""
+    return min(len(image.final) for image in images.values())
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("step", range(len(CHAIN)), ids=[crash.name for crash in CHAIN])
+def test_a_killed_driver_leaves_and_its_successor_makes_a_table_that_equals_the_oracle(
+    chain: Chain, step: int, table: str
+) -> None:
+    """Killed at any point, the driver leaves whole txids; the next one continues row for row."""
+    assert chain.killed[step][0] == CHAIN[step].point
+    left, continued = chain.after_kill[step][table], chain.after_restart(step)[table]
+    assert_consistent(chain, table, left)
+    assert_consistent(chain, table, continued)
+    assert committed(chain.after_restart(step)) > committed(chain.after_kill[step])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_after_every_crash_each_table_holds_every_record_exactly_once(
+    chain: Chain, table: str
+) -> None:
+    """Whatever is killed and whenever, after a restart every table holds every record in exactly
+    one txid.
+    """
+    assert chain.ended == "caught_up"
+    assert chain.end[table].end == len(chain.records)
+    assert_consistent(chain, table, chain.end[table])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_txids_in_a_tables_history_strictly_increase(chain: Chain, table: str) -> None:
+    """In a table's history txids strictly increase, and a txid that comes again has a newer
+    attempt.
+    """
+    orders = [p.order for p in chain.end[table].publications]
+    assert orders == sorted(set(orders))
+    txids = [p.txid for p in chain.end[table].final]
+    assert txids == list(range(1, len(txids) + 1))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_file_of_a_dead_attempt_is_visible(chain: Chain, table: str) -> None:
+    """No reader ever sees a file of an attempt that died."""
+    for image in (*(images[table] for images in chain.after_kill), chain.end[table]):
+        assert set(image.files) <= {(p.txid, p.attempt) for p in image.final}
+
+
+def test_both_tables_agree_on_what_each_txid_read(chain: Chain) -> None:
+    """The publication of a txid that stands has read the same records in both tables."""
+    rows, totals = chain.end["rows"].final, chain.end["totals"].final
+    assert [(p.txid, p.start, p.end) for p in rows] == [(p.txid, p.start, p.end) for p in totals]
+
+
+def test_a_crash_between_publications_leaves_the_txid_in_the_first_table_only(chain: Chain) -> None:
+    """The matrix has really seen a table that was ahead of the other, both ways."""
+    seen = []
+    for crash, images in zip(CHAIN, chain.after_kill, strict=True):
+        if crash.point == "between-publications":
+            first, second = (len(images[table].final) for table in crash.order)
+            seen.append((crash.order[0], first - second))
+    assert seen == [("rows", 1), ("totals", 1), ("rows", 1)]

@@ -1,0 +1,57 @@
+"""docs/guarantees.md and the tests hold each other: every sentence is quoted by a test."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+ITEM = re.compile(r"^\d+\. (.+)$")
+TEST = re.compile(r"^ +- `(.+\.py)::(\w+)`$")
+
+
+def guarantees() -> dict[str, list[tuple[str, str]]]:
+    """Sentence -> (file, test name) of the tests named beside it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    section = (ROOT / "docs/guarantees.md").read_text().split("## ")[1]
+    for line in section.splitlines():
+        if item := ITEM.match(line):
+            found[item[1]] = tests = []
+        elif test := TEST.match(line):
+            tests.append((test[1], test[2]))
+    return found
+
+
+def docstring(file: str, name: str) -> str:
+    """Docstring of one test, in one line; the empty string when there is no such test."""
+    path = ROOT / file
+    if not path.exists():
+        return ""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return " ".join((ast.get_docstring(node) or "").split())
+    return ""
+
+
+def test_every_guarantee_is_quoted_by_the_test_named_first():
+    """A sentence in docs/guarantees.md is the docstring of the test that proves it."""
+    wrong = [
+        (sentence, tests[0])
+        for sentence, tests in guarantees().items()
+        if sentence not in docstring(*tests[0])
+    ]
+    assert wrong == []
+
+
+def test_every_test_that_a_guarantee_names_exists():
+    """No guarantee leans on a test that was renamed or removed."""
+    missing = [test for tests in guarantees().values() for test in tests if not docstring(*test)]
+    assert missing == []
+
+
+def test_there_are_guarantees_and_each_names_a_test():
+    """The page has been read at all, and no sentence stands alone."""
+    found = guarantees()
+    assert len(found) >= 20
+    assert [sentence for sentence, tests in found.items() if not tests] == []
