@@ -188,6 +188,8 @@ class _Session:
         self, hosts: str, options: dict[str, Any], on_state: Callable[[str], None]
     ) -> None:
         self.lost = False
+        self.refused = False
+        """The server did not accept the credentials."""
         self._was_connected = False
         self._on_state = on_state
         self.client = KazooClient(
@@ -202,16 +204,15 @@ class _Session:
 
     def _listen(self, state: str) -> None:
         # kazoo's own thread: no request may be made here.
-        if state == KazooState.CONNECTED:
+        if self.client.client_state == KeeperState.AUTH_FAILED:
+            # Kept here, since kazoo passes through this state in a moment; and not called lost,
+            # since a new session would be refused as well.
+            self.refused = True
+        elif state == KazooState.CONNECTED:
             self._was_connected = True
         elif state == KazooState.LOST and self._was_connected:
             self.lost = True
         self._on_state(state)
-
-    @property
-    def refused(self) -> bool:
-        """The server did not accept the credentials."""
-        return bool(self.client.client_state == KeeperState.AUTH_FAILED)
 
     def stop(self) -> None:
         """End the session; its ephemeral nodes go at once if the server can be reached."""
