@@ -172,7 +172,7 @@ def _header(info: RunInfo, status: RunStatus, speed: tuple[float, float]) -> Ren
     second = Text.assemble(
         "committed ",
         (f"{status.committed_txid}", "bold green"),
-        f"  {speed[0]:.1f} batches/s  {speed[1]:,.0f} rows/s  replays ",
+        f"  {speed[0]:.1f} batches/s  {speed[1]:,.0f} staged rows/s  replays ",
         (f"{status.replays}", "bold yellow" if status.replays else ""),
         f"  {duration(status.seconds)}",
         no_wrap=True,

@@ -49,7 +49,9 @@ def test_header_says_what_runs_and_how_far_it_is() -> None:
     """The first two lines name topology, epoch and ZooKeeper, and give progress and speed."""
     first, second = drawn(picture(status(replays=2)))[:2]
     assert first.rstrip() == "flights  epoch 3  until caught_up  zookeeper embedded"
-    assert second.rstrip() == ("committed 7  1.5 batches/s  2,000 rows/s  replays 2  1 min 05 s")
+    assert second.rstrip() == (
+        "committed 7  1.5 batches/s  2,000 staged rows/s  replays 2  1 min 05 s"
+    )
 
 
 def test_batches_in_flight_show_attempt_phase_and_seconds_in_it() -> None:
