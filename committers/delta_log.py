@@ -34,8 +34,6 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from committers.log_actions import (
-    FENCE_KEY,
-    PUBLICATION_KEY,
     TOKEN_KEY,
     ActiveFile,
     Commit,
@@ -54,7 +52,7 @@ from txn.errors import (
     StagedFileError,
     TableRefusedError,
 )
-from txn.interfaces import Publication, Published, StagedFile
+from txn.interfaces import FENCE_KEY, PUBLICATION_KEY, Publication, Published, StagedFile
 
 __all__ = ["CHECKPOINT_INTERVAL", "MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
 

@@ -17,15 +17,13 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from txn.errors import RecoveryRefusedError
-from txn.interfaces import Publication, StagedFile
+from txn.interfaces import FENCE_KEY, PUBLICATION_KEY, Publication, StagedFile
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 __all__ = [
     "BUCKET",
-    "FENCE_KEY",
-    "PUBLICATION_KEY",
     "TOKEN_KEY",
     "TXID",
     "ActiveFile",
@@ -40,10 +38,6 @@ TXID = "txid"
 """The column that says which txid last wrote a row."""
 BUCKET = "txn_bucket"
 """The partition column of state tables: the hash bucket of the keys."""
-PUBLICATION_KEY = "txn"
-"""Key of the publication in `commitInfo`."""
-FENCE_KEY = "txn_fence"
-"""Key of a fence in `commitInfo`: {"topology", "epoch", "last": {"version", "publication"}}."""
 TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append
 """Key of the random token by which a writer knows its own commit again."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
@@ -174,11 +175,11 @@ class TableCommitter(Committer):
             return Published(prepared.read_version, commit.adds if commit else (), skipped=True)
         for _ in range(MAX_TRIES):
             try:
-                return self._publish(prepared, publication)
+                return replace(self._publish(prepared, publication), prepared=prepared)
             except StaleFilesError:
                 # OPTIMIZE rewrote what this version would have removed: the rows are the same.
                 prepared = self.prepare(prepared.staged, publication)
-        return self._publish(prepared, publication)
+        return replace(self._publish(prepared, publication), prepared=prepared)
 
     def _publish(self, prepared: Prepared, publication: Publication) -> Published:
         removes = [file for file in prepared.removes if isinstance(file, ActiveFile)]

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from txn.errors import RecoveryRefusedError, UserError
-from txn.interfaces import Publication
+from txn.interfaces import FENCE_KEY, PUBLICATION_KEY, Publication
 
 __all__ = [
     "HistoryEntry",
@@ -27,9 +27,6 @@ __all__ = [
     "history",
     "recent_publications",
 ]
-
-PUBLICATION_KEY = "txn"
-FENCE_KEY = "txn_fence"
 
 _LONG_STRING = 40
 _SHOWN_ITEMS = 3

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "FENCE_KEY",
+    "PUBLICATION_KEY",
     "Aggregate",
     "Committer",
     "CommitterContext",
@@ -38,6 +40,11 @@ __all__ = [
 ]
 
 M = TypeVar("M", bound=BaseModel)
+
+PUBLICATION_KEY = "txn"
+"""Key of a `Publication` in a table version's `commitInfo`."""
+FENCE_KEY = "txn_fence"
+"""Key of a fence in `commitInfo`: {"topology", "epoch", "last": {"version", "publication"}}."""
 
 
 class SpoutKind(str, Enum):

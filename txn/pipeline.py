@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from txn import coordinator
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
-from txn.errors import BatchError, TxnError
+from txn.errors import BatchError, BatchTimeoutError, TxnError
 from txn.events import (
     Action,
     BatchFailed,
@@ -258,13 +258,12 @@ class Pipeline:
         )
 
     def _process(self, live: AttemptWork, empty: bool) -> None:
-        if live.cancelled.is_set():
-            return
-        live.timeline.mark("processing", self._clock())
         try:
-            self._work.process(
-                live, empty, lambda *staged: self.post(lambda: self._staged(live, *staged))
-            )
+            if not live.cancelled.is_set():
+                live.timeline.mark("processing", self._clock())
+                self._work.process(
+                    live, empty, lambda *staged: self.post(lambda: self._staged(live, *staged))
+                )
         finally:
             self.post(lambda: self._thread_ended(live))
 
@@ -341,7 +340,7 @@ class Pipeline:
             return
         live.cancelled.set()
         self._tracking.drop(attempt)
-        if live.running:
+        if live.threads:
             # Its thread deletes what it staged when it ends; until then files may still appear.
             self._threads.clean(lambda: self._work.cancel(live.tag))
         else:
@@ -411,7 +410,7 @@ class Pipeline:
             )
 
     def _thread_ended(self, live: AttemptWork) -> None:
-        live.running = False
+        live.threads -= 1
         if live.cancelled.is_set():
             self._discard(live)
 
@@ -427,7 +426,7 @@ class Pipeline:
     # --- the acker ---------------------------------------------------------------------------
 
     def _open_ledger(self, live: AttemptWork, ledger: ProcessingLedger | CommitLedger) -> None:
-        live.running = True
+        live.threads += 1
         self._tracking.open(live.attempt, ledger)
 
     def _judge(self, verdict: Verdict | None) -> None:
@@ -438,7 +437,8 @@ class Pipeline:
             self._processed(verdict.attempt)
         else:
             timeout = self._config.message_timeout_secs
-            self._failed(verdict.attempt, f"BatchTimeoutError: no progress within {timeout:g} s")
+            error = BatchTimeoutError(f"no progress within {timeout:g} s")
+            self._failed(verdict.attempt, first_line(error))
 
     def _processed(self, attempt: TransactionAttempt) -> None:
         self._recorder.mark(attempt, "processed")
@@ -492,4 +492,3 @@ class Pipeline:
         for live in self._live.values():
             if live.commit_ledger is None:
                 self._threads.quietly(partial(self._work.discard, live.attempt))
-        self._work.close()

@@ -52,8 +52,9 @@ class AttemptWork:
     tag: str
     ledger: ProcessingLedger
     cancelled: threading.Event = field(default_factory=threading.Event)
-    running: bool = False
-    """True while a thread is in its processing phase or commit turn."""
+    threads: int = 0
+    """Threads that are, or will be, in its processing phase or commit turn: the first may still be
+    ending when the second begins."""
     commit_ledger: CommitLedger | None = None
     staged: dict[str, Staged] = field(default_factory=dict)
 

@@ -115,7 +115,9 @@ def test_optimize_between_prepare_and_publish(
     own = make_publication(2, 1, rows=staged.rows)
     prepared = table.prepare(staged, own)
     DeltaTable(str(warehouse)).optimize.compact()
-    table.publish(prepared, own)
+    published = table.publish(prepared, own)
+    assert published.prepared is not None
+    assert {f.path for f in published.files} == {f.path for f in published.prepared.adds}
     assert rows(warehouse) == held((1, ONE), (2, REPLAY))
 
 

@@ -415,6 +415,8 @@ def test_optimize_between_prepare_and_publish(
     driver.spark.sql(f"OPTIMIZE delta.`{table.path}` ZORDER BY (k)")
     published = table.committer.publish(prepared, own)
     assert published.version > prepared.read_version + 1
+    assert published.prepared is not None
+    assert {f.path for f in published.files} == {f.path for f in published.prepared.adds}
     assert table.read() == {"a": (2, 2), "b": (1, 10)}
 
 
