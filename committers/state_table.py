@@ -113,7 +113,20 @@ class StateTable(State):
         Raises:
             TableRefusedError: there is no such table, or it is no state table.
         """
-        table, properties = read_table(spark, Storage(self.path), self._options)
+        return self.snapshot(spark, None)
+
+    def snapshot(
+        self,
+        spark: SparkSession,
+        version: int | None,
+        aggregates: Mapping[str, Aggregate] | None = None,
+    ) -> DataFrame:
+        """Keys and values as of a table version; None: the newest.
+
+        Raises:
+            TableRefusedError: there is no such table, or it is no state table.
+        """
+        table, properties = read_table(spark, Storage(self.path), self._options, version)
         if properties.get("txn.kind") != "upsert":
             raise TableRefusedError(
                 f"Table {self.path} is not a state table (its property txn.kind is "

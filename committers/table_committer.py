@@ -230,9 +230,9 @@ class TableCommitter(Committer):
 
 
 def read_table(
-    spark: SparkSession, storage: Storage, options: Mapping[str, str]
+    spark: SparkSession, storage: Storage, options: Mapping[str, str], version: int | None = None
 ) -> tuple[DataFrame, Mapping[str, str | None]]:
-    """(every column of the newest version now, table properties). Later versions do not show.
+    """(every column of a version, None: the newest now; table properties). Later ones do not show.
 
     Raises:
         TableRefusedError: there is no Delta table.
@@ -243,7 +243,8 @@ def read_table(
             "topology. Run the topology, or correct the path."
         )
     table = DeltaTable(storage.uri, storage_options=dict(options))
-    reader = spark.read.format("delta").option("versionAsOf", table.version())
+    as_of = table.version() if version is None else version
+    reader = spark.read.format("delta").option("versionAsOf", as_of)
     return reader.load(storage.url()), table.metadata().configuration
 
 

@@ -3,6 +3,7 @@
     TxnError
     ├── FailedException             this batch failed: it is replayed (Storm's own name)
     │   ├── BatchTimeoutError       the acker saw no end of it within the message timeout
+    │   ├── SourceUnavailableError  a source cannot be read now: the batch waits, uncounted
     │   ├── StagedFileError         a staged file is gone or changed before its publication
     │   └── CommitConflictError     another writer's change stands where it would publish
     ├── UserError                   the program is wrong; nothing has run or is half-written
@@ -35,6 +36,7 @@ __all__ = [
     "RecoveryRefusedError",
     "SetupError",
     "SourceChangedError",
+    "SourceUnavailableError",
     "StagedFileError",
     "StateError",
     "TableRefusedError",
@@ -57,6 +59,15 @@ class FailedException(TxnError):  # noqa: N818 - Storm's own name
 
 class BatchTimeoutError(FailedException):
     """The acker did not see the batch complete within `message_timeout_secs`."""
+
+
+class SourceUnavailableError(FailedException):
+    """A planned source partition cannot be read for now: the batch waits for it.
+
+    Unlike other failures it is not counted: `max_batch_attempts` does not apply, since no replay
+    can mend what only the source's return can. Source: Storm's transactional partitioned spouts,
+    whose replay blocks until the partition is back (Transactional-topologies.md).
+    """
 
 
 class StagedFileError(FailedException):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from txn.attempts import TransactionAttempt
+from txn.errors import TopologyError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -132,6 +133,8 @@ class Spout(ABC, Generic[M]):
 
         Raises:
             FailedException: this attempt cannot be read; the batch is replayed.
+            SourceUnavailableError: the source is away for now; the batch waits for it, and no
+                attempt is counted.
             SourceChangedError: a transactional source no longer holds what was planned.
         """
 
@@ -142,6 +145,21 @@ class Spout(ABC, Generic[M]):
     def parts_read(self, batch: DataFrame, metadata: M) -> Sequence[str]:
         """Names of the parts that `batch` really reads; compared with `planned_parts`."""
         return self.planned_parts(metadata)
+
+    def planned_rows(self, metadata: M) -> int | None:
+        """How many rows `metadata` stands for, where that is known; held against what is read
+        with `verify="rows"`."""
+        return None
+
+    def commit(self, attempt: TransactionAttempt, metadata: M) -> None:
+        """The commit turn of this attempt begins; nothing of it is published yet.
+
+        Who and how often: the commit turn, strictly in txid order, once per attempt that comes to
+        its turn. Source: `ICommitterTridentSpout.Emitter.commit`.
+
+        Raises:
+            FailedException: the attempt must not be committed; the batch is replayed.
+        """
 
     def success(self, txid: int) -> None:
         """The txid is committed, durably, everywhere. May be missed by a crash, never early."""
@@ -236,7 +254,15 @@ class Aggregate(ABC):
 
     @abstractmethod
     def zero(self) -> Column:
-        """The value of no rows at all: what a global aggregate holds before its first row."""
+        """The partial of no rows at all: what a global aggregate has for an empty batch."""
+
+    def initial(self, partial: Column) -> Column:
+        """What is stored for a key that has nothing stored yet."""
+        return partial
+
+    def result(self, stored: Column) -> Column:
+        """What readers see of the stored value: a sketch's estimate, an average's quotient."""
+        return stored
 
 
 @dataclass(frozen=True)
@@ -261,6 +287,8 @@ class Staged:
 
     attempt: TransactionAttempt
     files: tuple[StagedFile, ...]
+    digest: str = ""
+    """Fingerprint of the rows, whatever their order and files; "" where it would not be cheap."""
 
     @property
     def rows(self) -> int:
@@ -291,6 +319,8 @@ class Publication(BaseModel):
     """stream -> the metadata that this txid itself read; None for a stream that was idle."""
     rows: int = 0
     """Rows staged for this table by the processing phase."""
+    digest: str = ""
+    """`Staged.digest`: what an identical replay stages again."""
     timings_ms: dict[str, float] = Field(default_factory=dict)
     """phase -> milliseconds, of the batch up to this publication."""
 
@@ -414,8 +444,25 @@ class Committer(ABC):
     def discard(self, attempt: TransactionAttempt) -> None:
         """Delete what a dead attempt staged. Best effort; never touches published files."""
 
+    def changes_schema(self, partials: StructType) -> StructType:
+        """Columns of `changes`, given those of the partials; TopologyError: it has none."""
+        raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
+
+    def changes(self, prepared: Prepared, publication: Publication) -> DataFrame:
+        """What this txid changes (Trident: `newValuesStream`); between `prepare` and `publish`.
+
+        One row per key that the
+        batch touched: keys, values, `prev_<value>` as of txid - 1 (NULL: the key is new). The same
+        for an identical replay that the table skips.
+        """
+        raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
+
     def committed(self, attempt: TransactionAttempt) -> None:
         """The txid is durable everywhere: scratch files of it may go. Best effort."""
+
+    def settle(self, txid: int) -> None:
+        """Nothing follows `txid` for now: mark it in the table as final, if readers of the table
+        could not tell otherwise. Called when the run is idle or ends; may be missed by a crash."""
 
     def close(self) -> None:
         """The run ended."""
@@ -433,4 +480,17 @@ class State(ABC):
 
         Raises:
             TopologyError: reserved or repeated column names, an unknown layout or semantics.
+        """
+
+    @abstractmethod
+    def snapshot(
+        self,
+        spark: SparkSession,
+        version: int | None,
+        aggregates: Mapping[str, Aggregate] | None = None,
+    ) -> DataFrame:
+        """Keys and values (`Aggregate.result` applied) as of a table version; None: the newest.
+
+        Raises:
+            TableRefusedError: there is no such table or version.
         """
