@@ -1,4 +1,4 @@
-"""The command line: `txn run`, `status`, `history`, `recover`.
+"""The command line: `run`, `status`, `history`, `recover`; `plan`, `plugins`, `quarantine` join.
 
 Exit codes: 0 ended well, 1 an error, 2 a mistake on the command line, 3 fenced or another process
 leads, 130 interrupted before anything ran. An error is one paragraph on stderr; `--traceback`
@@ -7,17 +7,20 @@ shows where it came from. Spark, Java and ZooKeeper are loaded only by the comma
 
 from __future__ import annotations
 
-import json
+import contextlib
 import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from txn import __version__
+from txn.cli_options import TRACEBACK, console, output_options, print_json, zookeeper_option
+from txn.cli_plan import plan, plugins
+from txn.cli_quarantine import quarantine
 from txn.config import TopologyConfig
 from txn.errors import (
     FencedError,
@@ -29,12 +32,11 @@ from txn.errors import (
     TxnError,
     UserError,
 )
-from txn.loading import TargetError, load_topology
+from txn.loading import TargetError, load_topology, named_topology
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from txn.records import Progress
+    from txn.interfaces import Publication
+    from txn.records import Progress, QuarantineRecord
     from txn.topology import Topology, Until
     from txn.view import Observer
     from txn.zookeeper_status import TopologyStatus
@@ -44,8 +46,6 @@ __all__ = ["cli", "main"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 ERROR, USAGE, FENCED, INTERRUPTED = 1, 2, 3, 130
-_TRACEBACK = "txn.traceback"
-_PIPE_WIDTH = 120
 
 
 class _Errors(click.Group):
@@ -64,7 +64,7 @@ class _Errors(click.Group):
         except Exception as error:  # noqa: BLE001 - the last line of defence of a program
             message = f"{type(error).__name__}: {error} (--traceback shows where)"
             code, cause = ERROR, error
-        if ctx.meta.get(_TRACEBACK):
+        if ctx.meta.get(TRACEBACK):
             traceback.print_exception(cause)
         click.echo(_paragraph(message), err=True)
         return ctx.exit(code)
@@ -84,34 +84,9 @@ def _paragraph(message: str) -> str:
     return first + newline + rest
 
 
-def _set_traceback(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    ctx.meta[_TRACEBACK] = value
-
-
 def _common(command: F) -> F:
-    """The options that every command has."""
-    options = (
-        click.option(
-            "--zookeeper",
-            default="embedded",
-            show_default=True,
-            metavar="SPEC",
-            help='"embedded" (a server in .txn/zookeeper), "embedded:FOLDER", or '
-            '"host:2181,host:2181/chroot".',
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
-        click.option(
-            "--traceback",
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            callback=_set_traceback,
-            help="With an error, show where it came from.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    """The options of the commands that deal with ZooKeeper."""
+    return zookeeper_option(output_options(command))
 
 
 @click.group(cls=_Errors, context_settings={"help_option_names": ["-h", "--help"]})
@@ -199,8 +174,8 @@ def _observer(as_json: bool) -> Observer:
 
     if as_json:
         return JsonLines(sys.stdout)
-    console = _console()
-    return LiveView(console) if console.is_terminal else PlainLines(sys.stdout)
+    terminal = console()
+    return LiveView(terminal) if terminal.is_terminal else PlainLines(sys.stdout)
 
 
 # --- status ----------------------------------------------------------------------------------
@@ -216,20 +191,12 @@ def status(name: str, zookeeper: str, as_json: bool) -> None:
     """
     from txn.showing import status_json, status_table
 
-    name, config, _ = _named(name)
+    name, config, _ = named_topology(name)
     found = _read_status(name, config, zookeeper)
     if as_json:
-        _print_json(status_json(found))
+        print_json(status_json(found))
     else:
-        _console().print(status_table(found, zookeeper), highlight=False)
-
-
-def _named(name: str) -> tuple[str, TopologyConfig, Topology | None]:
-    """A topology by its name, or by FILE.py:TOPOLOGY (no name has a colon)."""
-    if ":" not in name:
-        return name, TopologyConfig(), None
-    topology = load_topology(name)
-    return topology.name, topology.config, topology
+        console().print(status_table(found, zookeeper), highlight=False)
 
 
 def _read_status(name: str, config: TopologyConfig, zookeeper: str) -> TopologyStatus:
@@ -261,7 +228,7 @@ def history(name: str, limit: int, zookeeper: str, as_json: bool) -> None:
     from txn.history import history as read_history
     from txn.showing import history_table
 
-    name, config, topology = _named(name)
+    name, config, topology = named_topology(name)
     if topology is not None:
         tables = [sink.name for sink in topology.sinks]
         committed = _committed_or_none(topology, zookeeper)
@@ -270,9 +237,9 @@ def history(name: str, limit: int, zookeeper: str, as_json: bool) -> None:
         tables, committed = list(record.tables), record.txid
     entries = read_history(name, tables, committed, limit)
     if as_json:
-        _print_json({"topology": name, "txids": [entry.to_json() for entry in entries]})
+        print_json({"topology": name, "txids": [entry.to_json() for entry in entries]})
     elif entries:
-        _console().print(history_table(entries), highlight=False)
+        console().print(history_table(entries), highlight=False)
     else:
         click.echo(f"Topology '{name}' has committed nothing yet.")
 
@@ -305,12 +272,12 @@ def recover(target: str, yes: bool, zookeeper: str, as_json: bool) -> None:
     with zookeeper_service(zookeeper, share=True) as hosts:
         needed = _is_needed(hosts, topology, progress, epoch)
         if needed and not as_json:
-            _console().print(progress_table(topology.name, progress, zookeeper), highlight=False)
+            console().print(progress_table(topology.name, progress, zookeeper), highlight=False)
         if needed:
             _confirm(yes, as_json)
             epoch = _write(hosts, topology, progress, at_least=epoch + 1)
     if as_json:
-        _print_json({"written": needed, "epoch": epoch, **progress_json(progress)})
+        print_json({"written": needed, "epoch": epoch, **progress_json(progress)})
     elif needed:
         click.echo(f"Written, in epoch {epoch}. `txn run {target}` goes on from there.")
     else:
@@ -389,33 +356,44 @@ def _confirm(yes: bool, as_json: bool) -> None:
 
 
 def _write(hosts: str, topology: Topology, progress: Progress, at_least: int) -> int:
-    from txn.zookeeper import ZooKeeperProgress
+    from txn.rebuild import replayed
+    from txn.zookeeper import ZooKeeperProgress, read_status
 
     store = ZooKeeperProgress(hosts, topology.name, topology.config)
     try:
         epoch = store.rebuild(progress.committed, at_least=at_least)
         store.load()
+        aside = read_status(hosts, topology.name, topology.config).quarantine
+        committed = progress.committed.model_copy(update={"epoch": epoch})
+        done = replayed(aside, _publications(topology, aside), committed.txid)
+        for txid in [txid for txid, by in done.items() if by <= committed.txid]:
+            store.persist_committed(committed, replay_of=txid)
         for batch in progress.batches:
-            store.persist_start(batch.model_copy(update={"epoch": epoch}))
+            of = next((txid for txid, by in done.items() if by == batch.txid), batch.replay_of)
+            store.persist_start(batch.model_copy(update={"epoch": epoch, "replay_of": of}))
     finally:
         store.close()
     return epoch
 
 
-# --- output ----------------------------------------------------------------------------------
+def _publications(topology: Topology, aside: Sequence[QuarantineRecord]) -> Iterator[Publication]:
+    """What the tables say of every txid after the first one that is quarantined."""
+    from txn.history import TableLog
+
+    first = min((record.txid for record in aside), default=0)
+    for sink in topology.sinks if aside else ():
+        with contextlib.suppress(UserError):  # a table that is not there yet
+            for entry in TableLog(sink.name).publications():
+                if entry.publication.last_txid <= first:
+                    break
+                yield entry.publication
 
 
-def _console() -> Console:
-    from rich.console import Console
+# --- the others, in modules of their own -----------------------------------------------------
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, _PIPE_WIDTH)
-    return console
-
-
-def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2))
+cli.add_command(plan)
+cli.add_command(plugins)
+cli.add_command(quarantine)
 
 
 def main() -> None:

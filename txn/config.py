@@ -36,8 +36,9 @@ class TopologyConfig(BaseModel):
     retry_backoff_ms: int = Field(default=200, ge=0)
     """Milliseconds before the first replay of a failed txid; doubles up to 30 s."""
     verify: Literal["edges", "rows"] = "edges"
-    """"edges": the acker's XOR over partitions, files and tables. "rows": also that row counts are
-    conserved through every aggregation, at the price of a tenth to a third of the batch time."""
+    """"edges": the acker's XOR over partitions, files and tables. "rows": also that transactional
+    spouts return as many rows as they planned, where they know, and that row counts are conserved
+    through every aggregation, at the price of a tenth to a third of the batch time."""
     zookeeper_timeout_secs: float = Field(default=10.0, gt=0)
     """Session timeout asked of ZooKeeper: how long a dead leader blocks a successor."""
     zookeeper_deadline_secs: float = Field(default=120.0, gt=0)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from txn.errors import FailedException
+from txn.attempts import TransactionAttempt
+from txn.errors import FailedException, SourceChangedError
 from txn.interfaces import Staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
-__all__ = ["COUNT_COLUMN", "Conservation"]
+__all__ = ["COUNT_COLUMN", "Conservation", "PlannedRows"]
 
 COUNT_COLUMN = "txn_rows"
 """Column of the partials that says how many rows of the batch each of them stands for."""
@@ -62,6 +63,42 @@ class Conservation:
                 f"Rows were not conserved on their way to table '{table}' in {staged.attempt}: "
                 f"{entered} entered, {left.get('rows', 0)} left as {left.get('partials', 0)} "
                 f"partials, and the staged files hold {staged.rows}. The batch is replayed."
+            )
+
+
+class PlannedRows:
+    """The rows that a transactional source returns, held against what its metadata stands for.
+
+    Args:
+        planned: `Spout.planned_rows` of the batch.
+    """
+
+    def __init__(self, stream: str, planned: int) -> None:
+        from pyspark.sql import Observation
+
+        self._stream = stream
+        self._planned = planned
+        self._read = Observation()
+
+    def reading(self, rows: DataFrame) -> DataFrame:
+        """Count the rows as they come out of the source."""
+        from pyspark.sql import functions as sf
+
+        return rows.observe(self._read, sf.count(sf.lit(1)).alias("rows"))
+
+    def check(self, attempt: TransactionAttempt) -> None:
+        """Call it after a job that reads the rows; it would wait for one.
+
+        Raises:
+            SourceChangedError: the source returned more rows or fewer.
+        """
+        found = _metrics(self._read).get("rows")
+        if found is not None and found != self._planned:
+            raise SourceChangedError(
+                f"Stream '{self._stream}' returned {found} rows for attempt {attempt}, and "
+                f"{self._planned} were planned: its source no longer holds what START says, or a "
+                "transform stops reading early (limit), which verify='rows' cannot tell apart. "
+                "Restore the source, or do without the limit."
             )
 
 

@@ -28,6 +28,10 @@ Why it is right, in five steps:
    Recovery forgets it too. A START in ZooKeeper may be older than the last replanning of a
    smaller txid, and nothing in it says so.
 3. *Commits are in txid order, one at a time.* Only committed + 1 gets the commit turn.
+   A batch that replays a quarantined txid has metadata of its own, fixed for all streams by the
+   record of what was set aside, and moves no position: nothing follows from it, and it follows
+   from nothing. At most one is in flight per quarantined txid, and its COMMITTED deletes the
+   record, so that what was set aside is read once.
 4. *An attempt id means one try.* It rises with each attempt and is durable with START; a restart
    goes on above it. An id given away in a question that came to nothing is not used again
    within the run.
@@ -166,6 +170,7 @@ def _recovered(
         metadata={**dict.fromkeys(streams), **record.spouts},
         started=True,
         quarantined=record.quarantined,
+        replay_of=record.replay_of,
     )
     # With opaque streams an emptied START is written in the commit turn of its txid only, when
     # all before it is committed: that one metadata still holds. See `_replay`.
@@ -237,7 +242,8 @@ def _replay_waiting(state: CoordinatorState) -> Step:
 def _replay(state: CoordinatorState, batch: Batch) -> Step:
     if must_be_asked(state, batch):
         return _ask(state, batch)
-    if state.opaque_streams and batch.attempt.txid != state.committed + 1:
+    is_settled = not state.opaque_streams or batch.replay_of is not None
+    if not is_settled and batch.attempt.txid != state.committed + 1:
         # An emptied batch behind an opaque one that can still be planned anew: its metadata, the
         # record of what is set aside, may yet prove wrong. It waits until nothing is before it,
         # so that no START which says "emptied" can ever be out of date.
@@ -274,7 +280,7 @@ def _launch(state: CoordinatorState, batch: Batch) -> Step:
     metadata, emptied = batch.metadata or {}, batch.quarantined
     state = with_batch(state, replace(batch, phase=Phase.PROCESSING, started=True))
     return state, (
-        PersistStart(batch.attempt, metadata, emptied),
+        PersistStart(batch.attempt, metadata, emptied, batch.replay_of),
         Process(batch.attempt, metadata, empty=emptied is not None),
     )
 
@@ -290,11 +296,14 @@ def _on_plan_made(state: CoordinatorState, event: PlanMade) -> Step:
     batch = current(state, event.attempt, Phase.PLANNING)
     if batch is None or state.stopping:
         return state, ()
-    metadata = answered(state, batch, event)
-    if not batch.started and all(value is None for value in metadata.values()):
+    metadata, is_new = answered(state, batch, event), not batch.started
+    nothing = event.replay_of is None and all(value is None for value in metadata.values())
+    if is_new and nothing:
         return _nothing_to_read(state, batch)
+    if is_new:
+        batch = replace(batch, replay_of=event.replay_of, blocked=None, waits=0)
     state, actions = _launch(state, replace(batch, metadata=metadata))
-    if not batch.started:
+    if is_new:
         state = replace(state, next_attempts={}, plan_idle=False, plan_scheduled=True)
         actions += (SchedulePlan(idle=False),)
     return _advance(state, actions)
@@ -309,7 +318,8 @@ def _nothing_to_read(state: CoordinatorState, batch: Batch) -> Step:
         plan_idle=True,
         plan_scheduled=True,
     )
-    # Asked with nothing in flight: whatever a commit brought about was there to be seen.
+    # Asked with nothing in flight: whatever a commit brought about was there to be seen, and no
+    # replay of a quarantined txid was wanted.
     if state.until_caught_up and not state.batches:
         return _end(state, Finish())
     return state, (SchedulePlan(idle=True),)
@@ -319,7 +329,7 @@ def _on_plan_failed(state: CoordinatorState, event: PlanFailed) -> Step:
     batch = current(state, event.attempt, Phase.PLANNING)
     if batch is None or state.stopping:
         return state, ()
-    return _fail(state, batch, event.error)
+    return _fail(state, batch, event)
 
 
 def _on_plan_due(state: CoordinatorState, _: PlanDue) -> Step:
@@ -335,7 +345,8 @@ def _on_processed(state: CoordinatorState, event: BatchProcessed) -> Step:
     batch = current(state, event.attempt, Phase.PROCESSING)
     if batch is None:
         return state, ()
-    return _advance(with_batch(state, replace(batch, phase=Phase.PROCESSED)))
+    processed = replace(batch, phase=Phase.PROCESSED, blocked=None, waits=0)
+    return _advance(with_batch(state, processed))
 
 
 def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
@@ -345,10 +356,10 @@ def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
     txid = batch.attempt.txid
     positions = positions_before(state, txid + 1)
     state = replace(without_batch(state, txid), committed=txid, positions=positions)
-    return _advance(
-        state,
-        (PersistCommitted(batch.attempt, positions, event.tables), Succeed(batch.attempt)),
+    durable = PersistCommitted(
+        batch.attempt, positions, event.tables, batch.quarantined, batch.replay_of
     )
+    return _advance(state, (durable, Succeed(batch.attempt)))
 
 
 # --- failing ---------------------------------------------------------------------------------
@@ -359,23 +370,38 @@ def _on_failed(state: CoordinatorState, event: BatchFailed) -> Step:
     if batch is None:
         return state, ()
     actions: Actions = (Cancel(batch.attempt),)
-    if state.opaque_streams:
+    # Nothing follows from what a replay of a quarantined txid reads: later batches stand.
+    if state.opaque_streams and batch.replay_of is None:
         state, dropped = drop_later(state, batch.attempt.txid)
         actions += dropped
-    return _fail(state, batch, event.error, actions)
+    return _fail(state, batch, event, actions)
 
 
-def _fail(state: CoordinatorState, batch: Batch, error: str, actions: Actions = ()) -> Step:
-    """Count the failure; hold the batch for a replay, empty it, or give up."""
+def _fail(
+    state: CoordinatorState,
+    batch: Batch,
+    event: BatchFailed | PlanFailed,
+    actions: Actions = (),
+) -> Step:
+    """Count the failure; hold the batch for a replay, empty it, or give up.
+
+    What found a source away is not counted, and always held.
+    """
+    error = event.error
     failed = replace(
         batch,
         attempt=batch.attempt.next(),
         phase=Phase.WAITING,
-        failures=batch.failures + 1,
+        failures=batch.failures + (0 if event.blocked else 1),
+        blocked=error if event.blocked else None,
+        waits=batch.waits + 1 if event.blocked else 0,
         held=True,
     )
     if state.stopping:
         return _advance(with_batch(state, failed), actions)
+    if event.blocked:
+        look_again = ScheduleRetry(failed.attempt, failed.waits, blocked=True)
+        return _advance(with_batch(state, failed), (*actions, look_again))
     if failed.failures < state.max_batch_attempts:
         retry = ScheduleRetry(failed.attempt, failed.failures)
         return _advance(with_batch(state, failed), (*actions, retry))

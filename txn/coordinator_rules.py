@@ -71,7 +71,8 @@ def positions_before(state: CoordinatorState, txid: int) -> dict[str, Any]:
     """Per stream, the newest metadata of a txid smaller than `txid`, in flight or committed."""
     positions = dict(state.positions)
     for batch in in_order(state):
-        if batch.attempt.txid < txid:
+        # A replay reads what its streams have long left behind.
+        if batch.attempt.txid < txid and batch.replay_of is None:
             positions.update({s: m for s, m in (batch.metadata or {}).items() if m is not None})
     return positions
 
@@ -82,17 +83,21 @@ def positions_before(state: CoordinatorState, txid: int) -> dict[str, Any]:
 def must_be_asked(state: CoordinatorState, batch: Batch) -> bool:
     """True if the spouts have to be asked before an attempt of `batch` can start.
 
-    A replay asks opaque streams only, and an emptied batch nobody: it reads nothing.
+    A further attempt asks opaque streams only. Nobody is asked about an emptied batch, which
+    reads nothing, or about the replay of a quarantined one, which reads what was set aside.
     """
-    return batch.quarantined is None and (not batch.started or bool(state.opaque_streams))
+    if batch.quarantined is not None or batch.replay_of is not None:
+        return False
+    return not batch.started or bool(state.opaque_streams)
 
 
 def may_overtake(state: CoordinatorState, batch: Batch) -> bool:
     """True if later txids may be started or planned while `batch` waits.
 
-    They may if its metadata is fixed, for theirs follows from it. An opaque stream fixes nothing.
+    They may if its metadata is fixed, for theirs follows from it. An opaque stream fixes nothing,
+    unless the batch is a replay of what was quarantined.
     """
-    return batch.started and not state.opaque_streams
+    return batch.started and (not state.opaque_streams or batch.replay_of is not None)
 
 
 def _asked_streams(state: CoordinatorState, batch: Batch) -> tuple[str, ...]:
@@ -105,15 +110,27 @@ def plan_for(state: CoordinatorState, batch: Batch) -> Plan:
     """The question for `batch`. All smaller txids must have valid metadata."""
     streams = _asked_streams(state, batch)
     known = positions_before(state, batch.attempt.txid)
-    return Plan(batch.attempt, streams, {s: known[s] for s in streams if s in known})
+    return Plan(
+        batch.attempt,
+        streams,
+        {s: known[s] for s in streams if s in known},
+        is_new=not batch.started,
+        replaying=_replaying(state),
+    )
 
 
 def answered(state: CoordinatorState, batch: Batch, event: PlanMade) -> dict[str, Any]:
     """Metadata of every stream: what the START fixed, and what was answered now.
 
     Raises:
-        ValueError: the answer is not about the streams that were asked.
+        ValueError: the answer is not about the streams that were asked, or it is the replay of a
+            quarantined txid where none may begin.
     """
+    if event.replay_of is not None and (batch.started or event.replay_of in _replaying(state)):
+        raise ValueError(
+            f"PlanMade for {event.attempt} replays the quarantined txid {event.replay_of}, but "
+            "its question was not about a new txid, or that replay is in flight already"
+        )
     asked = _asked_streams(state, batch)
     if set(event.metadata) != set(asked):
         raise ValueError(
@@ -121,6 +138,11 @@ def answered(state: CoordinatorState, batch: Batch, event: PlanMade) -> dict[str
             f"{sorted(asked)} were asked; the shell must answer each, with None for nothing"
         )
     return {**(batch.metadata or {}), **event.metadata}
+
+
+def _replaying(state: CoordinatorState) -> frozenset[int]:
+    """Quarantined txids whose replay is in flight."""
+    return frozenset(b.replay_of for b in state.batches.values() if b.replay_of is not None)
 
 
 def new_batch(state: CoordinatorState) -> Batch:
@@ -142,8 +164,11 @@ def forget_opaque(batch: Batch, opaque_streams: frozenset[str]) -> Batch:
     """`batch` without what its opaque streams answered: that no longer follows from anything.
 
     A quarantine goes with it. It sets aside exactly the records of that metadata; kept while an
-    earlier batch is planned anew, it would skip the records between the two.
+    earlier batch is planned anew, it would skip the records between the two. Nothing of this
+    holds for a replay of what was quarantined: that follows from no other batch.
     """
+    if batch.replay_of is not None:
+        return batch
     known: Mapping[str, Any] = batch.metadata or {}
     kept = {stream: value for stream, value in known.items() if stream not in opaque_streams}
     return replace(batch, metadata=kept if batch.started else None, quarantined=None)
@@ -152,12 +177,15 @@ def forget_opaque(batch: Batch, opaque_streams: frozenset[str]) -> Batch:
 def drop_later(state: CoordinatorState, txid: int) -> tuple[CoordinatorState, tuple[Cancel, ...]]:
     """Drop every txid above `txid`, because an opaque batch `txid` is going to be another batch.
 
+    Replays of what was quarantined stay: they do not follow from it. Nor does anything follow
+    from one of them, so that nothing is dropped when one fails.
+
     Each waits for a plan of its own under a higher attempt id; one that waits already keeps its
     id, since nobody has seen it. It is not their failure: none is counted, none held for it.
     """
     orders: list[Cancel] = []
     for batch in in_order(state):
-        if batch.attempt.txid <= txid:
+        if batch.attempt.txid <= txid or batch.replay_of is not None:
             continue
         dropped = forget_opaque(batch, state.opaque_streams)
         if batch.phase is not Phase.WAITING:

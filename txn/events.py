@@ -75,11 +75,17 @@ class Batch:
     started: bool = False
     """True once a START of this txid is durable: from then on it will be committed, if empty."""
     failures: int = 0
-    """Failed attempts within this run."""
+    """Failed attempts within this run; those that found a source away are none."""
+    blocked: str | None = None
+    """The error of a source that is away; kept while attempts look whether it is back."""
+    waits: int = 0
+    """Attempts in a row that found a source away."""
     held: bool = False
     """WAITING only: True until RetryDue says that the back-off is over."""
     quarantined: str | None = None
     """The error for which it is processed as an empty batch."""
+    replay_of: int | None = None
+    """The quarantined txid whose records it reads: fixed by its START, no stream's position."""
     had_turn: bool = False
     """A commit turn of this txid has begun: some table may hold it, so it is never emptied."""
 
@@ -127,6 +133,8 @@ class PlanMade:
     attempt: TransactionAttempt
     metadata: Metadata
     """stream -> metadata, or None where the stream has nothing to read now."""
+    replay_of: int | None = None
+    """Not the spouts answered, but the record of this quarantined txid, whose replay is wanted."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,8 @@ class PlanFailed:
 
     attempt: TransactionAttempt
     error: str
+    blocked: bool = False
+    """True: a source is away (SourceUnavailableError); the batch waits, and nothing is counted."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +165,8 @@ class BatchFailed:
 
     attempt: TransactionAttempt
     error: str
+    blocked: bool = False
+    """True: a source is away (SourceUnavailableError); the batch waits, and nothing is counted."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +222,10 @@ class Plan:
     """Only these are to be asked; the others keep what their START fixed."""
     previous: Metadata
     """stream -> newest metadata of a smaller txid (absent: there is none)."""
+    is_new: bool = True
+    """True: the txid has no START yet, so that it may become the replay of a quarantined one."""
+    replaying: frozenset[int] = frozenset()
+    """Quarantined txids whose replay is in flight: this must not become a second one."""
 
 
 @dataclass(frozen=True)
@@ -227,6 +243,9 @@ class PersistStart:
     attempt: TransactionAttempt
     metadata: Metadata
     quarantined: str | None = None
+    """The error for which the batch is emptied."""
+    replay_of: int | None = None
+    """The quarantined txid whose records it reads."""
 
 
 @dataclass(frozen=True)
@@ -251,11 +270,19 @@ class Publish:
 
 @dataclass(frozen=True)
 class PersistCommitted:
-    """Move `committed` to this txid and drop its batch node: one multi. Precedes its Succeed."""
+    """Move `committed` to this txid and drop its batch node: one multi. Precedes its Succeed.
+
+    In the same multi, a batch that was emptied is entered as quarantined, and what it was the
+    replay of is struck out.
+    """
 
     attempt: TransactionAttempt
     positions: Metadata
     tables: Mapping[str, int]
+    quarantined: str | None = None
+    """The error for which the batch was emptied."""
+    replay_of: int | None = None
+    """The quarantined txid that the batch has replayed."""
 
 
 @dataclass(frozen=True)
@@ -278,6 +305,9 @@ class ScheduleRetry:
 
     attempt: TransactionAttempt
     failures: int
+    """Failures, or attempts in a row that found a source away; 1 or more."""
+    blocked: bool = False
+    """True: it waits for a source that is away, and soon looks again."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,11 @@ LOST_WORK = (
     "Failed to get broadcast",
     "java.io.IOException: No space left",
     "org.apache.spark.shuffle",
+    # Spark's Kafka source: brokers away, or records gone. The replay's look at the brokers tells.
+    "org.apache.kafka.common.errors",
+    "Cannot fetch record for offset",
+    "KAFKA_DATA_LOSS",
+    "Some data may have been lost because they are not available in Kafka",
 )
 
 

@@ -1,37 +1,50 @@
 """The dataflow of one topology: a DAG of streams that ends in committers.
 
-Nodes are plain values; nothing here touches Spark but the DataFrames that pass through
-`Evaluation`. One `Evaluation` is made per attempt, so that no result leaks into another attempt
-(Storm: a new bolt instance per `TransactionAttempt`).
+Nodes are plain values; nothing here touches Spark but the DataFrames that pass through `compute`.
+`txn.evaluation` computes them, once per attempt.
+
+A stream is computed in the processing phase, unless it hangs below a table's new values or a query
+of the state as of txid - 1: those are known in the commit turn only, and so are computed there
+(Storm: a bolt below a committer finishes in the commit phase, without a second commit).
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
+from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, TopologyError, TxnError
-from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind
+from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
     "Aggregation",
-    "Evaluation",
+    "AsOf",
     "Join",
     "Merge",
+    "NewValues",
     "Node",
+    "Promise",
     "Sink",
     "Source",
+    "StateQuery",
     "Transform",
-    "consumers",
+    "Transformation",
     "explain",
+    "promise_of",
     "require_columns",
+    "takes_attempt",
 ]
 
-Transformation = Callable[["DataFrame"], "DataFrame"]
+Transformation = (
+    Callable[["DataFrame"], "DataFrame"] | Callable[["DataFrame", TransactionAttempt], "DataFrame"]
+)
+AsOf = Literal["committed", "txid-1"]
 
 STRENGTH = {SpoutKind.NON_TRANSACTIONAL: 0, SpoutKind.OPAQUE: 1, SpoutKind.TRANSACTIONAL: 2}
 NEEDED = {Semantics.NON_TRANSACTIONAL: 0, Semantics.OPAQUE: 1, Semantics.TRANSACTIONAL: 2}
@@ -46,21 +59,39 @@ class Node:
         """The streams that this one is computed from."""
         return ()
 
+    @property
+    def upstream(self) -> tuple[Node, ...]:
+        """The streams that this one follows from, through a table's commit as well."""
+        return self.parents
+
+    @property
+    def in_commit_turn(self) -> bool:
+        """Whether its rows are known in the commit turn only."""
+        return any(parent.in_commit_turn for parent in self.parents)
+
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """This stream's rows out of its parents' rows."""
         raise TypeError(f"{type(self).__name__} has no inputs to compute from")
 
-    def sources(self) -> Iterator[Source]:
-        """Every source that this stream descends from, each once, in the order of the DAG."""
+    def ancestors(self, *, through_tables: bool = True) -> Iterator[Node]:
+        """This stream and all that it follows from, each once, in the order of the DAG."""
         seen: set[Node] = set()
         stack: list[Node] = [self]
         while stack:
             node = stack.pop(0)
             if node not in seen:
                 seen.add(node)
-                if isinstance(node, Source):
-                    yield node
-                stack.extend(node.parents)
+                yield node
+                stack.extend(node.upstream if through_tables else node.parents)
+
+    def sources(self) -> Iterator[Source]:
+        """Every source that this stream descends from, each once, in the order of the DAG."""
+        return (node for node in self.ancestors() if isinstance(node, Source))
+
+    def sources_read(self) -> Iterator[Source]:
+        """The sources whose rows go into this stream's own: not those behind a table."""
+        nodes = self.ancestors(through_tables=False)
+        return (node for node in nodes if isinstance(node, Source))
 
     def label(self) -> str:
         """The stream names that this node descends from, for messages."""
@@ -87,11 +118,12 @@ class Transform(Node):
         """The streams that this one is computed from."""
         return (self.parent,)
 
-    def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
+    def apply(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
         """The user's function of the batch."""
         from pyspark.sql import DataFrame
 
-        result = self.function(inputs[0])
+        function: Any = self.function
+        result = function(rows, attempt) if takes_attempt(function) else function(rows)
         if not isinstance(result, DataFrame):
             raise TopologyError(
                 f"A transform of stream '{self.label()}' returned {type(result).__name__}, not a "
@@ -115,9 +147,11 @@ class Aggregation(Node):
 
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """One row per group of the batch."""
-        needed = [*self.keys, *(a.column for a in self.aggregates.values() if a.column)]
+        needed = [*self.keys, *(name for a in self.aggregates.values() for name in a.columns)]
         require_columns(inputs[0], needed, self.label())
-        columns = [a.partial().alias(name) for name, a in self.aggregates.items()]
+        columns = [
+            a.result(a.initial(a.partial())).alias(name) for name, a in self.aggregates.items()
+        ]
         return inputs[0].groupBy(*self.keys).agg(*columns)
 
 
@@ -168,6 +202,124 @@ class Join(Node):
 
 
 @dataclass(frozen=True, eq=False)
+class NewValues(Node):
+    """What a table's commit changes, within the same txid (Trident's `newValuesStream`)."""
+
+    sink: Sink
+
+    @property
+    def upstream(self) -> tuple[Node, ...]:
+        """The stream that feeds the table."""
+        return (self.sink.parent,)
+
+    @property
+    def in_commit_turn(self) -> bool:
+        """Always: the values follow from what the table holds as of txid - 1."""
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class StateQuery(Node):
+    """Rows with the values that a state holds for their keys (Trident's `stateQuery`).
+
+    Args:
+        state: what is read.
+        sink: the committer that keeps it in this topology; None: somebody else does.
+        aggregates: of the values, where they are known; None: the table names them.
+        on: columns of the stream, named like the state's keys.
+    """
+
+    parent: Node
+    state: State
+    sink: Sink | None
+    aggregates: Mapping[str, Aggregate] | None
+    on: tuple[str, ...]
+    as_of: AsOf
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """The streams that this one is computed from."""
+        return (self.parent,)
+
+    @property
+    def in_commit_turn(self) -> bool:
+        """As of txid - 1 means: when that is committed."""
+        return self.as_of == "txid-1" or self.parent.in_commit_turn
+
+    def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
+        """Every row once; NULL values where the state does not have its key."""
+        from pyspark.sql import functions as sf
+
+        rows, state = inputs
+        require_columns(rows, self.on, self.label())
+        keys = [name for name in state.columns if name in self.on]
+        values = [name for name in state.columns if name not in self.on]
+        for name in self.on:
+            if name not in keys:
+                raise TopologyError(
+                    f"state_query() of stream '{self.label()}': the state has no key '{name}'. "
+                    f"Its columns are {', '.join(state.columns)}."
+                )
+        taken = [name for name in values if name in rows.columns]
+        if taken:
+            raise TopologyError(
+                f"state_query() of stream '{self.label()}' would bring a second column "
+                f"'{taken[0]}'. Rename the stream's own in a transform before the query."
+            )
+        # NULL is a key like any other in a state table, so the comparison is null-safe.
+        renamed = state.select(
+            *(sf.col(_quoted(name)).alias(f"txn_key_{name}") for name in keys),
+            *(sf.col(_quoted(name)) for name in values),
+        )
+        condition = sf.lit(True)
+        for name in keys:
+            condition &= rows[_quoted(name)].eqNullSafe(renamed[_quoted(f"txn_key_{name}")])
+        return rows.join(renamed, condition, "left").drop(*(f"txn_key_{name}" for name in keys))
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a stream promises about replays, and the weakest thing that it follows from."""
+
+    kind: SpoutKind
+    why: str
+
+
+def promise_of(node: Node) -> Promise:
+    """The weakest promise among everything that `node` follows from.
+
+    Source: the matrix of docs/Trident-state.md, which knows spouts only. A query as of "the last
+    committed txid" may find another txid at a replay; the new values of a table that applies
+    replays again differ at each.
+    """
+    weakest = Promise(SpoutKind.TRANSACTIONAL, "")
+    for found in (_own_promise(ancestor) for ancestor in node.ancestors()):
+        if STRENGTH[found.kind] < STRENGTH[weakest.kind] or not weakest.why:
+            weakest = found
+    return weakest
+
+
+def _own_promise(node: Node) -> Promise:
+    if isinstance(node, Source):
+        kind = node.spout.kind
+        return Promise(kind, f"Stream '{node.name}' has a {kind.value} spout")
+    if isinstance(node, StateQuery) and node.as_of == "committed":
+        return Promise(
+            SpoutKind.OPAQUE,
+            f"Stream '{node.label()}' queries a state as of the last committed txid, which makes "
+            "it opaque (as_of='txid-1' would not)",
+        )
+    if isinstance(node, NewValues) and (
+        node.sink.committer.semantics is Semantics.NON_TRANSACTIONAL
+    ):
+        return Promise(
+            SpoutKind.NON_TRANSACTIONAL,
+            f"Table '{node.sink.name}', whose new values are used, has non_transactional semantics",
+        )
+    return Promise(SpoutKind.TRANSACTIONAL, "")
+
+
+@dataclass(frozen=True, eq=False)
 class Sink:
     """The end of a stream: a committer, and what feeds it."""
 
@@ -179,80 +331,28 @@ class Sink:
         """The committer's name: unique in the topology, and its identity in ZooKeeper."""
         return self.committer.name
 
+    @property
+    def in_commit_turn(self) -> bool:
+        """Whether it is staged in the commit turn, not in the processing phase."""
+        return self.parent.in_commit_turn
+
+    @property
+    def promise(self) -> Promise:
+        """What its stream promises about replays."""
+        return promise_of(self.parent)
+
     def check_pairing(self) -> None:
-        """Refuse a spout that promises less about replays than the table relies on.
+        """Refuse a stream that promises less about replays than the table relies on.
 
         Source: the matrix of docs/Trident-state.md; Trident never checked it.
         """
-        for source in self.parent.sources():
-            if STRENGTH[source.spout.kind] < NEEDED[self.committer.semantics]:
-                raise TopologyError(
-                    f"Stream '{source.name}' has a {source.spout.kind.value} spout, whose replays "
-                    f"may differ, but table '{self.name}' has {self.committer.semantics.value} "
-                    "semantics, which relies on more. Give the table "
-                    f"semantics='{source.spout.kind.value}' or use a stronger spout."
-                )
-
-
-@dataclass
-class Evaluation:
-    """The DataFrames of one attempt: each node computed once, shared results kept.
-
-    Args:
-        inputs: stream name -> the batch's DataFrame; a name that is absent is an idle stream of
-            unknown columns, and everything that needs it alone is absent too.
-        share: called on the DataFrame of a node with several consumers.
-    """
-
-    inputs: Mapping[str, DataFrame]
-    consumers: Mapping[Node, int]
-    share: Callable[[DataFrame], DataFrame]
-    read: set[str] = field(default_factory=set)
-    """Names of the streams whose rows were really asked for."""
-    done: dict[Node, DataFrame | None] = field(default_factory=dict)
-
-    def rows(self, node: Node) -> DataFrame | None:
-        """The rows of `node`, or None when they are known to be none at all."""
-        if node not in self.done:
-            frame = self._compute(node)
-            shared = frame is not None and self.consumers.get(node, 0) > 1
-            self.done[node] = self.share(frame) if frame is not None and shared else frame
-        return self.done[node]
-
-    def streams_read(self, node: Node) -> set[str]:
-        """Names of the streams that the rows of `node` were computed from in this attempt."""
-        if node not in self.done:
-            return set()
-        if isinstance(node, Source):
-            return {node.name}
-        return set().union(*(self.streams_read(parent) for parent in node.parents))
-
-    def _compute(self, node: Node) -> DataFrame | None:
-        if isinstance(node, Source):
-            return self.inputs.get(node.name)
-        inputs = [self.rows(parent) for parent in node.parents]
-        present = [frame for frame in inputs if frame is not None]
-        if not present or (len(present) < len(inputs) and not isinstance(node, Merge)):
-            return None
-        return explain(node, lambda: node.compute(present))
-
-
-def consumers(sinks: Sequence[Sink]) -> dict[Node, int]:
-    """How many nodes and sinks read each node."""
-    counts: dict[Node, int] = {}
-    seen: set[Node] = set()
-    stack = [sink.parent for sink in sinks]
-    for node in stack:
-        counts[node] = counts.get(node, 0) + 1
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        for parent in node.parents:
-            counts[parent] = counts.get(parent, 0) + 1
-            stack.append(parent)
-    return counts
+        promise = self.promise
+        if STRENGTH[promise.kind] < NEEDED[self.committer.semantics]:
+            raise TopologyError(
+                f"{promise.why}, whose replays may differ, but table '{self.name}' has "
+                f"{self.committer.semantics.value} semantics, which relies on more. Give the table "
+                f"semantics='{promise.kind.value}' or use a stronger source."
+            )
 
 
 def require_columns(frame: DataFrame, needed: Sequence[str], stream: str) -> None:
@@ -281,6 +381,21 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
             f"Stream '{node.label()}' cannot be computed in {where}: {reason} Correct the column "
             "or the expression; nothing was run."
         ) from error
+
+
+def takes_attempt(function: Callable[..., Any]) -> bool:
+    """Whether a transform wants the attempt too: two positional parameters without default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some callables written in C tell nothing
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in positional and p.default is p.empty]
+    return len(needed) == 2
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _name(function: object) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,6 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
+from txn.publications import (
+    FENCE_KEY,
+    PUBLICATION_KEY,
+    SETTLED_KEY,
+    CommitterContext,
+    Prepared,
+    Publication,
+    Published,
+    Staged,
+    StagedFile,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FENCE_KEY",
     "PUBLICATION_KEY",
+    "SETTLED_KEY",
     "Aggregate",
     "Committer",
     "CommitterContext",
@@ -41,11 +52,6 @@ __all__ = [
 ]
 
 M = TypeVar("M", bound=BaseModel)
-
-PUBLICATION_KEY = "txn"
-"""Key of a `Publication` in a table version's `commitInfo`."""
-FENCE_KEY = "txn_fence"
-"""Key of a fence in `commitInfo`: {"topology", "epoch", "last": {"version", "publication"}}."""
 
 
 class SpoutKind(str, Enum):
@@ -86,6 +92,8 @@ class Spout(ABC, Generic[M]):
 
     kind: SpoutKind
     metadata_type: type[M]
+    packages: tuple[str, ...] = ()
+    """Maven packages that its reading needs in the Spark session (`delta_session(packages=)`)."""
 
     def open(self, spark: SparkSession, previous: M | None) -> StructType | None:
         """Get ready. Called once per run, before anything else, by the driver.
@@ -147,8 +155,7 @@ class Spout(ABC, Generic[M]):
         return self.planned_parts(metadata)
 
     def planned_rows(self, metadata: M) -> int | None:
-        """How many rows `metadata` stands for, where that is known; held against what is read
-        with `verify="rows"`."""
+        """How many rows `metadata` stands for, where known; `verify="rows"` counts them."""
         return None
 
     def commit(self, attempt: TransactionAttempt, metadata: M) -> None:
@@ -244,6 +251,11 @@ class Aggregate(ABC):
     column: str | None = None
     """The input column, for validation and error messages; None when it reads no column."""
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every input column, for validation: `column`, unless a subclass reads several."""
+        return () if self.column is None else (self.column,)
+
     @abstractmethod
     def partial(self) -> Column:
         """Aggregate expression over the rows of one group of one batch (Trident: `init`)."""
@@ -263,102 +275,6 @@ class Aggregate(ABC):
     def result(self, stored: Column) -> Column:
         """What readers see of the stored value: a sketch's estimate, an average's quotient."""
         return stored
-
-
-@dataclass(frozen=True)
-class StagedFile:
-    """One Parquet file written by a job and not (yet) in a table's log."""
-
-    path: str
-    """Relative to the table's folder, with `/`."""
-    size: int
-    """Bytes, as the storage reported them right after the job."""
-    rows: int
-    """Rows, from the file's own footer."""
-    partition: Mapping[str, str | None] = field(default_factory=dict)
-    """Partition column -> value, empty for unpartitioned tables."""
-    stats: str = "{}"
-    """Delta's per-file statistics as JSON (numRecords, minValues, maxValues, nullCount)."""
-
-
-@dataclass(frozen=True)
-class Staged:
-    """What the processing phase of one attempt wrote for one committer."""
-
-    attempt: TransactionAttempt
-    files: tuple[StagedFile, ...]
-    digest: str = ""
-    """Fingerprint of the rows, whatever their order and files; "" where it would not be cheap."""
-
-    @property
-    def rows(self) -> int:
-        """Rows in all files together."""
-        return sum(f.rows for f in self.files)
-
-
-class Publication(BaseModel):
-    """What every append to a table's log says about itself (in `commitInfo`, key `txn`).
-
-    It is enough to rebuild the coordinator's state from a table alone (`txn recover`).
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: int = 1
-    topology: str
-    epoch: int
-    """The leader's fencing token; 1 or more."""
-    first_txid: int
-    last_txid: int
-    """First and last txid that this one version holds (equal unless commits were grouped)."""
-    attempt_id: int
-    """Attempt id of `last_txid`."""
-    spouts: dict[str, Any] = Field(default_factory=dict)
-    """stream -> its newest metadata as of `last_txid` (JSON of the spout's pydantic model)."""
-    read: dict[str, Any] = Field(default_factory=dict)
-    """stream -> the metadata that this txid itself read; None for a stream that was idle."""
-    rows: int = 0
-    """Rows staged for this table by the processing phase."""
-    digest: str = ""
-    """`Staged.digest`: what an identical replay stages again."""
-    timings_ms: dict[str, float] = Field(default_factory=dict)
-    """phase -> milliseconds, of the batch up to this publication."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What one commit turn is about to append to one table's log."""
-
-    staged: Staged
-    adds: tuple[StagedFile, ...]
-    """Files that the new version adds; every one exists in storage with this size."""
-    removes: tuple[Any, ...] = ()
-    """Files of the read version that the new version drops (the committer's own type)."""
-    read_version: int = -1
-    """The table version that this was computed from; the append must become the next one."""
-    skipped: bool = False
-    """True when the table already holds this txid from an identical, earlier attempt."""
-
-
-@dataclass(frozen=True)
-class Published:
-    """A publication as read back from the table's log after the append."""
-
-    version: int
-    """Table version that holds the txid."""
-    files: tuple[StagedFile, ...] = ()
-    """(path, size, rows, ...) of every file that this version adds, as the log itself says."""
-    skipped: bool = False
-    prepared: Prepared | None = None
-    """What was published, when it had to be prepared anew (somebody's OPTIMIZE came between)."""
-
-
-@dataclass(frozen=True)
-class CommitterContext:
-    """Who is publishing: given to a committer once per run."""
-
-    topology: str
-    epoch: int
 
 
 class Committer(ABC):
@@ -461,8 +377,11 @@ class Committer(ABC):
         """The txid is durable everywhere: scratch files of it may go. Best effort."""
 
     def settle(self, txid: int) -> None:
-        """Nothing follows `txid` for now: mark it in the table as final, if readers of the table
-        could not tell otherwise. Called when the run is idle or ends; may be missed by a crash."""
+        """Nothing follows `txid` for now: mark it in the table as final.
+
+        Called when the run is idle or ends, so that readers of the table's log can tell a txid
+        that may still be replayed from one that may not. May be missed by a crash.
+        """
 
     def close(self) -> None:
         """The run ended."""
@@ -470,6 +389,9 @@ class Committer(ABC):
 
 class State(ABC):
     """What `persistent_aggregate` takes: a place that can hold running values by key."""
+
+    path: str
+    """Where it lies; equal to the `name` of the committers that it binds."""
 
     @abstractmethod
     def bind(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Committer:

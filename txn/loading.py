@@ -9,10 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from txn.config import TopologyConfig
 from txn.errors import TxnError, UserError
 from txn.topology import Topology
 
-__all__ = ["LoadError", "TargetError", "load_topology"]
+__all__ = ["LoadError", "TargetError", "load_topology", "named_topology"]
 
 
 class TargetError(UserError):
@@ -21,6 +22,21 @@ class TargetError(UserError):
 
 class LoadError(UserError):
     """The user's file raised an error of its own while it was loaded."""
+
+
+def named_topology(name: str) -> tuple[str, TopologyConfig, Topology | None]:
+    """A topology by its own name, or by FILE.py:TOPOLOGY (no name has a colon).
+
+    Returns:
+        Its name, the config that holds ZooKeeper's credentials, and the topology if it was loaded.
+
+    Raises:
+        TxnError: as `load_topology`.
+    """
+    if ":" not in name:
+        return name, TopologyConfig(), None
+    topology = load_topology(name)
+    return topology.name, topology.config, topology
 
 
 def load_topology(target: str) -> Topology:

@@ -17,13 +17,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txn import coordinator
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
-from txn.errors import BatchError, BatchTimeoutError, TxnError
+from txn.errors import (
+    BatchError,
+    BatchTimeoutError,
+    SourceUnavailableError,
+    TxnError,
+)
 from txn.events import (
     Action,
     BatchFailed,
@@ -52,10 +56,17 @@ from txn.events import (
 )
 from txn.faults import first_line, is_lost_work, stopped
 from txn.interfaces import Publication, Staged
+from txn.live import LiveAttempts
 from txn.loop import FactLoop
 from txn.points import reached
+from txn.progress import (
+    committed_record,
+    publication_of,
+    quarantine_record,
+    requested_replay,
+    start_record,
+)
 from txn.recorder import Recorder
-from txn.records import BatchRecord, CommittedRecord, QuarantineRecord
 from txn.report import RunReport, RunStatus
 from txn.threads import Threads
 from txn.tracker import CommitLedger, ProcessingLedger, Tracking, Verdict
@@ -70,6 +81,8 @@ log = logging.getLogger("txn")
 
 IDLE_POLL_SECS = 0.1
 MAX_BACKOFF_SECS = 30.0
+MIN_WAIT_SECS, MAX_WAIT_SECS = 0.1, 5.0
+"""Between two looks whether a source that was away is back."""
 ACKER_TICKS = 3
 
 Fact = Event | Callable[[], None]
@@ -109,13 +122,13 @@ class Pipeline:
         self._ids = ids
         self._tracking = Tracking(ACKER_TICKS, enabled=config.ackers > 0)
         self._facts: FactLoop[Fact] = FactLoop(monotonic)
-        self._live: dict[TransactionAttempt, AttemptWork] = {}
-        self._quarantined: dict[TransactionAttempt, str] = {}
         self._error: BaseException | None = None
         self._monotonic = monotonic
         self._last_start = float("-inf")
+        self._settled = 0
         self._recorder = Recorder(name, epoch, state.committed, clock)
         self._threads = Threads(name, config.max_spout_pending)
+        self._live = LiveAttempts(work, self._threads)
         self._orders: dict[type[Action], Callable[[Any], None]] = {
             Plan: self._order_plan,  # these six in the order of a batch's life
             PersistStart: self._persist_start,
@@ -207,31 +220,25 @@ class Pipeline:
         )
 
     def _plan(self, action: Plan) -> None:
-        answer = self._work.plan(action)
+        answer = requested_replay(self._store, action)
+        if answer is None:
+            answer = PlanMade(action.attempt, self._work.plan(action))
         reached("after-plan", action.attempt)
-        self.post(PlanMade(action.attempt, answer))
+        self.post(answer)
 
     def _schedule_plan(self, action: SchedulePlan) -> None:
         interval = self._config.batch_emit_interval_ms / 1000
         if action.idle:
+            if not self._state.batches:
+                self._settle()
             self._facts.after(max(interval, IDLE_POLL_SECS), PlanDue())
         else:
             self._facts.after(max(0.0, self._last_start + interval - self._monotonic()), PlanDue())
 
     def _persist_start(self, action: PersistStart) -> None:
         self._recorder.mark(action.attempt, "planned")
-        self._store.persist_start(
-            BatchRecord(
-                txid=action.attempt.txid,
-                attempt=action.attempt.attempt_id,
-                epoch=self._epoch,
-                spouts=dict(action.metadata),
-                opaque=sorted(self._state.opaque_streams),
-                quarantined=action.quarantined,
-            )
-        )
-        if action.quarantined is not None:
-            self._quarantined[action.attempt] = action.quarantined
+        opaque = self._state.opaque_streams
+        self._store.persist_start(start_record(action, self._epoch, opaque))
         self._last_start = self._monotonic()
         self._recorder.mark(action.attempt, "started")
         log.info("[%s %s] started", self._name, action.attempt)
@@ -239,49 +246,42 @@ class Pipeline:
 
     def _order_processing(self, action: Process) -> None:
         attempt = action.attempt
-        parts = {} if action.empty else self._work.planned_parts(action.metadata)
+        parts = self._work.planned_parts(action.metadata, late=False, empty=action.empty)
         live = AttemptWork(
             attempt,
             action.metadata,
             self._recorder.timeline(attempt),
             tag=f"txn-{self._name}-{self._epoch}-{attempt.txid}-{attempt.attempt_id}",
-            ledger=ProcessingLedger(
-                self._ids, {name: parts.get(name, {}) for name in self._work.sink_names}
-            ),
+            ledger=ProcessingLedger(self._ids, parts),
+            empty=action.empty,
         )
-        self._live[attempt] = live
+        self._live.add(live)
         self._open_ledger(live, live.ledger)
         self._threads.spawn(
             self._threads.processing,
-            lambda: self._process(live, action.empty),
+            lambda: self._process(live),
             lambda error: self._raised(attempt, error),
         )
 
-    def _process(self, live: AttemptWork, empty: bool) -> None:
+    def _process(self, live: AttemptWork) -> None:
         try:
             if not live.cancelled.is_set():
                 live.timeline.mark("processing", self._clock())
                 self._work.process(
-                    live, empty, lambda *staged: self.post(lambda: self._staged(live, *staged))
+                    live, lambda *staged: self.post(lambda: self._staged(live, *staged))
                 )
+                self.post(lambda: self._emitted(live))
         finally:
-            self.post(lambda: self._thread_ended(live))
+            self.post(lambda: self._live.thread_ended(live))
 
     def _order_publication(self, action: Publish) -> None:
         live = self._live[action.attempt]
         live.timeline.mark("turn", self._clock())
-        live.commit_ledger = CommitLedger(self._ids, live.staged)
+        late = self._work.planned_parts(action.metadata, late=True, empty=live.empty)
+        live.commit_ledger = CommitLedger(self._ids, live.staged, late)
         self._open_ledger(live, live.commit_ledger)
-        publication = Publication(
-            topology=self._name,
-            epoch=self._epoch,
-            first_txid=action.attempt.txid,
-            last_txid=action.attempt.txid,
-            attempt_id=action.attempt.attempt_id,
-            spouts=dict(action.positions),
-            read=dict(action.metadata),
-            timings_ms=live.timeline.durations_ms(),
-        )
+        timings = live.timeline.durations_ms()
+        publication = publication_of(action, self._name, self._epoch, timings)
         self._threads.spawn(
             self._threads.commit,
             lambda: self._publish(live, publication),
@@ -299,59 +299,51 @@ class Pipeline:
                 )
                 self.post(lambda: self._published(live, turn))
         finally:
-            self.post(lambda: self._thread_ended(live))
+            self._work.release(live.attempt)
+            self.post(lambda: self._live.thread_ended(live))
 
     def _persist_committed(self, action: PersistCommitted) -> None:
         attempt = action.attempt
         reached("before-committed", attempt)
         live = self._live[attempt]
-        record = CommittedRecord(
-            txid=attempt.txid,
-            epoch=self._epoch,
-            spouts=dict(action.positions),
-            tables=dict(action.tables),
+        self._store.persist_committed(
+            committed_record(action, self._epoch),
+            quarantine_record(action, live.metadata),
+            action.replay_of,
         )
-        self._store.persist_committed(record, self._quarantine(live))
+        self._work.committed(attempt.txid, action.tables)
         self._recorder.committed(attempt, live.staged, action.tables)
         reached("after-committed", attempt)
 
-    def _quarantine(self, live: AttemptWork) -> QuarantineRecord | None:
-        """What to keep of a txid that is committed empty; None for an ordinary one."""
-        error = self._quarantined.pop(live.attempt, None)
-        if error is None:
-            return None
-        txid, attempt_id = live.attempt.txid, live.attempt.attempt_id
-        return QuarantineRecord(
-            txid=txid, attempt=attempt_id, spouts=dict(live.metadata), error=error
-        )
-
     def _succeed(self, action: Succeed) -> None:
         attempt = action.attempt
-        self._live.pop(attempt, None)
+        self._live.committed(attempt)
         self._threads.planner.submit(self._threads.quietly, lambda: self._work.succeed(attempt))
         self._threads.clean(lambda: self._work.clean_up(attempt))
 
     def _cancel(self, action: Cancel) -> None:
-        attempt = action.attempt
-        live = self._live.pop(attempt, None)
-        self._recorder.forget(attempt)
-        self._quarantined.pop(attempt, None)
-        if live is None:
-            return
-        live.cancelled.set()
-        self._tracking.drop(attempt)
-        if live.threads:
-            # Its thread deletes what it staged when it ends; until then files may still appear.
-            self._threads.clean(lambda: self._work.cancel(live.tag))
-        else:
-            self._discard(live)
+        self._recorder.forget(action.attempt)
+        self._tracking.drop(action.attempt)
+        self._live.cancel(action.attempt)
 
     def _schedule_retry(self, action: ScheduleRetry) -> None:
         backoff = self._config.retry_backoff_ms / 1000 * 2 ** min(action.failures - 1, 16)
-        self._facts.after(min(backoff, MAX_BACKOFF_SECS), RetryDue(action.attempt))
+        least, most = (MIN_WAIT_SECS, MAX_WAIT_SECS) if action.blocked else (0, MAX_BACKOFF_SECS)
+        self._facts.after(max(least, min(backoff, most)), RetryDue(action.attempt))
+
+    def _settle(self) -> None:
+        """Say in the tables, once, that the newest txid is final: nothing follows it for now."""
+        txid = self._state.committed
+        if txid > self._settled:
+            self._settled = txid
+            self._threads.commit.submit(self._threads.quietly, lambda: self._work.settle(txid))
 
     def _finish(self, _: Finish) -> None:
         state = self._state
+        self._settle()
+        # Wait for it, and for `success` to reach the spouts: the end drops jobs not yet begun.
+        for pool in (self._threads.commit, self._threads.planner):
+            pool.submit(lambda: None).result()
         reached_end = state.until is not None and state.committed >= state.until
         well = "until" if reached_end else "caught_up"
         self._recorder.ended("stopped" if state.stopping else well)
@@ -375,13 +367,15 @@ class Pipeline:
         if live.cancelled.is_set():
             return
         live.staged[table] = staged
-        all_staged = len(live.staged) == len(self._work.sink_names)
-        if all_staged:
-            live.timeline.mark("staged", self._clock())
         self._tracking.progress(live.ledger)
-        self._judge(self._tracking.ack(live.ledger, live.ledger.staged(table, read)))
-        if not all_staged:
+        self._tracking.ack(live.ledger, live.ledger.staged(table, read))
+
+    def _emitted(self, live: AttemptWork) -> None:
+        """Every staging job of the phase has ended: the ledger must close now."""
+        if live.cancelled.is_set():
             return
+        live.timeline.mark("staged", self._clock())
+        self._judge(self._tracking.ack(live.ledger, live.ledger.emitted()))
         if not self._tracking.enabled:
             self._processed(live.attempt)
         elif self._tracking.is_open(live.ledger):
@@ -395,6 +389,9 @@ class Pipeline:
         ledger = live.commit_ledger
         if live.cancelled.is_set() or ledger is None:
             return
+        for table, late in turn.late.items():
+            live.staged[table] = late.staged
+            self._tracking.ack(ledger, ledger.staged_late(table, late.staged, late.read))
         for table, prepared in turn.prepared.items():
             published = turn.published[table]
             value = ledger.prepared(table, published.prepared or prepared)
@@ -408,20 +405,6 @@ class Pipeline:
                 live.attempt,
                 f"the ledger did not close: staged and not found published: {ledger.missing()}",
             )
-
-    def _thread_ended(self, live: AttemptWork) -> None:
-        live.threads -= 1
-        if live.cancelled.is_set():
-            self._discard(live)
-
-    def _discard(self, live: AttemptWork) -> None:
-        """Delete what a dead attempt staged, unless it came to its commit turn.
-
-        A commit turn that failed may still have published (an append whose answer was lost):
-        then a table needs the files. What it does not need, the next run or VACUUM deletes.
-        """
-        if live.commit_ledger is None:
-            self._threads.clean(lambda: self._work.discard(live.attempt))
 
     # --- the acker ---------------------------------------------------------------------------
 
@@ -458,18 +441,22 @@ class Pipeline:
     def _raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
         """A station raised: what a replay may mend fails the attempt, the rest ends the run."""
         if is_lost_work(error):
-            self.post(lambda: self._failed(attempt, first_line(error)))
+            blocked = isinstance(error, SourceUnavailableError)
+            self.post(lambda: self._failed(attempt, first_line(error), blocked=blocked))
         else:
             self.post(lambda: self._fatal(attempt, error))
 
-    def _failed(self, attempt: TransactionAttempt, error: str) -> None:
+    def _failed(self, attempt: TransactionAttempt, error: str, *, blocked: bool = False) -> None:
         """Report the failure of a live attempt; that of a dead one changes nothing."""
         batch = self._state.batches.get(attempt.txid)
         if batch is None or batch.attempt != attempt:
             return
-        self._recorder.failed(attempt, error)
-        planning = batch.phase is Phase.PLANNING
-        self.post(PlanFailed(attempt, error) if planning else BatchFailed(attempt, error))
+        if blocked:
+            self._recorder.blocked(batch, error)
+        else:
+            self._recorder.failed(attempt, error)
+        failure = PlanFailed if batch.phase is Phase.PLANNING else BatchFailed
+        self.post(failure(attempt, error, blocked))
 
     def _fatal(self, attempt: TransactionAttempt, error: BaseException) -> None:
         """End the run for an error that no replay mends, unless its attempt is dead anyway."""
@@ -483,12 +470,5 @@ class Pipeline:
         self._halt(stopped(self._name, batch, error))
 
     def _shut_down(self) -> None:
-        """Cancel what is still at work, wait for it, delete what it staged."""
         self._recorder.ended()
-        for live in self._live.values():
-            live.cancelled.set()
-            self._threads.quietly(partial(self._work.cancel, live.tag))
-        self._threads.join()
-        for live in self._live.values():
-            if live.commit_ledger is None:
-                self._threads.quietly(partial(self._work.discard, live.attempt))
+        self._live.shut_down()

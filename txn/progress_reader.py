@@ -10,10 +10,16 @@ from pydantic import BaseModel
 
 from txn.connection import Connection
 from txn.errors import ProgressUnreadableError
-from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
+from txn.records import (
+    BatchRecord,
+    CommittedRecord,
+    Progress,
+    QuarantineRecord,
+    ReplayRequests,
+)
 from txn.znodes import NEVER_GUESSED, Paths, decode, decode_index, join_parts, require, txid_of
 
-__all__ = ["Image", "Stored", "read_image"]
+__all__ = ["Image", "Stored", "read_image", "read_requests"]
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -38,6 +44,8 @@ class Image:
     """By ascending txid, contiguous from `committed` + 1."""
     quarantine: dict[int, Stored[QuarantineRecord]] = field(default_factory=dict)
     """By ascending txid."""
+    requests: frozenset[int] = frozenset()
+    """Those of them that are wanted back: txids of `quarantine`."""
     orphans: tuple[str, ...] = ()
     """Parts that no record names: written by a leader that died before it could name them."""
 
@@ -69,10 +77,26 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
         entry = _read(connection, paths, QuarantineRecord, paths.quarantined(txid), deadline)
         _check_txid(txid, entry.record.txid, paths.quarantined(txid))
         quarantine[txid] = entry
+    # Without records a request means nothing; a leader that never quarantined pays no read for it.
+    requests = read_requests(connection, paths, deadline)[0].replay if quarantine else ()
     _check_contiguous(committed.record.txid, list(batches), paths)
     records: list[Stored[Any]] = [committed, *batches.values(), *quarantine.values()]
     named = {name for stored in records for name in stored.parts}
-    return Image(committed, batches, quarantine, tuple(p for p in parts if p not in named))
+    orphans = tuple(part for part in parts if part not in named)
+    return Image(committed, batches, quarantine, frozenset(requests) & set(quarantine), orphans)
+
+
+def read_requests(
+    connection: Connection, paths: Paths, deadline: float
+) -> tuple[ReplayRequests, int]:
+    """Which quarantined txids users want replayed, and the version of the node that says so.
+
+    May name txids that have been replayed since.
+    """
+    node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
+    if not node.data:
+        return ReplayRequests(), node.version
+    return decode(ReplayRequests, node.data, paths.quarantine), node.version
 
 
 def _read(

@@ -15,13 +15,15 @@ Pure: a function from what was read to what is to be written.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
-from txn.records import BatchRecord, CommittedRecord, Progress
+from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
+from txn.recovery import is_replay
 
-__all__ = ["Publications", "rebuild"]
+__all__ = ["Publications", "rebuild", "replayed"]
 
 Publications = Mapping[str, Sequence[tuple[int, Publication]]]
 """table -> (table version, publication), newest first; L and L - 1 are enough."""
@@ -61,9 +63,36 @@ def rebuild(topology: str, opaque: Collection[str], found: Publications) -> Prog
                 epoch=last.epoch,
                 spouts=last.read,
                 opaque=sorted(opaque),
+                replay_of=0 if is_replay(last) else None,
             ),
         ),
     )
+
+
+def replayed(
+    quarantine: Iterable[QuarantineRecord], publications: Iterable[Publication], committed: int
+) -> dict[int, int]:
+    """Which of the quarantined txids the tables have been given since: txid -> txid of the replay.
+
+    For a ZooKeeper that lags behind the tables and has kept its quarantine records: what was
+    replayed meanwhile must not be replayed again. A replay reads just what the record says; no
+    other txid does, but for spouts whose metadata does not tell batches apart. A committed txid
+    that brought no rows may have been emptied in its turn, and replaces no record.
+    """
+    waiting = sorted(quarantine, key=lambda record: record.txid)
+    found: dict[int, int] = {}
+    for publication in publications:
+        if publication.last_txid <= committed and not publication.rows:
+            continue
+        for record in waiting:
+            if record.txid < publication.last_txid and _reads(publication.read, record.spouts):
+                found[record.txid] = publication.last_txid
+    return found
+
+
+def _reads(read: Mapping[str, Any], aside: Mapping[str, Any]) -> bool:
+    something = any(metadata is not None for metadata in aside.values())
+    return something and all(read.get(s) == aside.get(s) for s in {**read, **aside})
 
 
 def _check_distance(

@@ -34,6 +34,7 @@ class Recorder:
         self._began = clock()
         self._rows_committed = 0
         self._timelines: dict[TransactionAttempt, Timeline] = {}
+        self._blocked_since: dict[int, float] = {}
 
     def timeline(self, attempt: TransactionAttempt) -> Timeline:
         """The timeline of an attempt, begun when it is first asked for."""
@@ -53,6 +54,13 @@ class Recorder:
         self.report.failures.append(f"{attempt}: {error}")
         self.report.replays += 1
 
+    def blocked(self, batch: Batch, error: str) -> None:
+        """A live attempt of `batch` found a source away; the batch waits, and looks again."""
+        self.report.waits += 1
+        if batch.waits == 0:
+            log.warning("[%s %s] blocked: %s", self.report.topology, batch.attempt, error)
+            self._blocked_since[batch.attempt.txid] = self._clock()
+
     def committed(
         self,
         attempt: TransactionAttempt,
@@ -67,6 +75,8 @@ class Recorder:
         self.report.add(BatchReport(attempt, rows, dict(tables), times))
         for known in [a for a in self._timelines if a.txid <= attempt.txid]:
             del self._timelines[known]
+        for txid in [t for t in self._blocked_since if t <= attempt.txid]:
+            del self._blocked_since[txid]
         log.info("[%s %s] committed %s", self.report.topology, attempt, dict(tables))
 
     def ended(self, how: str | None = None) -> None:
@@ -97,4 +107,7 @@ class Recorder:
             batch.phase.value,
             batch.failures,
             max(arrivals, default=self._clock()),
+            blocked=batch.blocked,
+            blocked_since=self._blocked_since.get(batch.attempt.txid) if batch.blocked else None,
+            replay_of=batch.replay_of,
         )

@@ -6,11 +6,18 @@ by the reader (`ProgressUnreadableError`), never read as "no state".
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["FORMAT_VERSION", "BatchRecord", "CommittedRecord", "Progress", "QuarantineRecord"]
+__all__ = [
+    "FORMAT_VERSION",
+    "BatchRecord",
+    "CommittedRecord",
+    "Progress",
+    "QuarantineRecord",
+    "ReplayRequests",
+]
 
 FORMAT_VERSION = 1
 """Bump when the layout or meaning of any znode changes."""
@@ -46,15 +53,35 @@ class BatchRecord(_Record):
     """Streams whose metadata here may be out of date, since they are planned anew per attempt."""
     quarantined: str | None = None
     """The error for which this txid is committed empty; None for an ordinary batch."""
+    replay_of: int | None = Field(default=None, ge=0)
+    """The quarantined txid whose records this txid reads, without moving any stream's position;
+    None: an ordinary batch; 0: a replay, but of which txid is no longer known (`txn recover`)."""
+
+    LATER: ClassVar[frozenset[str]] = frozenset({"replay_of"})
+    """Fields that a node of an earlier release lacks, and then means the default by that."""
 
 
 class QuarantineRecord(_Record):
-    """`/txn/<topology>/quarantine/<txid>`: a txid that was committed empty, and why."""
+    """`/txn/<topology>/quarantine/<txid>`: a txid that was committed empty, and why.
+
+    Deleted by the COMMITTED of the txid that replays it.
+    """
 
     txid: int = Field(ge=1)
     attempt: int = Field(ge=0)
     spouts: dict[str, Any] = Field(default_factory=dict)
     error: str
+
+
+class ReplayRequests(_Record):
+    """`/txn/<topology>/quarantine`: the quarantined txids that users want replayed.
+
+    Written by `txn quarantine replay`, read by the leader. A txid without a quarantine record
+    means nothing: it has been replayed since.
+    """
+
+    replay: list[int] = Field(default_factory=list)
+    """Ascending."""
 
 
 class Progress(BaseModel):

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
-from txn.records import BatchRecord, CommittedRecord, Progress
+from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 
-__all__ = ["Found", "Recovered", "reconcile"]
+__all__ = ["Found", "Recovered", "is_replay", "reconcile"]
 
 Found = Mapping[str, "tuple[int, Publication] | None"]
 
@@ -35,6 +35,10 @@ class Recovered:
     batches: tuple[BatchRecord, ...]
     roll_forward: bool = False
     """True: `committed` is newer than ZooKeeper's and must be written there first."""
+    quarantine: QuarantineRecord | None = None
+    """To be written with it, when its txid was published empty."""
+    replay_of: int | None = None
+    """The quarantined txid that it has replayed, whose record goes with it."""
     published: frozenset[int] = frozenset()
     """Open txids that some table, not all, holds already."""
 
@@ -45,6 +49,8 @@ def reconcile(
     opaque: Collection[str],
     progress: Progress,
     found: Found,
+    *,
+    replays_differ: bool = False,
 ) -> Recovered:
     """Decide from what ZooKeeper (`progress`) and every table's log (`found`) say.
 
@@ -52,6 +58,8 @@ def reconcile(
         streams: the streams that the program declares.
         opaque: those of them that are planned anew on replay.
         found: table -> (version, newest publication), or None where there is none.
+        replays_differ: two attempts of a txid may differ, whatever the spouts promise (a query of
+            a state as of the last committed txid).
 
     Raises:
         RecoveryRefusedError: the two tell different stories; names table, txids and the way out.
@@ -66,10 +74,23 @@ def reconcile(
         for table, entry in found.items()
         if entry is not None and entry[1].last_txid == committed.txid + 1
     }
-    if ahead and len(ahead) == len(found) and (not opaque or _same_attempt(ahead)):
+    identical = not opaque and not replays_differ
+    if ahead and len(ahead) == len(found) and (identical or _same_attempt(ahead)):
         return _rolled_forward(committed, progress.batches, ahead)
     published = frozenset({committed.txid + 1} if ahead else ())
     return Recovered(committed, _with_attempts(progress.batches, ahead), published=published)
+
+
+def is_replay(publication: Publication) -> bool:
+    """Whether a publication is that of a replay of what was quarantined, judging by itself alone.
+
+    An ordinary txid is the newest that its streams have read; a replay reads what lies behind
+    their positions. One that replays the newest txid of all its streams cannot be told apart.
+    """
+    return any(
+        metadata is not None and publication.spouts.get(stream, metadata) != metadata
+        for stream, metadata in publication.read.items()
+    )
 
 
 def _check_streams(topology: str, streams: Sequence[str], progress: Progress) -> None:
@@ -139,7 +160,18 @@ def _rolled_forward(
         tables={**committed.tables, **{table: version for table, (version, _) in ahead.items()}},
     )
     rest = tuple(batch for batch in batches if batch.txid > record.txid)
-    return Recovered(record, rest, roll_forward=True)
+    # Whether a txid is emptied or a replay is settled before its first commit turn, so that its
+    # newest START says it of every attempt that can have published.
+    start = next((batch for batch in batches if batch.txid == record.txid), None)
+    if start is None:
+        return Recovered(record, rest, roll_forward=True)
+    quarantine = start.quarantined and QuarantineRecord(
+        txid=record.txid,
+        attempt=publication.attempt_id,
+        spouts=publication.read,
+        error=start.quarantined,
+    )
+    return Recovered(record, rest, True, quarantine or None, start.replay_of)
 
 
 def _with_attempts(
@@ -158,6 +190,7 @@ def _with_attempts(
                 attempt=publication.attempt_id,
                 epoch=publication.epoch,
                 spouts=publication.read,
+                replay_of=0 if is_replay(publication) else None,
             )
         elif known.attempt < publication.attempt_id:
             by_txid[known.txid] = known.model_copy(update={"attempt": publication.attempt_id})

@@ -76,6 +76,8 @@ class RunReport:
     batches_committed: int = 0
     replays: int = 0
     """Attempts that failed and were replayed."""
+    waits: int = 0
+    """Attempts that found a source away, for which their batch then waited: no failures."""
     failures: deque[str] = field(default_factory=lambda: deque(maxlen=100))
     """The newest failures, each naming txid:attempt and reason."""
     batches: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=KEPT_BATCHES))
@@ -120,6 +122,12 @@ class InFlight:
     failures: int
     since: float
     """When its current attempt came to this phase, seconds since the epoch."""
+    blocked: str | None = None
+    """The error of the source for which the batch waits, also while it looks again."""
+    blocked_since: float | None = None
+    """Since when, seconds since the epoch; None when it is not blocked."""
+    replay_of: int | None = None
+    """The quarantined txid whose records it reads."""
 
 
 @dataclass(frozen=True)

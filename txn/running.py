@@ -152,11 +152,19 @@ class RunningTopology:
         opaque = frozenset(
             s.name for s in topology.sources if s.spout.kind is not SpoutKind.TRANSACTIONAL
         )
+        differ = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in topology.sinks)
         streams = tuple(source.name for source in topology.sources)
-        recovered = reconcile(topology.name, streams, opaque, progress, found)
+        recovered = reconcile(
+            topology.name, streams, opaque, progress, found, replays_differ=differ
+        )
         if recovered.roll_forward:
             log.info("[%s] rolled forward to txid %s", topology.name, recovered.committed.txid)
-            store.persist_committed(recovered.committed.model_copy(update={"epoch": epoch}))
+            store.persist_committed(
+                recovered.committed.model_copy(update={"epoch": epoch}),
+                recovered.quarantine,
+                recovered.replay_of,
+            )
+        work.committed(recovered.committed.txid, recovered.committed.tables)
         state = coordinator.recovered_state(
             recovered.committed,
             recovered.batches,
@@ -251,8 +259,10 @@ class RunningTopology:
 
 
 def newest_metadata(progress: Progress) -> dict[str, Any]:
-    """Stream -> its newest durable metadata, open batches included."""
+    """Stream -> its newest durable metadata, open batches included but for replays."""
     newest = dict(progress.committed.spouts)
     for batch in progress.batches:
+        if batch.replay_of is not None:
+            continue
         newest.update({name: m for name, m in batch.spouts.items() if m is not None})
     return newest

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from txn.history import HistoryEntry, describe
 from txn.leadership import machine_id
-from txn.records import Progress
+from txn.records import BatchRecord, Progress
 from txn.view import short_name
 from txn.znodes import LeaderIdentity
 from txn.zookeeper_status import TopologyStatus
@@ -23,9 +23,14 @@ __all__ = [
     "is_alive",
     "progress_json",
     "progress_table",
+    "quarantine_json",
+    "quarantine_table",
     "status_json",
     "status_table",
 ]
+
+
+_SHOWN_TXIDS = 5
 
 
 def is_alive(leader: LeaderIdentity | None) -> bool:
@@ -60,9 +65,8 @@ def status_json(status: TopologyStatus) -> dict[str, Any]:
         ],
         "spouts": committed.spouts,
         "tables": committed.tables,
-        "quarantine": [
-            record.model_dump(mode="json", exclude={"version"}) for record in status.quarantine
-        ],
+        "quarantined": len(status.quarantine),
+        "quarantine": quarantine_json(status),
     }
 
 
@@ -76,11 +80,10 @@ def status_table(status: TopologyStatus, zookeeper: str) -> RenderableType:
     overview.add_row("leader", _leader_text(status))
     overview.add_row("epoch", str(status.epoch))
     overview.add_row("zookeeper", zookeeper)
-    for record in status.quarantine:
-        overview.add_row("quarantined", f"txid {record.txid}: {record.error}")
+    overview.add_row("quarantined", _quarantined(status))
     parts: list[RenderableType] = [overview]
     newest = {**committed.spouts}
-    for batch in open_batches:
+    for batch in (b for b in open_batches if b.replay_of is None):
         newest.update({stream: m for stream, m in batch.spouts.items() if m is not None})
     if newest:
         streams = _table("stream", "newest read")
@@ -108,7 +111,23 @@ def _leader_text(status: TopologyStatus) -> Text:
 
 
 def _attempts(progress: Progress) -> str:
-    return ", ".join(f"{b.txid}:{b.attempt}" for b in progress.batches) or "nothing"
+    return ", ".join(_attempt(batch) for batch in progress.batches) or "nothing"
+
+
+def _attempt(batch: BatchRecord) -> str:
+    notes = ["emptied"] * (batch.quarantined is not None)
+    if batch.replay_of is not None:
+        notes.append(f"replays {batch.replay_of or 'a quarantined txid'}")
+    return f"{batch.txid}:{batch.attempt}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _quarantined(status: TopologyStatus) -> str:
+    txids = [record.txid for record in status.quarantine]
+    if not txids:
+        return "nothing"
+    newest = ", ".join(str(txid) for txid in txids[-_SHOWN_TXIDS:])
+    more = f" and {len(txids) - _SHOWN_TXIDS} before" if len(txids) > _SHOWN_TXIDS else ""
+    return f"{len(txids)}: txid {newest}{more} (txn quarantine list {status.topology})"
 
 
 def _versions(tables: Mapping[str, int]) -> Table:
@@ -116,6 +135,47 @@ def _versions(tables: Mapping[str, int]) -> Table:
     for table, version in tables.items():
         result.add_row(table, str(version))
     return result
+
+
+# --- quarantine ------------------------------------------------------------------------------
+
+
+def quarantine_json(status: TopologyStatus) -> list[dict[str, Any]]:
+    """The quarantined txids; `replay` is None, "requested", or the txid that replays it."""
+    replays = _replays(status)
+    return [
+        {
+            **record.model_dump(mode="json", exclude={"version"}),
+            "replay": replays.get(record.txid),
+        }
+        for record in status.quarantine
+    ]
+
+
+def quarantine_table(status: TopologyStatus) -> RenderableType:
+    """One line per quarantined txid, the oldest first."""
+    result = _table("txid", "read", "replay", "error")
+    replays = _replays(status)
+    for record in status.quarantine:
+        read = "; ".join(
+            f"{stream} {describe(metadata)}"
+            for stream, metadata in record.spouts.items()
+            if metadata is not None
+        )
+        replay = replays.get(record.txid, "-")
+        result.add_row(
+            f"{record.txid}:{record.attempt}",
+            read or "nothing",
+            replay if isinstance(replay, str) else f"txid {replay}",
+            record.error,
+        )
+    return result
+
+
+def _replays(status: TopologyStatus) -> dict[int, int | str]:
+    """Quarantined txid -> the open txid that replays it, or "requested"."""
+    at_work = {b.replay_of: b.txid for b in status.progress.batches if b.replay_of}
+    return {**dict.fromkeys(status.replays_requested, "requested"), **at_work}
 
 
 # --- history ---------------------------------------------------------------------------------

@@ -7,16 +7,28 @@ Source: `org.apache.storm.trident.TridentTopology`, `Stream`, `fluent.GroupedStr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from txn.config import TopologyConfig
 from txn.errors import TopologyError
-from txn.graph import Aggregation, Join, Merge, Node, Sink, Source, Transform
+from txn.graph import (
+    Aggregation,
+    AsOf,
+    Join,
+    Merge,
+    NewValues,
+    Node,
+    Sink,
+    Source,
+    StateQuery,
+    Transform,
+    Transformation,
+)
 from txn.interfaces import Aggregate, Committer, Spout, State
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from txn.report import RunReport
     from txn.running import RunningTopology
@@ -129,6 +141,7 @@ class Topology:
                     f"Stream '{source.name}' of topology '{self.name}' reaches no committer: its "
                     "records would be read and lost. Persist it, or do not declare it."
                 )
+        self._check_queries()
         valid = until in ("forever", "caught_up") or (
             isinstance(until, int) and not isinstance(until, bool) and until >= 1
         )
@@ -136,6 +149,16 @@ class Topology:
             raise TopologyError(
                 f"until={until!r} means nothing: use 'forever', 'caught_up' or a txid from 1."
             )
+
+    def _check_queries(self) -> None:
+        kept = {sink.name for sink in self._sinks}
+        for node in {node for sink in self._sinks for node in sink.parent.ancestors()}:
+            if isinstance(node, StateQuery) and node.sink is None and node.state.path in kept:
+                raise TopologyError(
+                    f"state_query() of stream '{node.label()}' reads '{node.state.path}', a table "
+                    "of this topology. Pass what persistent_aggregate() returned, so that no txid "
+                    "is read that may still be replayed."
+                )
 
     def _add_sink(self, node: Node, committer: Committer) -> Sink:
         sink = Sink(node, committer)
@@ -156,11 +179,17 @@ class Stream:
         self._topology = topology
         self._node = node
 
-    def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
+    def transform(self, function: Transformation) -> Stream:
         """Apply a function to each batch's DataFrame (Trident: `each`, `map`, `filter`, `project`).
 
         The function runs on the driver, once per attempt, and must only build a DataFrame. To
         fail the batch, raise `FailedException`; any other exception stops the topology.
+
+        Args:
+            function: of the DataFrame; or of the DataFrame and the `TransactionAttempt`, when it
+                has two positional parameters without default. `attempt.attempt_id` counts the
+                tries of a batch from 0, restarts included. Before the first batch it is called
+                once with no rows and attempt 1:0, to learn the columns.
         """
         if not callable(function):
             raise TopologyError(
@@ -232,6 +261,60 @@ class Stream:
             raise TopologyError(f"join() of stream '{self._node.label()}' names no column.")
         return Stream(self._topology, Join(self._node, other._node, columns, how))
 
+    def state_query(
+        self, state: TxnState | State, on: str | Sequence[str] = (), *, as_of: AsOf = "committed"
+    ) -> Stream:
+        """Add to every row the values that a state holds for its key (Trident: `stateQuery`).
+
+        Args:
+            state: one that this topology keeps, as `persistent_aggregate` returned it, or a
+                StateTable that somebody else keeps (Trident: `newStaticState`).
+            on: the state's key columns, which the stream has under the same names; none for a
+                global aggregate. A key that the state does not have brings NULL values.
+            as_of: "committed": as of the newest txid that is committed when the batch is
+                processed. Fast, up to `max_spout_pending` txids behind, and possibly another at a
+                replay, so tables below must be opaque. "txid-1": exactly as of the txid before
+                this one; read in the commit turn, where all that follows then runs. The same at
+                every replay, so a transactional spout stays transactional. Only for a state of
+                this topology. Trident reads whatever is there, half-committed txids included.
+
+        Raises:
+            TopologyError: not a state, another topology's, keys that are not its keys, or an
+                `as_of` that means nothing for it.
+        """
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        where = f"state_query() of stream '{self._node.label()}'"
+        if as_of not in ("committed", "txid-1"):
+            raise TopologyError(f"{where}: as_of={as_of!r} is neither 'committed' nor 'txid-1'.")
+        if isinstance(state, TxnState):
+            return self._query_own(state, keys, as_of, where)
+        if not isinstance(state, State):
+            raise TopologyError(
+                f"{where} needs what persistent_aggregate() returned, or a StateTable, not "
+                f"{type(state).__name__}."
+            )
+        if as_of == "txid-1":
+            raise TopologyError(
+                f"{where}: a state that this topology does not keep has no txid of this topology. "
+                "Leave as_of out: it is read as of its newest version."
+            )
+        query = StateQuery(self._node, state, None, None, keys, as_of)
+        return Stream(self._topology, query)
+
+    def _query_own(self, state: TxnState, keys: tuple[str, ...], as_of: AsOf, where: str) -> Stream:
+        if state.topology is not self._topology:
+            raise TopologyError(
+                f"{where}: table '{state.name}' is kept by topology '{state.topology.name}'. Pass "
+                "its StateTable instead, which is read as of its newest version."
+            )
+        if sorted(keys) != sorted(state.keys):
+            raise TopologyError(
+                f"{where}: the keys of table '{state.name}' are {list(state.keys)}, and on= names "
+                f"{list(keys)}. Name exactly its keys; rename the stream's columns in a transform."
+            )
+        query = StateQuery(self._node, state.state, state.sink, dict(state.aggregates), keys, as_of)
+        return Stream(self._topology, query)
+
     def _check_same_topology(self, other: Stream) -> None:
         if other._topology is not self._topology:
             raise TopologyError(
@@ -273,7 +356,7 @@ class GroupedStream:
             )
         self._check_aggregates(aggregates)
         sink = self._topology._add_sink(self._node, state.bind(self._keys, dict(aggregates)))
-        return TxnState(state, sink)
+        return TxnState(self._topology, state, sink, self._keys, dict(aggregates))
 
     def _check_aggregates(self, aggregates: dict[str, Aggregate]) -> None:
         if not aggregates:
@@ -291,16 +374,41 @@ class GroupedStream:
 
 
 class TxnState:
-    """A state that a topology keeps (Trident: `TridentState`)."""
+    """A state that a topology keeps (Trident: `TridentState`), as `persistent_aggregate` made it.
 
-    def __init__(self, state: State, sink: Sink) -> None:
+    Args:
+        sink: the committer and what feeds it.
+        keys: the key columns; none for a global aggregate.
+        aggregates: value column -> aggregate.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        state: State,
+        sink: Sink,
+        keys: Sequence[str],
+        aggregates: dict[str, Aggregate],
+    ) -> None:
+        self.topology = topology
         self.state = state
-        self._sink = sink
+        self.sink = sink
+        self.keys = tuple(keys)
+        self.aggregates = aggregates
 
     @property
     def name(self) -> str:
         """The table's name, as in `txn status`."""
-        return self._sink.name
+        return self.sink.name
+
+    def new_values(self) -> Stream:
+        """What each txid changes: keys, values and `prev_<value>` (Trident: `newValuesStream`).
+
+        One row per key that the batch touched; `prev_<value>` is the value as of txid - 1, NULL
+        for a new key. What follows is computed in the commit turn of the same txid, and what it
+        feeds is committed with that txid.
+        """
+        return Stream(self.topology, NewValues(self.sink))
 
 
 def _check_name(name: object, what: str) -> None:

@@ -35,6 +35,22 @@ def _arrive(edges: dict[Key, int], key: Key, ids: Ids) -> int:
     return edges.pop(key) if key in edges else edges.setdefault(("unexpected", *key), ids())
 
 
+def _planned(parts: Mapping[str, Mapping[str, Iterable[str]]], ids: Ids) -> dict[Key, int]:
+    """Edges of the staging jobs of some sinks, and of the parts that each must read."""
+    edges: dict[Key, int] = {}
+    for sink, streams in parts.items():
+        edges[("job", sink)] = ids()
+        for stream, names in streams.items():
+            edges.update({("part", sink, stream, name): ids() for name in names})
+    return edges
+
+
+def _arrived(sink: str, read: Mapping[str, Iterable[str]]) -> list[Key]:
+    """What one staging job brings: itself, and the parts that it really read."""
+    parts: list[Key] = [("part", sink, s, name) for s, names in read.items() for name in names]
+    return [("job", sink), *parts]
+
+
 def xor_all(values: Iterable[int]) -> int:
     """XOR of all values; 0 for none."""
     return reduce(xor, values, 0)
@@ -46,7 +62,8 @@ class ProcessingLedger:
 
     Args:
         ids: source of random non-zero 64-bit ids.
-        parts: sink -> stream -> names of the source partitions or files that it must read.
+        parts: sink -> stream -> names of the source partitions or files that it must read. Of the
+            sinks that are staged in this phase; there may be none.
     """
 
     ids: Ids
@@ -56,11 +73,8 @@ class ProcessingLedger:
 
     def __post_init__(self) -> None:
         self.root = self.ids()
-        for sink, streams in self.parts.items():
-            self.edges[("job", sink)] = self.ids()
-            for stream, names in streams.items():
-                for name in names:
-                    self.edges[("part", sink, stream, name)] = self.ids()
+        self.edges[("emission",)] = self.ids()
+        self.edges.update(_planned(self.parts, self.ids))
 
     @property
     def initial(self) -> int:
@@ -72,10 +86,11 @@ class ProcessingLedger:
 
         A part that was never planned brings an edge that nothing closes: the batch must fail.
         """
-        arrived: list[Key] = [("job", sink)]
-        for stream, names in read.items():
-            arrived += [("part", sink, stream, name) for name in names]
-        return xor_all(_arrive(self.edges, key, self.ids) for key in arrived)
+        return xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(sink, read))
+
+    def emitted(self) -> int:
+        """The ack of the phase itself: every job was started and has ended."""
+        return _arrive(self.edges, ("emission",), self.ids)
 
     def missing(self) -> str:
         """What has not arrived, for the message of a ledger that does not close."""
@@ -88,24 +103,36 @@ class CommitLedger:
 
     Args:
         staged: table -> what the processing phase staged for it.
+        parts: as in `ProcessingLedger`, of the tables that are staged in the turn itself.
     """
 
     ids: Ids
     staged: Mapping[str, Staged]
+    parts: Mapping[str, Mapping[str, Iterable[str]]] = field(default_factory=dict)
     root: int = 0
     edges: dict[Key, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.root = self.ids()
-        for table, staged in self.staged.items():
+        for table in (*self.staged, *self.parts):
             self.edges[("table", table)] = self.ids()
+        for table, staged in self.staged.items():
             for file in staged.files:
                 self.edges[self._key(table, file)] = self.ids()
+        self.edges.update(_planned(self.parts, self.ids))
 
     @property
     def initial(self) -> int:
         """What the ledger is initialised with: every staged file, every table."""
         return xor_all(self.edges.values())
+
+    def staged_late(self, table: str, staged: Staged, read: Mapping[str, Iterable[str]]) -> int:
+        """The ack of a staging job of the turn: itself and what it read in, its files out."""
+        value = xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(table, read))
+        for file in staged.files:
+            self.edges[self._key(table, file)] = edge = self.ids()
+            value ^= edge
+        return value
 
     def prepared(self, table: str, prepared: Prepared) -> int:
         """The ack of one rewrite: staged files that it consumed in, new files out.

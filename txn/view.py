@@ -38,6 +38,7 @@ __all__ = [
 
 _PHASE_STYLES = {
     "waiting": "yellow",
+    "blocked": "bold yellow",
     "planning": "dim",
     "processing": "cyan",
     "processed": "blue",
@@ -45,9 +46,9 @@ _PHASE_STYLES = {
 }
 _SPEED_SECS = 10.0
 _RECENT = 5
-_LINES_AROUND = 15
-"""Lines of the view besides batches in flight: header, captions, recent batches, failure, and an
-empty one for the cursor."""
+_LINES_AROUND = 17
+"""Lines of the view besides batches in flight: header, captions, recent batches, what blocks,
+failure, and an empty one for the cursor."""
 _FAILURE_CHARACTERS = 150
 """Two lines of 80; the whole of it is in the log."""
 
@@ -150,16 +151,23 @@ def render(
         _header(info, status, speed),
         _flight_table(status.in_flight, now, max(3, height - _LINES_AROUND)),
     ]
+    blocked = next((batch for batch in status.in_flight if batch.blocked), None)
+    if blocked is not None:
+        parts.append(_caption("blocked", f"{blocked.txid}: {blocked.blocked}", "yellow"))
     if recent:
         parts.append(_recent_table(recent[-_RECENT:]))
     if status.last_failure:
-        failure = Text(f"last failure  {' '.join(status.last_failure.split())}")
-        failure.truncate(_FAILURE_CHARACTERS, overflow="ellipsis")
-        failure.stylize("red", 0, 12)
-        parts.append(failure)
+        parts.append(_caption("last failure", status.last_failure, "red"))
     # The cursor rests here: a terminal echoes ^C there, and must not break a full line with it.
     parts.append(Text())
     return Group(*parts)
+
+
+def _caption(title: str, text: str, style: str) -> Text:
+    caption = Text(f"{title}  {' '.join(text.split())}")
+    caption.truncate(_FAILURE_CHARACTERS, overflow="ellipsis")
+    caption.stylize(style, 0, len(title))
+    return caption
 
 
 def _header(info: RunInfo, status: RunStatus, speed: tuple[float, float]) -> RenderableType:
@@ -186,10 +194,13 @@ def _flight_table(batches: Sequence[InFlight], now: float, room: int) -> Rendera
     for name in ("txid:attempt", "phase", "seconds", "failures"):
         table.add_column(name, justify="left" if name == "phase" else "right", no_wrap=True)
     for batch in batches[:room]:
+        phase = "blocked" if batch.blocked else batch.phase
+        replay = f" (replays {batch.replay_of})" if batch.replay_of else ""
+        since = batch.blocked_since or batch.since
         table.add_row(
             f"{batch.txid}:{batch.attempt_id}",
-            Text(batch.phase, style=_PHASE_STYLES.get(batch.phase, "")),
-            f"{max(0.0, now - batch.since):.1f}",
+            Text(phase + replay, style=_PHASE_STYLES.get(phase, "")),
+            f"{max(0.0, now - since):.1f}",
             Text(str(batch.failures or ""), style="red"),
         )
     if not batches:
@@ -280,6 +291,21 @@ def summary(report: RunReport, status: RunStatus) -> str:
 # --- observers -------------------------------------------------------------------------------
 
 
+class _Blocked:
+    """Which batches have begun or ceased to wait for a source that is away."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def changes(self, status: RunStatus) -> tuple[list[InFlight], list[int]]:
+        """(newly blocked, txids no longer blocked) since the last call."""
+        blocked = [batch for batch in status.in_flight if batch.blocked]
+        begun = [batch for batch in blocked if batch.txid not in self._known]
+        ceased = sorted(self._known - {batch.txid for batch in blocked})
+        self._known = {batch.txid for batch in blocked}
+        return begun, ceased
+
+
 class LiveView(Observer):
     """Redraws itself in place; the last picture stays.
 
@@ -338,10 +364,11 @@ class LiveView(Observer):
 
 
 class PlainLines(Observer):
-    """One line per committed batch and per failure, for pipes and log files."""
+    """One line per committed batch, failure and wait, for pipes and log files."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
+        self._blocked = _Blocked()
 
     def started(self, info: RunInfo) -> None:
         """Say what runs."""
@@ -354,6 +381,12 @@ class PlainLines(Observer):
         self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
     ) -> None:
         """One line each."""
+        begun, ceased = self._blocked.changes(status)
+        for held in begun:
+            why = " ".join((held.blocked or "").split())
+            self._print(f"{status.topology}: blocked {held.txid}:{held.attempt_id}: {why}")
+        for unblocked in ceased:
+            self._print(f"{status.topology}: txid {unblocked} is no longer blocked")
         for failure in failures:
             self._print(f"{status.topology}: failed {' '.join(failure.split())}")
         for batch in batches:
@@ -378,7 +411,7 @@ class PlainLines(Observer):
 
 
 class JsonLines(Observer):
-    """One JSON object per line: events started, committed, failed, note, ended.
+    """One JSON object per line: events started, committed, failed, blocked, unblocked, note, ended.
 
     Args:
         wall: seconds since the epoch; the `at` of every event.
@@ -387,6 +420,7 @@ class JsonLines(Observer):
     def __init__(self, out: IO[str], wall: Callable[[], float] = time.time) -> None:
         self._out = out
         self._wall = wall
+        self._blocked = _Blocked()
 
     def started(self, info: RunInfo) -> None:
         """Event `started`."""
@@ -395,7 +429,13 @@ class JsonLines(Observer):
     def update(
         self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
     ) -> None:
-        """Events `failed` and `committed`."""
+        """Events `blocked`, `unblocked`, `failed` and `committed`."""
+        begun, ceased = self._blocked.changes(status)
+        for waiting in begun:
+            fields = {"txid": waiting.txid, "attempt": waiting.attempt_id, "error": waiting.blocked}
+            self._print("blocked", {**fields, "since": waiting.blocked_since})
+        for unblocked in ceased:
+            self._print("unblocked", {"txid": unblocked})
         for failure in failures:
             attempt, _, error = failure.partition(": ")
             txid, _, attempt_id = attempt.partition(":")

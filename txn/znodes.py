@@ -2,7 +2,8 @@
 
 No I/O here. A node's content is one JSON object with its format version. Reading is strict: an
 unknown version, an unknown field, and also a *missing* field are refused, because a default value
-for a missing txid would be read as "no state".
+for a missing txid would be read as "no state". A record's `LATER` names the fields that came with
+a later release, whose default is what their absence has always meant.
 
 A record larger than `NODE_LIMIT` is cut into parts, which are written first, each under a name
 that no other content can have; the record's own node then holds a `PartsIndex` with the SHA-256
@@ -155,7 +156,10 @@ class Paths:
 
     @property
     def quarantine(self) -> str:
-        """Parent of one node per txid that was committed empty."""
+        """Parent of one node per txid that was committed empty.
+
+        Holds `ReplayRequests`; nothing before the first request.
+        """
         return f"{self.root}/quarantine"
 
     @property
@@ -251,7 +255,8 @@ def decode(model: type[R], data: bytes, path: str) -> R:
             f"has format version {version!r}, and this program knows {FORMAT_VERSION}",
             "Run the version of txn that wrote it, or newer.",
         )
-    missing = sorted(set(model.model_fields) - set(raw))
+    later: frozenset[str] = getattr(model, "LATER", frozenset())
+    missing = sorted(set(model.model_fields) - set(raw) - later)
     if missing:
         raise _unreadable(path, f"lacks the field {', '.join(missing)}")
     try:

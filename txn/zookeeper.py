@@ -29,7 +29,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from kazoo.protocol.states import KazooState
@@ -53,7 +53,7 @@ from txn.errors import (
     TxnError,
 )
 from txn.leadership import Leadership
-from txn.progress_reader import Image, Stored, read_image
+from txn.progress_reader import Image, Stored, read_image, read_requests
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 from txn.znodes import Paths, check_topology_name, encode, require, split_parts
 from txn.zookeeper_status import BASE, TopologyStatus, list_topologies, read_status
@@ -287,6 +287,25 @@ class ZooKeeperProgress:
             with contextlib.suppress(OutcomeUnknownError, RefusedError):
                 self._leadership.write(deletes, deadline)
 
+    def requested_replay(self, replaying: Collection[int]) -> QuarantineRecord | None:
+        """The oldest quarantined txid that a user wants replayed, but for those of `replaying`.
+
+        Costs nothing while nothing is quarantined, and one read otherwise: this leader alone adds
+        and removes quarantined txids, so that only the requests have to be looked up.
+
+        Raises:
+            ProgressUnreadableError: somebody else has changed the node.
+            ProgressUnavailableError: as `assert_leading`.
+        """
+        with self._taking_turns() as deadline:
+            image = self._loaded
+            known = sorted(set(image.quarantine) - set(replaying))
+            if not known:
+                return None
+            requests, _ = read_requests(self._connection, self._paths, deadline)
+            wanted = next((txid for txid in known if txid in requests.replay), None)
+            return None if wanted is None else image.quarantine[wanted].record
+
     # --- writing -----------------------------------------------------------------------------
 
     def persist_start(self, record: BatchRecord) -> None:
@@ -313,13 +332,18 @@ class ZooKeeperProgress:
             image.batches[record.txid] = Stored(record, written.after, parts)
 
     def persist_committed(
-        self, record: CommittedRecord, quarantine: QuarantineRecord | None = None
+        self,
+        record: CommittedRecord,
+        quarantine: QuarantineRecord | None = None,
+        replay_of: int | None = None,
     ) -> None:
         """Move `committed` to a txid and drop the batches up to it: one multi.
 
         Args:
             record: everything up to its txid is in every table.
             quarantine: kept in the same multi, when the txid was committed empty.
+            replay_of: the quarantined txid that this one has replayed: its record goes in the
+                same multi. One that has no record (any more) changes nothing.
 
         Raises:
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
@@ -335,11 +359,18 @@ class ZooKeeperProgress:
             for txid, batch in done.items():
                 operations.append(Delete(self._paths.batch(txid), batch.version))
                 operations.extend(_deletes(self._paths, batch))
+            kept = dict(image.quarantine)
+            replayed = None if replay_of is None else kept.pop(replay_of, None)
+            if replayed is not None:
+                path = self._paths.quarantined(replayed.record.txid)
+                operations.append(Delete(path, replayed.version))
+                operations.extend(_deletes(self._paths, replayed))
             if quarantine is not None:
-                operations.append(self._quarantined(quarantine, deadline))
+                kept[quarantine.txid], operation = self._quarantined(quarantine, deadline)
+                operations.append(operation)
             self._write(written, operations, deadline)
             left = {t: b for t, b in image.batches.items() if t not in done}
-            self._image = Image(Stored(record, written.after, parts), left)
+            self._image = Image(Stored(record, written.after, parts), left, kept)
 
     def rebuild(self, record: CommittedRecord, *, at_least: int) -> int:
         """Lead, and replace `committed` and all batches by `record`: for `txn recover`.
@@ -385,10 +416,12 @@ class ZooKeeperProgress:
         if epoch != self.epoch:
             raise ValueError(f"the record has epoch {epoch}, and this leader has {self.epoch}")
 
-    def _quarantined(self, record: QuarantineRecord, deadline: float) -> Operation:
+    def _quarantined(
+        self, record: QuarantineRecord, deadline: float
+    ) -> tuple[Stored[QuarantineRecord], Operation]:
         stem = f"quarantine-{record.txid}-{record.attempt}-e{self.epoch}"
-        data, _ = self._spread(record, stem, f"quarantine of txid {record.txid}", deadline)
-        return Create(self._paths.quarantined(record.txid), data)
+        data, parts = self._spread(record, stem, f"quarantine of txid {record.txid}", deadline)
+        return Stored(record, 0, parts), Create(self._paths.quarantined(record.txid), data)
 
     def _spread(
         self, record: BaseModel, stem: str, what: str, deadline: float
@@ -449,7 +482,7 @@ class ZooKeeperProgress:
 
 def _deletes(
     paths: Paths,
-    stored: Stored[BatchRecord] | Stored[CommittedRecord] | None,
+    stored: Stored[BatchRecord] | Stored[CommittedRecord] | Stored[QuarantineRecord] | None,
     keep: tuple[str, ...] = (),
 ) -> list[Operation]:
     """The parts that go with a record's old contents. Parts are never changed: version 0."""

@@ -15,12 +15,12 @@ from txn.progress_reader import Image, read_image
 from txn.records import Progress, QuarantineRecord
 from txn.znodes import LeaderIdentity, Paths, check_topology_name
 
-__all__ = ["BASE", "TopologyStatus", "list_topologies", "read_status"]
+__all__ = ["BASE", "TopologyStatus", "existing_topology", "list_topologies", "read_status"]
 
 BASE = "/txn"
 """Parent of every topology's node, below the chroot."""
 
-_LOOKS = 10
+_LOOKS = 50
 _PAUSE_SECS = 0.02
 
 
@@ -38,6 +38,8 @@ class TopologyStatus:
     """Who took the newest epoch, alive or not."""
     quarantine: tuple[QuarantineRecord, ...]
     """Txids that were committed empty, ascending."""
+    replays_requested: frozenset[int] = frozenset()
+    """Those of them that the topology is going to replay."""
 
 
 def read_status(
@@ -57,14 +59,7 @@ def read_status(
         ProgressUnreadableError: as `ZooKeeperProgress.load`.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    check_topology_name(topology)
-    deadline = clock() + config.zookeeper_timeout_secs
-    with _connected(hosts, config, sleep, clock) as connection:
-        paths = Paths(connection.chroot + BASE, topology)
-        if connection.get(paths.root, deadline) is None:
-            raise _no_such_topology(connection, topology, deadline)
-        connection.sync(paths.root, deadline)
-        check_format(connection, paths, deadline)
+    with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
         image = _still_image(connection, paths, sleep, deadline)
         epoch, _ = read_epoch(connection, paths, deadline)
         holder = read_leader(connection, paths, deadline)
@@ -75,6 +70,7 @@ def read_status(
         holder[0] if holder else None,
         epoch.leader,
         tuple(stored.record for stored in image.quarantine.values()),
+        image.requests,
     )
 
 
@@ -93,6 +89,32 @@ def list_topologies(
     deadline = clock() + config.zookeeper_timeout_secs
     with _connected(hosts, config, sleep, clock) as connection:
         return connection.children(connection.chroot + BASE, deadline) or []
+
+
+@contextlib.contextmanager
+def existing_topology(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    sleep: Callable[[float], None],
+    clock: Callable[[], float],
+) -> Iterator[tuple[Connection, Paths, float]]:
+    """A connection to the ZooKeeper that knows the topology, its paths, and a deadline.
+
+    Raises:
+        TopologyError: there is no such topology; lists those that there are.
+        ProgressUnreadableError: it is of a format that this program does not know.
+        ProgressUnavailableError: ZooKeeper did not answer within `zookeeper_timeout_secs`.
+    """
+    check_topology_name(topology)
+    deadline = clock() + config.zookeeper_timeout_secs
+    with _connected(hosts, config, sleep, clock) as connection:
+        paths = Paths(connection.chroot + BASE, topology)
+        if connection.get(paths.root, deadline) is None:
+            raise _no_such_topology(connection, topology, deadline)
+        connection.sync(paths.root, deadline)
+        check_format(connection, paths, deadline)
+        yield connection, paths, deadline
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from tests.faults.harness import SCHEMA, Spec, planned_end
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
 from txn.interfaces import Spout, SpoutKind
 from txn.points import observe
+from txn.topology import TxnState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,12 +108,19 @@ def build(spec: Spec) -> Topology:
     def rows() -> None:
         stream.partition_persist(AppendTable(f"{spec.folder}/rows", semantics=spec.kind))
 
+    kept: list[TxnState] = []
+
     def totals() -> None:
         state = StateTable(f"{spec.folder}/totals", semantics=spec.kind, buckets=2)
-        stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"), top=Max("v"))
+        values = {"n": Count(), "total": Sum("v"), "top": Max("v")}
+        kept.append(stream.group_by("k").persistent_aggregate(state, **values))
+
+    def changes() -> None:
+        table = AppendTable(f"{spec.folder}/changes", semantics=spec.kind)
+        kept[0].new_values().partition_persist(table)
 
     for table in spec.tables:
-        {"rows": rows, "totals": totals}[table]()
+        {"rows": rows, "totals": totals, "changes": changes}[table]()
     return topology
 
 

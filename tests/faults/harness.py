@@ -29,6 +29,7 @@ __all__ = [
     "Publication",
     "Spec",
     "TableImage",
+    "changes_expected",
     "drivers",
     "make_records",
     "planned_end",
@@ -55,7 +56,8 @@ class Spec(BaseModel):
     folder: str
     kind: Literal["transactional", "opaque"] = "transactional"
     tables: tuple[str, ...] = ("rows", "totals")
-    """The order in which the tables are declared, and so published."""
+    """The order in which the tables are declared, and so published. "changes", what each txid does
+    to "totals", comes after it."""
     zookeeper: str
     until: str | int = "caught_up"
     at: str | None = None
@@ -88,6 +90,8 @@ def make_records(folder: Path, count: int, seed: int = 0) -> list[Record]:
 class Driver:
     """One driver process, its output in files of the folder."""
 
+    module = "tests.faults.driver"
+
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.folder = Path(spec.folder)
@@ -95,7 +99,7 @@ class Driver:
         self._stdout = (self.folder / f"stdout-{number}").open("xb")
         self._stderr = (self.folder / f"stderr-{number}").open("xb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.driver", spec.model_dump_json()],
+            [sys.executable, "-m", self.module, spec.model_dump_json()],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=self._stdout,
@@ -165,12 +169,12 @@ class Driver:
 
 
 @contextmanager
-def drivers() -> Iterator[Callable[[Spec], Driver]]:
+def drivers(kind: type[Driver] = Driver) -> Iterator[Callable[[Spec], Driver]]:
     """A function that starts drivers; none of them outlives the block."""
     started: list[Driver] = []
 
     def start(spec: Spec) -> Driver:
-        started.append(Driver(spec))
+        started.append(kind(spec))
         return started[-1]
 
     try:
@@ -225,7 +229,7 @@ class TableImage:
     """A table as any reader sees it."""
 
     rows: list[tuple[Any, ...]]
-    """Of "rows": (k, v, txid); of "totals": (k, n, total, top); sorted."""
+    """With the columns that `COLUMNS` names; sorted."""
     publications: list[Publication]
     """All of them, by version."""
     files: list[tuple[int, int]]
@@ -242,11 +246,15 @@ class TableImage:
         return self.publications[-1].end if self.publications else 0
 
 
-COLUMNS = {"rows": ("k", "v", "txid"), "totals": ("k", "n", "total", "top")}
+COLUMNS = {
+    "rows": ("k", "v", "txid"),
+    "totals": ("k", "n", "total", "top"),
+    "changes": ("txid", "k", "n", "prev_n", "total", "prev_total", "top", "prev_top"),
+}
 
 
 def read_tables(folder: Path) -> dict[str, TableImage]:
-    """Both tables of a driver."""
+    """The tables of a driver."""
     return {name: read_table(folder / name, COLUMNS[name]) for name in COLUMNS}
 
 
@@ -298,3 +306,19 @@ def totals_expected(records: list[Record]) -> list[tuple[Any, ...]]:
     for key, value in records:
         values.setdefault(key, []).append(value)
     return sorted((key, len(vs), sum(vs), max(vs)) for key, vs in values.items())
+
+
+def changes_expected(
+    records: list[Record], publications: list[Publication]
+) -> list[tuple[Any, ...]]:
+    """What "changes" must hold: every key that a txid touched, before and after it."""
+    values: dict[str, list[int]] = {}
+    changes: list[tuple[Any, ...]] = []
+    for p in publications:
+        before = {key: (len(vs), sum(vs), max(vs)) for key, vs in values.items()}
+        for key, value in records[p.start : p.end]:
+            values.setdefault(key, []).append(value)
+        for key in {key for key, _ in records[p.start : p.end]}:
+            vs, old = values[key], before.get(key, (None, None, None))
+            changes.append((p.txid, key, len(vs), old[0], sum(vs), old[1], max(vs), old[2]))
+    return sorted(changes, key=lambda row: row[:2])

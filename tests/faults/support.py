@@ -41,10 +41,12 @@ class Points:
             self._at[point](attempt)
 
 
-def rows_of(path: Path, *columns: str) -> list[tuple[Any, ...]]:
-    """The rows of a Delta table, sorted; read without Spark."""
+def rows_of(
+    path: Path, *columns: str, key: Callable[[Any], Any] | None = None
+) -> list[tuple[Any, ...]]:
+    """The rows of a Delta table, sorted (by `key`, where NULLs do not compare); without Spark."""
     found = deltalake.DeltaTable(str(path)).to_pyarrow_table(columns=list(columns)).to_pylist()
-    return sorted(tuple(row[column] for column in columns) for row in found)
+    return sorted((tuple(row[column] for column in columns) for row in found), key=key)
 
 
 def staged_files(table: Path, attempt: TransactionAttempt) -> list[Path]:

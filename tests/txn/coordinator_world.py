@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tests.txn.coordinator_memory import Crash, Memory, Record, Row, records_of
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.coordinator import recovered_state, start, step
@@ -46,7 +46,6 @@ from txn.records import BatchRecord, CommittedRecord
 
 T = TypeVar("T")
 Choose = Callable[[Sequence[T]], T]
-Record = tuple[str, int]
 
 TOPOLOGIES: list[dict[str, bool]] = [
     {"t": False},
@@ -56,58 +55,6 @@ TOPOLOGIES: list[dict[str, bool]] = [
 ]
 """stream -> whether it is opaque."""
 TABLES = ("a", "b")
-
-
-class Crash(Exception):  # noqa: N818 - not an error of the world's
-    """The process dies between two orders."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What a table holds of one txid."""
-
-    attempt: TransactionAttempt
-    records: frozenset[Record]
-    positions: Mapping[str, Any]
-    read: Mapping[str, Any]
-    quarantined: bool
-
-
-@dataclass
-class Memory:
-    """What a crash wipes: work and questions that are out, by attempt."""
-
-    questions: dict[TransactionAttempt, Plan] = field(default_factory=dict)
-    running: dict[TransactionAttempt, Process] = field(default_factory=dict)
-    staged: dict[TransactionAttempt, Process] = field(default_factory=dict)
-    publishing: Publish | None = None
-    retries: set[TransactionAttempt] = field(default_factory=set)
-    timer: bool = False
-    asked: set[TransactionAttempt] = field(default_factory=set)
-    stopping: bool = False
-    ended: Action | None = None
-
-    def at_work(self) -> set[TransactionAttempt]:
-        """Attempts that run, have staged files, or commit."""
-        committing = {self.publishing.attempt} if self.publishing else set()
-        return set(self.running) | set(self.staged) | committing
-
-    def live(self) -> set[tuple[type, TransactionAttempt]]:
-        """The facts that may still be news."""
-        facts: list[tuple[type, TransactionAttempt]] = []
-        facts += [(kind, at) for at in self.questions for kind in (PlanMade, PlanFailed)]
-        facts += [(BatchProcessed, at) for at in self.running]
-        facts += [(BatchFailed, at) for at in self.at_work()]
-        facts += [(RetryDue, at) for at in self.retries]
-        if self.publishing:
-            facts.append((BatchPublished, self.publishing.attempt))
-        return set(facts)
-
-
-def records_of(metadata: Mapping[str, Any]) -> frozenset[Record]:
-    """The records that a batch's metadata describes."""
-    ranges = [(stream, span) for stream, span in metadata.items() if span is not None]
-    return frozenset((stream, i) for stream, (low, high) in ranges for i in range(low, high))
 
 
 class World:
@@ -123,6 +70,8 @@ class World:
         self.positions: dict[str, Any] = {}
         self.starts: dict[int, BatchRecord] = {}
         self.tables: dict[str, dict[int, Row]] = {name: {} for name in TABLES}
+        self.quarantine: dict[int, Mapping[str, Any]] = {}
+        self.requested: set[int] = set()
         # books
         self.highest_attempt: dict[int, int] = {}
         self.fixed: dict[tuple[int, str], Any] = {}
@@ -131,7 +80,21 @@ class World:
         self.succeeded = 0
         self.seen: list[TransactionAttempt] = [TransactionAttempt(1)]
         self.fuse: int | None = None
+        if choose([True, False]):
+            self.begin_with_quarantined_txids()
         self.restart()
+
+    def begin_with_quarantined_txids(self) -> None:
+        """Txids 1 and 2 are committed empty; one record of every stream in each."""
+        for txid in (1, 2):
+            read = {stream: [txid - 1, txid] for stream in self.streams}
+            row = Row(TransactionAttempt(txid), frozenset(), read, read, quarantined=True)
+            for table in self.tables.values():
+                table[txid] = row
+            self.set_aside.update(records_of(read))
+            self.committed, self.succeeded, self.positions, self.quarantine[txid] = 2, 2, read, read
+        self.ends = dict.fromkeys(self.streams, 2)
+        self.requested = set(self.choose([(), (1,), (1, 2)]))
 
     # --- runs --------------------------------------------------------------------------------
 
@@ -155,7 +118,7 @@ class World:
         held = [table[txid] for table in self.tables.values() if txid in table]
         same = len({row.attempt for row in held}) == 1 or not self.opaque
         if len(held) == len(TABLES) and same:
-            self.book_commit(txid, held[0].read, held[0].quarantined)
+            self.book_commit(txid, held[0].read)
             self.positions = dict(held[0].positions)
             held = []
         return recovered_state(
@@ -202,6 +165,10 @@ class World:
         txid = action.attempt.txid
         assert txid == self.committed + 1 or txid - 1 in self.starts
         assert set(action.streams) == set(self.opaque if txid in self.starts else self.streams)
+        assert action.is_new == (txid not in self.starts)
+        replays = {start.replay_of for start in self.starts.values()} - {None}
+        assert action.replaying == replays
+        assert txid not in self.starts or self.starts[txid].replay_of is None
         assert action.attempt not in self.memory.asked, "An id is given away once within a run."
         assert action.attempt not in self.memory.retries, "A back-off is kept."
         self.memory.asked.add(action.attempt)
@@ -218,8 +185,13 @@ class World:
         assert not self.memory.stopping, "A stop starts nothing."
         if txid not in self.starts:
             assert len(self.starts) < self.config.max_spout_pending
-        if action.quarantined and self.opaque:
+        if action.quarantined and self.opaque and action.replay_of is None:
             assert txid == self.committed + 1
+        replay = action.replay_of
+        if replay is not None:
+            assert action.metadata == self.quarantine[replay], "It reads just what was set aside."
+            others = [start for t, start in self.starts.items() if t != txid]
+            assert replay not in [start.replay_of for start in others], "One replay at a time."
         for stream in set(self.streams) - self.opaque:
             first = self.fixed.setdefault((txid, stream), action.metadata[stream])
             assert action.metadata[stream] == first, "The first START fixes the metadata."
@@ -231,6 +203,7 @@ class World:
             epoch=1,
             spouts=dict(action.metadata),
             quarantined=action.quarantined,
+            replay_of=replay,
         )
 
     def do_process(self, action: Process) -> None:
@@ -252,21 +225,30 @@ class World:
         txid = action.attempt.txid
         durable = self.starts[txid]
         assert durable.attempt == action.attempt.attempt_id
-        self.book_commit(txid, durable.spouts, durable.quarantined is not None)
+        assert (action.quarantined, action.replay_of) == (durable.quarantined, durable.replay_of)
+        self.book_commit(txid, durable.spouts)
         self.positions = dict(action.positions)
         ends = {stream: span[1] for stream, span in self.positions.items()}
         assert {**dict.fromkeys(self.streams, 0), **ends} == self.ends
 
-    def book_commit(self, txid: int, read: Mapping[str, Any], quarantined: bool) -> None:
-        """Enter a commit in the books: ranges follow each other, tables hold what was read."""
+    def book_commit(self, txid: int, read: Mapping[str, Any]) -> None:
+        """Enter a commit in the books: ranges follow each other, tables hold what was read.
+
+        What a replay read was set aside before; its record goes with the commit.
+        """
         assert txid == self.committed + 1, "Commits are in txid order."
+        quarantined, replay = self.starts[txid].quarantined, self.starts[txid].replay_of
         for stream, span in read.items():
-            if span is not None:
+            if span is not None and replay is None:
                 assert span[0] == self.ends[stream], "Batches neither overlap nor leave gaps."
                 self.ends[stream] = span[1]
         records = frozenset() if quarantined else records_of(read)
         assert [t[txid].records for t in self.tables.values()] == [records] * len(TABLES)
+        if replay is not None:
+            assert read == self.quarantine.pop(replay)
+            self.set_aside.subtract(records_of(read))
         if quarantined:
+            self.quarantine[txid] = read
             self.set_aside.update(records_of(read))
         self.committed = txid
         self.starts.pop(txid, None)
@@ -296,7 +278,8 @@ class World:
         """The run ends well, for a reason, and not during a commit turn."""
         assert self.memory.publishing is None
         reached = isinstance(self.until, int) and self.committed >= self.until
-        caught_up = self.until == "caught_up" and not self.starts
+        wanted = self.requested & set(self.quarantine)
+        caught_up = self.until == "caught_up" and not self.starts and not wanted
         assert self.memory.stopping or reached or caught_up
         self.memory.ended = action
 
@@ -307,9 +290,14 @@ class World:
     # --- facts -------------------------------------------------------------------------------
 
     def answer(self, most: int = 3, *, greedy: bool = False) -> None:
-        """The spouts answer a question."""
+        """What is wanted back out of the quarantine answers a question, else the spouts do."""
         attempt = self.choose(list(self.memory.questions))
         plan = self.memory.questions.pop(attempt)
+        wanted = (self.requested & set(self.quarantine)) - plan.replaying
+        if plan.is_new and wanted:
+            replay = min(wanted)
+            self.tell(PlanMade(attempt, self.quarantine[replay], replay))
+            return
         metadata: dict[str, Any] = {}
         for stream in plan.streams:
             low = plan.previous[stream][1] if stream in plan.previous else 0
@@ -322,7 +310,7 @@ class World:
         """The spouts cannot answer."""
         attempt = self.choose(list(self.memory.questions))
         del self.memory.questions[attempt]
-        self.tell(PlanFailed(attempt, "no broker"))
+        self.tell(PlanFailed(attempt, "no broker", blocked=self.choose([False, True])))
 
     def finish_processing(self) -> None:
         """A batch is staged and acked."""
@@ -331,21 +319,31 @@ class World:
         self.tell(BatchProcessed(attempt))
 
     def fail_batch(self) -> None:
-        """An attempt fails; with opaque streams, whatever came after it is dead too."""
+        """An attempt fails; with opaque streams, what came after it is dead too.
+
+        A replay of what was quarantined stands for itself: it neither takes others with it nor
+        goes with them.
+        """
         failed = self.choose(sorted(self.memory.at_work()))
         memory = self.memory
         memory.running.pop(failed, None)
         memory.staged.pop(failed, None)
         if memory.publishing and memory.publishing.attempt == failed:
             memory.publishing = None
-        if self.opaque:
+        replays = {txid for txid, start in self.starts.items() if start.replay_of is not None}
+        spreads = self.opaque and failed.txid not in replays
+        if spreads:
             memory.questions = {
                 at: plan for at, plan in memory.questions.items() if at.txid < failed.txid
             }
-        self.tell(BatchFailed(failed, "disk on fire"))
-        if self.opaque:
-            later = [at for at in memory.at_work() if failed.txid < at.txid]
-            assert later == [], "Every later txid is dropped when an opaque batch fails."
+        standing = {at for at in memory.at_work() if at.txid in replays or not spreads}
+        self.tell(BatchFailed(failed, "disk on fire", blocked=self.choose([False, False, True])))
+        assert memory.ended or standing <= memory.at_work(), (
+            "What does not follow from a failed batch stands."
+        )
+        if spreads:
+            later = {at.txid for at in memory.at_work() if failed.txid < at.txid}
+            assert later <= replays, "Every later txid is dropped when an opaque batch fails."
 
     def publish_a_table(self) -> None:
         """One table gets the batch."""
@@ -395,6 +393,10 @@ class World:
     def grow(self) -> None:
         """New records arrive at a source."""
         self.log[self.choose(list(self.log))] += self.choose([1, 2, 5])
+
+    def request_replay(self) -> None:
+        """A user wants back what was quarantined."""
+        self.requested.add(self.choose(sorted(self.quarantine)))
 
     def light_fuse(self) -> None:
         """The process is going to die after so many more orders."""
@@ -450,6 +452,7 @@ class World:
         likely += [self.grow, self.tell_stale, self.tell_stale]
         likely += [self.fail_batch] * bool(self.memory.at_work())
         likely += [self.fail_planning] * bool(self.memory.questions)
+        likely += [self.request_replay] * bool(self.quarantine)
         rare = [self.light_fuse, self.light_fuse, self.stop]
         self.survive(self.choose(rare if self.choose(range(25)) == 0 else likely))
 

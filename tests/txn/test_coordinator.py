@@ -72,7 +72,10 @@ def test_plan_due_without_a_question_pending_changes_nothing() -> None:
 
 
 def test_no_new_txid_while_max_spout_pending_are_open() -> None:
-    """No new txid is asked for while `max_spout_pending` are open; a commit makes room."""
+    """No new txid is asked for while `max_spout_pending` are open; a commit makes room.
+
+    Trident row 14.
+    """
     run = three()
     assert [run.processed("1:0"), len(run.state.batches)] == [
         (Publish(a("1:0"), {"t": 1}, {"t": 1}),),
@@ -137,7 +140,10 @@ def test_failed_planning_is_asked_again_after_a_back_off() -> None:
 
 
 def test_nothing_is_asked_behind_a_txid_without_metadata() -> None:
-    """N+1 is asked for only when N has metadata, whatever else becomes possible."""
+    """N+1 is asked for only when N has metadata, whatever else becomes possible.
+
+    Trident row 13.
+    """
     run = Run()
     run.start()
     run.plan("1:0", t=1)
@@ -151,7 +157,10 @@ def test_nothing_is_asked_behind_a_txid_without_metadata() -> None:
 
 
 def test_commits_are_in_txid_order() -> None:
-    """A batch that is processed early waits for its turn; turns follow each other directly."""
+    """A batch that is processed early waits for its turn; turns follow each other directly.
+
+    Trident row 4.
+    """
     run = three()
     assert run.processed("2:0") == ()
     assert run.processed("1:0") == (Publish(a("1:0"), {"t": 1}, {"t": 1}),)
@@ -244,7 +253,10 @@ def test_state_is_a_value() -> None:
 
 
 def test_transactional_restart_replays_all_open_txids_at_once() -> None:
-    """Recovered transactional batches start in order, above their durable attempt ids."""
+    """Recovered transactional batches start in order, above their durable attempt ids.
+
+    Trident row 12.
+    """
     run = Run(
         committed=CommittedRecord(txid=4, spouts={"t": 4}),
         batches=(record(5, 2, t=5), record(6, 0, t=6)),
@@ -265,8 +277,8 @@ def test_opaque_restart_plans_open_txids_one_after_the_other() -> None:
         committed=CommittedRecord(txid=4, spouts={"o": 4}),
         batches=(record(5, 2, o=5), record(6, 0, o=6)),
     )
-    assert run.start() == (Plan(a("5:3"), ("o",), {"o": 4}),)
-    assert run.plan("5:3", o=4.5)[2:] == (Plan(a("6:1"), ("o",), {"o": 4.5}),)
+    assert run.start() == (Plan(a("5:3"), ("o",), {"o": 4}, is_new=False),)
+    assert run.plan("5:3", o=4.5)[2:] == (Plan(a("6:1"), ("o",), {"o": 4.5}, is_new=False),)
 
 
 def test_restart_with_a_lower_limit_replays_all_and_asks_for_none() -> None:
@@ -284,7 +296,7 @@ def test_stream_new_since_the_start_is_idle_in_recovered_txids() -> None:
 def test_opaque_stream_new_since_the_start_is_asked_with_the_others() -> None:
     """An opaque stream that a durable START does not know is asked for the replay."""
     run = Run(MIXED, batches=(record(1, t=1),))
-    assert run.start() == (Plan(a("1:1"), ("o",), {}),)
+    assert run.start() == (Plan(a("1:1"), ("o",), {}, is_new=False),)
 
 
 @pytest.mark.parametrize("streams", [TRANSACTIONAL, OPAQUE], ids=["transactional", "opaque"])
@@ -302,7 +314,7 @@ def test_recovered_opaque_quarantine_out_of_turn_is_lifted() -> None:
     """Opaque metadata behind an open batch may be out of date; nothing is set aside by it."""
     run = Run(OPAQUE, batches=(record(1, o=1), record(2, 5, "disk on fire", o=2)))
     run.start()
-    assert run.plan("1:1", o=1)[-1] == Plan(a("2:6"), ("o",), {"o": 1})
+    assert run.plan("1:1", o=1)[-1] == Plan(a("2:6"), ("o",), {"o": 1}, is_new=False)
 
 
 def test_gap_between_open_txids_is_refused() -> None:

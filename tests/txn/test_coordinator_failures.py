@@ -98,11 +98,11 @@ def test_opaque_replays_are_planned_one_after_the_other() -> None:
     """A replayed opaque txid is planned from the newest position before it, then the next one."""
     run = three(OPAQUE)
     run.failed("2:0")
-    assert run.retry_due("2:1") == (Plan(a("2:1"), ("o",), {"o": 1}),)
+    assert run.retry_due("2:1") == (Plan(a("2:1"), ("o",), {"o": 1}, is_new=False),)
     assert run.plan("2:1", o=1.5) == (
         PersistStart(a("2:1"), {"o": 1.5}),
         Process(a("2:1"), {"o": 1.5}),
-        Plan(a("3:1"), ("o",), {"o": 1.5}),
+        Plan(a("3:1"), ("o",), {"o": 1.5}, is_new=False),
     )
 
 
@@ -153,11 +153,11 @@ def test_mixed_replay_asks_the_opaque_streams_only() -> None:
     """In a mixed topology the transactional stream keeps what START fixed."""
     run = three(MIXED)
     run.failed("2:0")
-    assert run.retry_due("2:1") == (Plan(a("2:1"), ("o",), {"o": 1}),)
+    assert run.retry_due("2:1") == (Plan(a("2:1"), ("o",), {"o": 1}, is_new=False),)
     assert run.plan("2:1", o=9)[:3] == (
         PersistStart(a("2:1"), {"t": 2, "o": 9}),
         Process(a("2:1"), {"t": 2, "o": 9}),
-        Plan(a("3:1"), ("o",), {"o": 9}),
+        Plan(a("3:1"), ("o",), {"o": 9}, is_new=False),
     )
 
 
@@ -169,7 +169,7 @@ def test_later_txid_keeps_its_own_back_off_when_an_earlier_one_fails() -> None:
     assert run.phases() == {"1:0": "processing", "2:1": "waiting", "3:1": "waiting"}
     run.retry_due("2:1")
     assert run.plan("2:1", o=2)[2:] == ()
-    assert run.retry_due("3:1") == (Plan(a("3:1"), ("o",), {"o": 2}),)
+    assert run.retry_due("3:1") == (Plan(a("3:1"), ("o",), {"o": 2}, is_new=False),)
 
 
 def test_failed_replanning_is_asked_again() -> None:
@@ -234,7 +234,7 @@ def test_opaque_batch_is_emptied_only_in_its_turn() -> None:
     assert run.published("1:0")[2:] == (
         PersistStart(a("2:1"), {"o": 2}, "disk on fire"),
         Process(a("2:1"), {"o": 2}, empty=True),
-        Plan(a("3:1"), ("o",), {"o": 2}),
+        Plan(a("3:1"), ("o",), {"o": 2}, is_new=False),
     )
 
 
@@ -249,7 +249,7 @@ def test_quarantine_behind_a_replanned_opaque_batch_is_lifted() -> None:
     run.failed("1:0")
     assert [b.quarantined for b in run.state.batches.values()] == [None, None, None]
     run.retry_due("1:1")
-    assert run.plan("1:1", o=1.5)[-1] == Plan(a("2:2"), ("o",), {"o": 1.5})
+    assert run.plan("1:1", o=1.5)[-1] == Plan(a("2:2"), ("o",), {"o": 1.5}, is_new=False)
 
 
 def test_batch_without_valid_metadata_cannot_be_emptied() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.txn.coordinator_world import live_through
 
 
-@settings(deadline=None, max_examples=300, derandomize=True)
-@given(seed=st.integers(0, 2**32), moves=st.integers(0, 200))
+@settings(deadline=None, max_examples=700, derandomize=True)
+@given(seed=st.integers(0, 2**32), moves=st.integers(0, 80))
 def test_every_record_is_in_exactly_one_committed_txid(seed: int, moves: int) -> None:
     """Whatever fails, crashes, comes late or twice: every record is in one committed txid."""
     live_through(random.Random(seed).choice, moves)

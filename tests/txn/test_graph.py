@@ -7,17 +7,8 @@ import pytest
 from committers.aggregates import Count, Sum
 from spouts.memory import MemoryTransactionalSpout
 from txn.errors import FailedException, TopologyError
-from txn.graph import (
-    Aggregation,
-    Evaluation,
-    Join,
-    Merge,
-    Sink,
-    Source,
-    Transform,
-    consumers,
-    require_columns,
-)
+from txn.evaluation import Evaluation, consumers
+from txn.graph import Aggregation, Join, Merge, Sink, Source, Transform, require_columns
 
 SCHEMA = "k string, v int"
 
@@ -98,7 +89,10 @@ def test_a_node_with_one_consumer_is_not_shared(s, rows):
 
 
 def test_two_attempts_share_nothing(s, rows):
-    """Each attempt has an evaluation of its own, so a failed attempt leaks no rows."""
+    """Each attempt has an evaluation of its own, so a failed attempt leaks no rows.
+
+    Trident row 3.
+    """
     calls = []
     node = Transform(s, lambda df: calls.append(1) or df)
     evaluation({"s": rows}).rows(node)
@@ -107,7 +101,10 @@ def test_two_attempts_share_nothing(s, rows):
 
 
 def test_an_aggregation_has_one_row_per_group(s, rows):
-    """Keys first, then the named aggregates."""
+    """Keys first, then the named aggregates.
+
+    Trident rows 31 and 35.
+    """
     node = Aggregation(s, ("k",), {"n": Count(), "total": Sum("v")})
     frame = evaluation({"s": rows}).rows(node)
     assert frame.columns == ["k", "n", "total"]
@@ -115,7 +112,10 @@ def test_an_aggregation_has_one_row_per_group(s, rows):
 
 
 def test_an_aggregation_without_keys_has_one_row_even_for_no_rows(s, rows):
-    """As in Trident, a global aggregate of an empty batch is a row."""
+    """As in Trident, a global aggregate of an empty batch is a row.
+
+    Trident row 34.
+    """
     node = Aggregation(s, (), {"n": Count()})
     assert collected(evaluation({"s": rows.limit(0)}).rows(node)) == [(0,)]
 

@@ -1,4 +1,4 @@
-"""Delta's jars are fetched once, by a real resolver, into a folder that is whole or not there."""
+"""Jars are fetched once, by a real resolver, into a folder that is whole or not there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from txn.errors import SetupError
-from txn.jars import delta_jars
+from txn.jars import delta_jars, package_jars
 
 DELTA, SPARK = version("delta_spark"), version("pyspark")
 ARTIFACT = f"delta-spark_{SPARK.rpartition('.')[0]}_2.13"
@@ -100,3 +100,65 @@ def test_a_cache_that_cannot_be_made_is_named(env: dict[str, str], tmp_path: Pat
     (tmp_path / "cache").touch()
     with pytest.raises(SetupError, match=r"cannot be kept in .*cache.*Set TXN_JARS"):
         delta_jars(env)
+
+
+SOURCE = "org.example:source_2.13:1.0"
+TOKENS = "spark-token-provider-kafka-0-10_2.13"
+
+
+@pytest.fixture
+def packages_env(env: dict[str, str]) -> dict[str, str]:
+    """The mirror also has a package that needs a part of Spark which this version was not given."""
+    repository = Path(env["DEFAULT_ARTIFACT_REPOSITORY"].removeprefix("file://"))
+    spark = "org.apache.spark"
+    put(
+        repository,
+        "org.example",
+        "source_2.13",
+        "1.0",
+        ("org.apache.commons", "commons-extra", "3"),
+        ("org.slf4j", "slf4j-api", "1"),
+        (spark, TOKENS, SPARK),
+    )
+    put(repository, "org.apache.commons", "commons-extra", "3")
+    put(repository, "org.slf4j", "slf4j-api", "1")
+    for version_ in ("3.5.0", "4.1.0-preview1"):
+        put(repository, spark, TOKENS, version_)
+    versions = "<version>3.5.0</version><version>4.1.0-preview1</version><version>99.0</version>"
+    metadata = f"<metadata><versioning><versions>{versions}</versions></versioning></metadata>"
+    (repository / "org/apache/spark" / TOKENS / "maven-metadata.xml").write_text(metadata)
+    return env
+
+
+def test_a_package_comes_with_what_spark_lacks(packages_env: dict[str, str]) -> None:
+    """A package and its needs are fetched once, but for what pyspark has, and not among Delta's."""
+    jars = package_jars([SOURCE], packages_env)
+    assert [jar.name for jar in jars] == [
+        "commons-extra-3.jar",
+        "source_2.13-1.0.jar",
+        f"{TOKENS}-4.1.0-preview1.jar",  # the newest that there is, not above Spark's version
+    ]
+    assert package_jars([SOURCE], {**packages_env, "DEFAULT_ARTIFACT_REPOSITORY": "x:/"}) == jars
+    assert {jar.parent.name for jar in jars} == {f"source_2.13-1.0-spark-{SPARK}"}
+
+
+def test_a_package_in_txn_jars_is_on_the_class_path_already(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    """What lies beside Delta's jars in `$TXN_JARS` is neither fetched nor named a second time."""
+    (tmp_path / "source_2.13-1.0.jar").touch()
+    assert package_jars([SOURCE], {**env, "TXN_JARS": str(tmp_path)}) == []
+
+
+def test_a_package_that_cannot_be_fetched_is_named(env: dict[str, str], tmp_path: Path) -> None:
+    """Without cache and without a repository the package is named, with the ways out."""
+    nowhere = {**env, "DEFAULT_ARTIFACT_REPOSITORY": (tmp_path / "nowhere").as_uri()}
+    with pytest.raises(SetupError, match=f"{SOURCE} are not on this machine.*TXN_JARS"):
+        package_jars([SOURCE], nowhere)
+
+
+@pytest.mark.parametrize("package", ["source", "org.example:source", "a:b:", "a:b:c:d"])
+def test_what_is_no_package_is_refused(package: str) -> None:
+    """Coordinates have three parts; the message shows how they are written."""
+    with pytest.raises(SetupError, match="is no Maven package.*group:artifact:version"):
+        package_jars([package])

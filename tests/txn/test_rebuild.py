@@ -4,8 +4,8 @@ import pytest
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
-from txn.rebuild import rebuild
-from txn.records import BatchRecord, CommittedRecord, Progress
+from txn.rebuild import rebuild, replayed
+from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 
 
 def publication(txid: int, attempt: int = 0, epoch: int = 1, topology: str = "t") -> Publication:
@@ -16,7 +16,7 @@ def publication(txid: int, attempt: int = 0, epoch: int = 1, topology: str = "t"
         last_txid=txid,
         attempt_id=attempt,
         spouts={"s": f"p{txid}"},
-        read={"s": f"r{txid}"},
+        read={"s": f"p{txid}"},
     )
 
 
@@ -38,7 +38,7 @@ def test_a_txid_that_some_tables_hold_becomes_an_open_batch() -> None:
     }
     assert rebuild("t", {"s"}, found) == Progress(
         committed=committed(4, {"a": 8, "b": 7}),
-        batches=(BatchRecord(txid=5, attempt=2, epoch=3, spouts={"s": "r5"}, opaque=["s"]),),
+        batches=(BatchRecord(txid=5, attempt=2, epoch=3, spouts={"s": "p5"}, opaque=["s"]),),
     )
 
 
@@ -92,3 +92,55 @@ def test_positions_that_no_log_holds_any_more_are_refused() -> None:
     }
     with pytest.raises(RecoveryRefusedError, match="by txid 4"):
         rebuild("t", {"s"}, found)
+
+
+def replay(txid: int, of: int, rows: int = 1) -> Publication:
+    """A publication of a txid that reads what txid `of` was to read."""
+    return publication(txid).model_copy(
+        update={"spouts": {"s": f"p{txid - 1}"}, "read": {"s": f"p{of}"}, "rows": rows}
+    )
+
+
+def test_replay_that_some_tables_hold_stays_a_replay() -> None:
+    """An open replay must not become an ordinary batch: its stream would go back."""
+    found = {"a": [(9, replay(5, of=2)), (8, publication(4))], "b": [(7, publication(4))]}
+    progress = rebuild("t", (), found)
+    assert progress.committed.spouts == {"s": "p4"}
+    assert [(b.txid, b.spouts, b.replay_of) for b in progress.batches] == [(5, {"s": "p2"}, 0)]
+
+
+def test_replay_that_all_tables_hold_moves_no_position() -> None:
+    """What is committed with a replay is where the streams stood."""
+    found = {"a": [(9, replay(5, of=2)), (8, publication(4))]}
+    assert rebuild("t", (), found).committed.spouts == {"s": "p4"}
+
+
+def aside(txid: int, **spouts: str | None) -> QuarantineRecord:
+    """A quarantine record."""
+    return QuarantineRecord(txid=txid, attempt=0, spouts=spouts, error="boom")
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (aside(2, s="p2"), {2: 5}),
+        (aside(2, s="p2", idle=None), {2: 5}),
+        (aside(2, s="p2", other="q2"), {}),
+        (aside(3, s="p3"), {}),
+        (aside(5, s="p2"), {}),
+        (aside(2, s=None), {}),
+    ],
+)
+def test_what_the_tables_hold_as_replayed(
+    record: QuarantineRecord, expected: dict[int, int]
+) -> None:
+    """A later txid that read just what the record says has replayed it."""
+    assert replayed([record], [publication(6), replay(5, of=2), publication(4)], 6) == expected
+
+
+@pytest.mark.parametrize(("committed", "expected"), [(5, {}), (4, {2: 5})])
+def test_replay_without_rows_may_have_been_emptied(
+    committed: int, expected: dict[int, int]
+) -> None:
+    """A committed txid without rows does not count as a replay; an open one goes on as such."""
+    assert replayed([aside(2, s="p2")], [replay(5, of=2, rows=0)], committed) == expected

@@ -6,8 +6,9 @@ import pytest
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
-from txn.records import BatchRecord, CommittedRecord, Progress
+from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 from txn.recovery import Recovered, reconcile
+from txn.running import newest_metadata
 
 COMMITTED = CommittedRecord(txid=4, epoch=2, spouts={"s": "p4"}, tables={"a": 14, "b": 24})
 OPEN = (
@@ -216,3 +217,34 @@ def test_a_stream_that_is_no_longer_opaque_is_refused_while_its_batches_are_open
 
     with pytest.raises(RecoveryRefusedError, match="'s' had an opaque spout"):
         reconciled({"a": None}, progress=progress)
+
+
+# --- quarantine -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize(("error", "replay"), [("boom", None), (None, 2), ("boom", 2)])
+def test_rolling_forward_settles_the_quarantine_too(opaque, error, replay):
+    """An emptied txid gets the record that COMMITTED would have written, a replay drops its one."""
+    start = OPEN[0].model_copy(update={"quarantined": error, "replay_of": replay})
+    found = {"a": (15, publication(5)), "b": (25, publication(5))}
+    progress = Progress(committed=COMMITTED, batches=(start,))
+    recovered = reconciled(found, progress=progress, opaque=opaque)
+    kept = QuarantineRecord(txid=5, attempt=1, spouts={"s": "p5"}, error="boom")
+    assert (kept if error else None, replay) == (recovered.quarantine, recovered.replay_of)
+
+
+@pytest.mark.parametrize("read", ["p2", "p5"])
+def test_a_publication_without_its_start_is_known_for_a_replay_by_its_positions(read):
+    """What reads other metadata than its stream's newest is a replay, of which txid is unknown."""
+    lone = publication(5).model_copy(update={"read": {"s": read, "idle": None}})
+    progress = Progress(committed=COMMITTED)
+    recovered = reconciled({"a": (15, lone), "b": (24, publication(4))}, progress=progress)
+    assert (0 if read == "p2" else None) == recovered.batches[0].replay_of
+
+
+def test_an_open_replay_is_not_where_its_stream_stands():
+    """A spout is opened with the newest metadata of its stream; a replay lies behind that."""
+    replay = BatchRecord(txid=6, attempt=0, epoch=2, spouts={"s": "p2"}, replay_of=2)
+    progress = Progress(committed=COMMITTED, batches=(OPEN[0], replay))
+    assert {"s": "p5"} == newest_metadata(progress)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from txn.errors import SetupError
-from txn.jars import delta_jars
+from txn.jars import delta_jars, package_jars
 from txn.session import delta_session, session_conf
 
 if TYPE_CHECKING:
@@ -131,6 +131,19 @@ def test_class_paths_are_added_to_ours() -> None:
     settings = session_conf("local", {"spark.driver.extraClassPath": "/mine"})
     paths = settings["spark.driver.extraClassPath"].split(os.pathsep)
     assert paths == [*(str(jar) for jar in delta_jars()), "/mine"]
+
+
+def test_packages_stand_behind_the_class_path() -> None:
+    """A package's jars come as `spark.jars`: the class path, and the archive, stay as they are."""
+    from spouts.kafka import KafkaSpout
+
+    with_kafka = session_conf("local", {"spark.jars": "mine.jar"}, KafkaSpout.packages)
+    jars = with_kafka.pop("spark.jars").split(",")
+    assert jars == [*(str(jar) for jar in package_jars(KafkaSpout.packages)), "mine.jar"]
+    assert any("spark-sql-kafka" in jar for jar in jars)
+    assert with_kafka == session_conf("local", {})
+    on_cluster = session_conf("yarn", {}, KafkaSpout.packages)["spark.jars"].split(",")
+    assert on_cluster == [str(jar) for jar in delta_jars()] + jars[:-1]
 
 
 def test_under_spark_submit_the_jars_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

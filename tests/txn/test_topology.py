@@ -56,7 +56,10 @@ def test_a_stream_name_with_a_slash_is_refused(topology):
 
 
 def test_two_streams_of_one_name_are_refused(topology):
-    """Progress is kept by stream name."""
+    """Progress is kept by stream name.
+
+    Trident row 16.
+    """
     topology.stream("s", transactional())
     with pytest.raises(TopologyError, match=r"'totals' has a stream 's' already"):
         topology.stream("s", transactional())
@@ -150,7 +153,10 @@ def test_one_table_cannot_be_the_end_of_two_streams(topology, tmp_path):
 def test_a_table_that_relies_on_more_than_the_spout_promises_is_refused(
     topology, tmp_path, spout, semantics, accepted, table
 ):
-    """A spout that promises less than a table relies on is refused when the topology is built."""
+    """A spout that promises less than a table relies on is refused when the topology is built.
+
+    Trident row 61.
+    """
     source = transactional() if spout == "transactional" else opaque(SpoutKind(spout))
     stream = topology.stream("s", source).transform(lambda df: df)
 

@@ -28,11 +28,11 @@ def staged(*names: str) -> Staged:
 
 
 def test_a_processing_ledger_has_an_edge_per_job_and_per_part(ids):
-    """START sends out one edge per staging job and one per part that the job is to read."""
+    """START sends out one edge for itself, one per staging job and one per part it is to read."""
     ledger = ProcessingLedger(ids, {"a": {"s": ["p1", "p2"]}, "b": {}})
     expected = {("job", "a"), ("part", "a", "s", "p1"), ("part", "a", "s", "p2"), ("job", "b")}
-    assert expected == set(ledger.edges)
-    assert ledger.initial == 0b11110
+    assert {("emission",), *expected} == set(ledger.edges)
+    assert ledger.initial == 0b111110
     assert ledger.root == 1
 
 
@@ -40,14 +40,16 @@ def test_a_part_shared_by_two_tables_has_an_edge_into_each(ids):
     """Two tables that read one file both have to see it: that is two edges."""
     ledger = ProcessingLedger(ids, {"a": {"s": ["p"]}, "b": {"s": ["p"]}})
     ledger.staged("a", {"s": ["p"]})
-    assert ledger.missing() == "job b, part b s p"
+    assert ledger.missing() == "emission, job b, part b s p"
 
 
 def test_the_acks_of_all_staging_jobs_close_the_processing_ledger(ids):
     """What went out at START comes back with the jobs, in any order."""
     ledger = ProcessingLedger(ids, {"a": {"s": ["p1", "p2"]}, "b": {"t": ["q"]}})
     initial = ledger.initial
-    assert initial ^ ledger.staged("b", {"t": ["q"]}) ^ ledger.staged("a", {"s": ["p1", "p2"]}) == 0
+    jobs = ledger.staged("b", {"t": ["q"]}) ^ ledger.staged("a", {"s": ["p1", "p2"]})
+    assert initial ^ jobs != 0, "a phase without any job has an edge too"
+    assert initial ^ jobs ^ ledger.emitted() == 0
     assert ledger.missing() == "nothing"
 
 
@@ -55,7 +57,7 @@ def test_a_part_that_was_not_read_stays_in_the_ledger(ids):
     """A planned file that the staging job did not read keeps the ledger from closing."""
     ledger = ProcessingLedger(ids, {"a": {"s": ["p1", "p2"]}})
     initial = ledger.initial
-    assert initial ^ ledger.staged("a", {"s": ["p1"]}) != 0
+    assert initial ^ ledger.staged("a", {"s": ["p1"]}) ^ ledger.emitted() != 0
     assert ledger.missing() == "part a s p2"
 
 
@@ -63,7 +65,7 @@ def test_a_part_that_nobody_planned_or_that_came_twice_keeps_the_ledger_open(ids
     """Reading more than was planned is as wrong as reading less: its edge is never closed."""
     ledger = ProcessingLedger(ids, {"a": {"s": ["p"]}})
     initial = ledger.initial
-    assert initial ^ ledger.staged("a", {"s": ["p", "q"]}) != 0
+    assert initial ^ ledger.staged("a", {"s": ["p", "q"]}) ^ ledger.emitted() != 0
     assert ledger.missing() == "unexpected part a s q"
 
 
@@ -117,6 +119,28 @@ def test_a_file_that_the_log_does_not_name_unchanged_keeps_the_commit_ledger_ope
     assert ledger.missing() == "file a f 10 1" + unexpected
 
 
+def test_a_table_staged_in_the_turn_brings_its_job_its_parts_and_its_files(ids):
+    """What the turn itself stages is announced with the turn, file by file when the job ends."""
+    ledger = CommitLedger(ids, {"a": staged()}, {"b": {"s": ["p"]}})
+    value = ledger.initial ^ ledger.staged_late("b", staged("f"), {"s": ["p"]})
+    published = Published(version=1, files=staged("f").files)
+    value ^= ledger.prepared("b", Prepared(staged("f"), staged("f").files))
+    value ^= ledger.published("b", published) ^ ledger.committed(["a", "b"])
+    assert (value, ledger.missing()) == (0, "nothing")
+
+
+@pytest.mark.parametrize(
+    ("parts", "missing"),
+    [({}, "part b s p"), ({"s": ["p", "q"]}, "unexpected part b s q")],
+)
+def test_a_late_job_that_reads_other_parts_keeps_the_ledger_open(ids, parts, missing):
+    """A stream that meets new values in the turn is held to its planned parts there too."""
+    ledger = CommitLedger(ids, {}, {"b": {"s": ["p"]}})
+    value = ledger.initial ^ ledger.staged_late("b", staged(), parts)
+    assert value ^ ledger.committed(["b"]) != 0
+    assert ledger.missing() == missing
+
+
 def test_a_table_that_committed_does_not_name_keeps_the_commit_ledger_open(ids):
     """COMMITTED must name the version of every table."""
     ledger = CommitLedger(ids, {"a": staged(), "b": staged()})
@@ -139,8 +163,9 @@ def test_tracking_acknowledges_the_attempt_whose_ledger_closes(ids):
     ledger = ProcessingLedger(ids, {"a": {}, "b": {}})
     tracking.open(ATTEMPT, ledger)
     assert tracking.ack(ledger, ledger.staged("a", {})) is None
+    assert tracking.ack(ledger, ledger.staged("b", {})) is None
     assert tracking.is_open(ledger)
-    assert Verdict(ATTEMPT, acked=True) == tracking.ack(ledger, ledger.staged("b", {}))
+    assert Verdict(ATTEMPT, acked=True) == tracking.ack(ledger, ledger.emitted())
     assert not tracking.is_open(ledger)
 
 
@@ -182,7 +207,8 @@ def test_dropping_one_attempt_leaves_the_others(ids):
     tracking.open(ATTEMPT, mine)
     tracking.open(LATER, other)
     tracking.drop(ATTEMPT)
-    assert Verdict(LATER, acked=True) == tracking.ack(other, other.staged("a", {}))
+    value = other.staged("a", {}) ^ other.emitted()
+    assert Verdict(LATER, acked=True) == tracking.ack(other, value)
 
 
 def test_a_late_ack_of_a_failed_attempt_does_not_complete_the_replay(ids):

@@ -173,3 +173,65 @@ def test_speed_is_that_of_the_last_ten_seconds() -> None:
 def test_durations_read_well(seconds: float, text: str) -> None:
     """Durations are given in the two units that matter."""
     assert duration(seconds) == text
+
+
+# --- a source that is away, and replays of what was quarantined --------------------------------
+
+AWAY = InFlight(
+    8, 3, "processing", 0, 109.0, blocked="SourceUnavailableError: p1 [is] away", blocked_since=70.0
+)
+
+
+def test_blocked_batch_shows_since_when_and_why() -> None:
+    """Its phase is "blocked" also while it looks again, its seconds those of the whole wait."""
+    lines = drawn(picture(status([AWAY, InFlight(9, 0, "processed", 0, 100.0)])))
+    assert ["8:3", "blocked", "40.0"] in [line.split() for line in lines]
+    assert "blocked  8: SourceUnavailableError: p1 [is] away" in [line.rstrip() for line in lines]
+
+
+def test_view_with_everything_fits_its_terminal() -> None:
+    """What blocks and a failure, both long, leave the view within 24 lines."""
+    away = InFlight(8, 3, "waiting", 0, 109.0, blocked="away " * 100, blocked_since=70.0)
+    flying = [away, *(InFlight(9 + i, 0, "processing", 0, 100.0) for i in range(20))]
+    lines = drawn(
+        picture(status(flying, "8:0: " + "wrong " * 100), [batch(i) for i in range(1, 9)])
+    )
+    assert len(lines) <= 24
+
+
+def test_replay_of_a_quarantined_txid_is_told_as_such() -> None:
+    """The phase names the txid whose records are read."""
+    lines = drawn(picture(status([InFlight(9, 0, "processing", 0, 100.0, replay_of=5)])))
+    assert ["9:0", "processing", "(replays", "5)", "10.0"] in [line.split() for line in lines]
+
+
+def test_lines_tell_a_wait_once_when_it_begins_and_once_when_it_ends() -> None:
+    """However often the batch looks again: one line with the reason, one line at the end."""
+    out = io.StringIO()
+    lines = PlainLines(out)
+    for state in ([AWAY], [AWAY], []):
+        lines.update(status(state), [], [])
+    assert out.getvalue().splitlines() == [
+        "flights: blocked 8:3: SourceUnavailableError: p1 [is] away",
+        "flights: txid 8 is no longer blocked",
+    ]
+
+
+def test_json_lines_tell_a_wait_once() -> None:
+    """Events `blocked`, with the time since when, and `unblocked`."""
+    out = io.StringIO()
+    lines = JsonLines(out, wall=lambda: 110.0)
+    for state in ([AWAY], [AWAY], []):
+        lines.update(status(state), [], [])
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [event.pop("at") for event in told] == [110.0, 110.0]
+    assert told == [
+        {
+            "event": "blocked",
+            "txid": 8,
+            "attempt": 3,
+            "error": "SourceUnavailableError: p1 [is] away",
+            "since": 70.0,
+        },
+        {"event": "unblocked", "txid": 8},
+    ]

@@ -1,0 +1,284 @@
+"""Queries of a state from a stream: what they read, in which phase, and what that promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from committers.aggregates import Count, Sum
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
+from tests.faults.support import Points, observing, rows_of
+from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
+from txn.errors import TopologyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txn.embedded import EmbeddedZooKeeper
+
+SCHEMA = "k string, v bigint"
+BATCHES: list[list[Any]] = [
+    [("a", 1), ("b", 2), (None, 7)],
+    [("a", 10), (None, 1)],
+    [("b", 5), ("c", 1), ("a", 1)],
+    [("c", 2), ("a", 1)],
+]
+
+
+@pytest.fixture
+def topology(warehouse: Path) -> Topology:
+    """A topology with a name of this test's own."""
+    return Topology(warehouse.parent.name, TopologyConfig(retry_backoff_ms=1))
+
+
+def before(batches: list[list[Any]]) -> list[tuple[Any, ...]]:
+    """(key, value, total of the key as of txid - 1, txid) of every row."""
+    totals: Counter[Any] = Counter()
+    result = []
+    for txid, batch in enumerate(batches, 1):
+        result += [(k, v, totals.get(k), txid) for k, v in batch]
+        totals.update(dict(batch))
+    return sorted(result, key=str)
+
+
+def fail_once(point: str, *which: str) -> Points:
+    """An observer that fails the given attempts at a point."""
+
+    def fail(attempt: TransactionAttempt) -> None:
+        if str(attempt) in which:
+            raise FailedException("once")
+
+    return Points(**{point: fail})
+
+
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        ("transactional", "between_publications"),
+        ("opaque", "between_publications"),
+        ("opaque", "after_publish"),
+    ],
+)
+def test_a_query_in_the_commit_turn_reads_the_state_as_of_the_txid_before(
+    spark: SparkSession,
+    zookeeper: EmbeddedZooKeeper,
+    topology: Topology,
+    warehouse: Path,
+    kind: str,
+    point: str,
+) -> None:
+    """A query as of txid - 1 sees exactly what the txid before left, at every replay.
+
+    Trident row 40.
+    """
+    failed: set[int] = set()
+
+    def script(txid: int, attempt_id: int) -> list[Any] | None:
+        """Txid 3 brings other rows until it has failed."""
+        if txid == 3 and txid not in failed:
+            return [("b", 99), ("x", 1)]
+        return BATCHES[txid - 1] if txid <= len(BATCHES) else None
+
+    def fail(attempt: TransactionAttempt) -> None:
+        if attempt.txid in {1, 3} - failed:
+            failed.add(attempt.txid)
+            raise FailedException("once")
+
+    spout: Any = (
+        MemoryTransactionalSpout(BATCHES, SCHEMA)
+        if kind == "transactional"
+        else MemoryOpaqueSpout(script, SCHEMA)
+    )
+    stream = topology.stream("s", spout)
+    totals = stream.group_by("k").persistent_aggregate(
+        StateTable(warehouse / "totals", kind, buckets=2), total=Sum("v")
+    )
+    stream.state_query(totals, on="k", as_of="txid-1").partition_persist(
+        AppendTable(warehouse / "seen", kind)
+    )
+    with observing(Points(**{point: fail})):
+        report = topology.run(spark, zookeeper=zookeeper.hosts, until=4)
+    assert report.replays == 2
+    assert rows_of(warehouse / "seen", "k", "v", "total", "txid", key=str) == before(BATCHES)
+
+
+def test_a_query_in_the_processing_phase_reads_a_committed_txid(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, topology: Topology, warehouse: Path
+) -> None:
+    """A query as of the last committed txid never sees a txid that may still be replayed."""
+    batches = [[("a", 1)] for _ in range(8)]
+    stream = topology.stream("s", MemoryTransactionalSpout(batches, SCHEMA))
+    totals = stream.group_by("k").persistent_aggregate(
+        StateTable(warehouse / "totals"), total=Sum("v")
+    )
+    stream.state_query(totals, on="k").partition_persist(AppendTable(warehouse / "seen"))
+    running: list[tuple[int, int]] = []
+    committed: list[int] = [0]
+
+    def watch(attempt: TransactionAttempt) -> None:
+        running.append((attempt.txid, committed[-1]))
+
+    points = Points(
+        mid_processing=watch, after_committed=lambda attempt: committed.append(attempt.txid)
+    )
+    with observing(points), observing(fail_once("between_publications", "2:0", "5:0", "5:1")):
+        topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    seen = dict(rows_of(warehouse / "seen", "txid", "total"))
+    earliest: dict[int, int] = {}
+    for txid, known in running:
+        earliest[txid] = min(known, earliest.get(txid, known))
+    assert sorted(seen) == list(range(1, 9))
+    # Every batch adds one, so the total is the txid that was read. Between the point and the query
+    # itself a commit may come in, but never the batch's own txid.
+    assert all(earliest[txid] <= (seen[txid] or 0) < txid for txid in seen)
+
+
+def test_a_global_state_is_queried_without_keys(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, topology: Topology, warehouse: Path
+) -> None:
+    """One running row is added to every row; before the first txid it is NULL."""
+    stream = topology.stream("s", MemoryTransactionalSpout(BATCHES[:2], SCHEMA))
+    everything = stream.persistent_aggregate(StateTable(warehouse / "all"), n=Count())
+    stream.state_query(everything, as_of="txid-1").partition_persist(
+        AppendTable(warehouse / "seen")
+    )
+    topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    seen = rows_of(warehouse / "seen", "txid", "n", key=str)
+    assert seen == [(1, None)] * 3 + [(2, 3)] * 2
+
+
+def test_a_state_that_another_topology_keeps_is_read_as_of_its_newest_version(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, topology: Topology, warehouse: Path
+) -> None:
+    """A static state: one that no stream of this topology updates.
+
+    Trident row 19.
+    """
+    other = Topology(f"{topology.name}-other", topology.config)
+    other.stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA)).group_by("k").persistent_aggregate(
+        StateTable(warehouse / "totals"), total=Sum("v")
+    )
+    other.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    stream = topology.stream("s", MemoryTransactionalSpout([[("a", 1), ("z", 2)]], SCHEMA))
+    stream.state_query(StateTable(warehouse / "totals"), on="k").partition_persist(
+        AppendTable(warehouse / "seen")
+    )
+    topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    assert rows_of(warehouse / "seen", "k", "total", key=str) == [("a", 13), ("z", None)]
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+
+def test_a_query_that_may_differ_at_a_replay_is_refused_before_a_transactional_table(
+    topology: Topology, warehouse: Path
+) -> None:
+    """A query as of the last committed txid makes a transactional stream opaque."""
+    stream = topology.stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA))
+    totals = stream.group_by("k").persistent_aggregate(
+        StateTable(warehouse / "totals", "transactional"), total=Sum("v")
+    )
+    with pytest.raises(TopologyError, match="last committed txid.*transactional semantics"):
+        stream.state_query(totals, on="k").partition_persist(
+            AppendTable(warehouse / "seen", "transactional")
+        )
+    stream.state_query(totals, on="k", as_of="txid-1").partition_persist(
+        AppendTable(warehouse / "seen", "transactional")
+    )
+
+
+def test_new_values_of_a_table_that_applies_replays_again_are_non_transactional(
+    topology: Topology, warehouse: Path
+) -> None:
+    """What an at-least-once table hands on promises no more than the table does."""
+    stream = topology.stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA))
+    totals = stream.group_by("k").persistent_aggregate(
+        StateTable(warehouse / "totals", "non_transactional"), total=Sum("v")
+    )
+    with pytest.raises(TopologyError, match="whose new values are used.*opaque semantics"):
+        totals.new_values().partition_persist(AppendTable(warehouse / "seen", "opaque"))
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"on": ()}, r"keys of table .* are \['k'\], and on= names \[\]"),
+        ({"on": "v"}, r"keys of table .* are \['k'\], and on= names \['v'\]"),
+        ({"on": "k", "as_of": "now"}, "as_of='now' is neither"),
+    ],
+)
+def test_a_query_that_means_nothing_is_refused(
+    topology: Topology, warehouse: Path, query: dict[str, Any], message: str
+) -> None:
+    """Keys that are not the state's and unknown moments are refused by name."""
+    stream = topology.stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA))
+    totals = stream.group_by("k").persistent_aggregate(
+        StateTable(warehouse / "totals"), total=Sum("v")
+    )
+    with pytest.raises(TopologyError, match=message):
+        stream.state_query(totals, **query)
+
+
+def test_queries_of_states_that_are_elsewhere_are_told_how(
+    topology: Topology, warehouse: Path
+) -> None:
+    """Not a state; another topology's; this topology's by its path; a foreign state's txid - 1."""
+    stream = topology.stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA))
+    other = Topology("other").stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA))
+    own, foreign = StateTable(warehouse / "own"), StateTable(warehouse / "foreign")
+    kept = other.group_by("k").persistent_aggregate(foreign, n=Count())
+    stream.group_by("k").persistent_aggregate(own, n=Count())
+    with pytest.raises(TopologyError, match="not str"):
+        stream.state_query("totals", on="k")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="kept by topology 'other'"):
+        stream.state_query(kept, on="k")
+    with pytest.raises(TopologyError, match="no txid of this topology"):
+        stream.state_query(foreign, on="k", as_of="txid-1")
+    stream.state_query(StateTable(warehouse / "own"), on="k").partition_persist(
+        AppendTable(warehouse / "seen")
+    )
+    with pytest.raises(TopologyError, match="a table of this topology"):
+        topology.check_complete("caught_up")
+
+
+def test_columns_of_a_query_are_checked_before_anything_runs(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, topology: Topology, warehouse: Path
+) -> None:
+    """A value named like a column of the stream is refused at the start, and nothing is made.
+
+    Trident row 42.
+    """
+    stream = topology.stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA))
+    totals = stream.group_by("k").persistent_aggregate(StateTable(warehouse / "t"), v=Sum("v"))
+    stream.state_query(totals, on="k").partition_persist(AppendTable(warehouse / "seen"))
+    with pytest.raises(TopologyError, match="stream 's' would bring a second column 'v'"):
+        topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    assert not (warehouse / "seen").exists()
+
+
+def test_a_transform_may_ask_for_the_attempt(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, topology: Topology, warehouse: Path
+) -> None:
+    """User code sees txid and attempt id, and can give up on a batch after so many attempts.
+
+    Trident row 6.
+    """
+    calls: list[str] = []
+
+    def picky(df: Any, attempt: TransactionAttempt) -> Any:
+        calls.append(str(attempt))
+        if attempt.txid == 2 and attempt.attempt_id < 2:
+            raise FailedException("not yet")
+        return df.limit(0) if attempt.txid == 2 else df
+
+    topology.stream("s", MemoryTransactionalSpout(BATCHES[:3], SCHEMA)).transform(
+        picky
+    ).partition_persist(AppendTable(warehouse / "rows"))
+    topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    assert {txid for (txid,) in rows_of(warehouse / "rows", "txid")} == {1, 3}
+    assert [call for call in calls if call.startswith("2:")] == ["2:0", "2:1", "2:2"]

@@ -1,0 +1,54 @@
+"""Orders as what is written for them; the planner's look for replays that are wanted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.txn.progress_store import CONFIG, committed, leading, start
+from txn.attempts import TransactionAttempt
+from txn.embedded import EmbeddedZooKeeper
+from txn.errors import SourceUnavailableError
+from txn.events import PersistCommitted, Plan, PlanMade
+from txn.progress import quarantine_record, requested_replay
+from txn.quarantine import request_replays
+from txn.records import QuarantineRecord
+
+ATTEMPT = TransactionAttempt(7, 2)
+
+
+@pytest.mark.parametrize("error", [None, "boom"])
+def test_only_an_emptied_txid_is_quarantined(error: str | None) -> None:
+    """The record holds what the txid was to read, and why it did not."""
+    order = PersistCommitted(ATTEMPT, {"s": 9}, {}, quarantined=error)
+    record = QuarantineRecord(txid=7, attempt=2, spouts={"s": 5}, error="boom")
+    assert quarantine_record(order, {"s": 5}) == (record if error else None)
+
+
+def test_only_a_new_txid_becomes_a_replay(zookeeper: EmbeddedZooKeeper) -> None:
+    """It reads what was set aside; a stream that came later reads nothing. A txid that was
+    started before is answered by the spouts, and so is one while the replay is in flight.
+    """
+    name = "only-a-new-txid-becomes-a-replay"
+    with leading(zookeeper.hosts, name) as store:
+        store.persist_start(start(1, s=1))
+        aside = QuarantineRecord(txid=1, attempt=0, spouts={"s": 1}, error="boom")
+        store.persist_committed(committed(1), aside)
+        request_replays(zookeeper.hosts, name, CONFIG, [1])
+        question = Plan(ATTEMPT, ("s", "later"), {})
+        answer = PlanMade(ATTEMPT, {"s": 1, "later": None}, replay_of=1)
+        assert requested_replay(store, question) == answer
+        assert requested_replay(store, Plan(ATTEMPT, ("s",), {}, is_new=False)) is None
+        assert requested_replay(store, Plan(ATTEMPT, ("s",), {}, replaying=frozenset({1}))) is None
+
+
+def test_planning_waits_for_a_zookeeper_that_is_away(zookeeper: EmbeddedZooKeeper) -> None:
+    """Whether a replay is wanted is never guessed: the txid is blocked until ZooKeeper answers."""
+    name = "planning-waits-for-a-zookeeper"
+    with leading(zookeeper.hosts, name) as store:
+        aside = QuarantineRecord(txid=1, attempt=0, spouts={"s": 1}, error="boom")
+        store.persist_start(start(1, s=1))
+        store.persist_committed(committed(1), aside)
+        store._patience = 0.5  # no need to wait for the whole deadline
+        store._connection.close()
+        with pytest.raises(SourceUnavailableError, match="ZooKeeper"):
+            requested_replay(store, Plan(ATTEMPT, ("s",), {}))

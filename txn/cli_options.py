@@ -1,0 +1,65 @@
+"""What the commands of `txn` share: the options of all of them, and how they print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["TRACEBACK", "console", "output_options", "print_json", "zookeeper_option"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+TRACEBACK = "txn.traceback"
+"""Key in `click.Context.meta`: whether an error shows where it came from."""
+_PIPE_WIDTH = 120
+
+
+def zookeeper_option(command: F) -> F:
+    """`--zookeeper`, as the argument `zookeeper`."""
+    return click.option(
+        "--zookeeper",
+        default="embedded",
+        show_default=True,
+        metavar="SPEC",
+        help='"embedded" (a server in .txn/zookeeper), "embedded:FOLDER", or '
+        '"host:2181,host:2181/chroot".',
+    )(command)
+
+
+def output_options(command: F) -> F:
+    """`--json`, as the argument `as_json`, and `--traceback`."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+    traceback = click.option(
+        "--traceback",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_set_traceback,
+        help="With an error, show where it came from.",
+    )
+    return as_json(traceback(command))
+
+
+def _set_traceback(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    ctx.meta[TRACEBACK] = value
+
+
+def console() -> Console:
+    """Where tables are printed; in a pipe, wide enough for them."""
+    from rich.console import Console
+
+    found = Console()
+    if not found.is_terminal:
+        found.width = max(found.width, _PIPE_WIDTH)
+    return found
+
+
+def print_json(value: Any) -> None:
+    """JSON on stdout."""
+    click.echo(json.dumps(value, indent=2))

@@ -1,0 +1,172 @@
+"""The spouts and committers that are installed, ours and other people's.
+
+A plugin is an entry point of a distribution, in its pyproject.toml:
+
+    [project.entry-points."txn.spouts"]
+    sqlite_log = "sqlite_log:SqliteLogSpout"
+
+An entry point is a name in a list: nothing needs one to work, a program imports its spouts. It
+makes them known to `txn plugins`, which loads each one to say what it promises.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+from txn.interfaces import Committer, Semantics, Spout, SpoutKind, State
+
+__all__ = ["COMMITTERS", "SPOUTS", "Plugin", "find_plugins"]
+
+SPOUTS = "txn.spouts"
+"""Entry point group of classes that inherit from `txn.interfaces.Spout`."""
+COMMITTERS = "txn.committers"
+"""Entry point group of classes that inherit from `txn.interfaces.Committer` or `State`."""
+
+BY_ARGUMENT = "by argument"
+
+_SPOUT_GUARANTEES = {
+    SpoutKind.TRANSACTIONAL: "exactly once with transactional and opaque tables",
+    SpoutKind.OPAQUE: "exactly once with opaque tables",
+    SpoutKind.NON_TRANSACTIONAL: "none: a replay reads what is there by then",
+}
+_TABLE_GUARANTEES = {
+    Semantics.TRANSACTIONAL: "exactly once with transactional spouts",
+    Semantics.OPAQUE: "exactly once with transactional and opaque spouts",
+    Semantics.NON_TRANSACTIONAL: "at least once: a replay is applied again",
+}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point, and what the class behind it says of itself."""
+
+    group: str
+    """`SPOUTS` or `COMMITTERS`."""
+    name: str
+    target: str
+    """"module:Class", as declared."""
+    distribution: str
+    version: str
+    kind: str | None = None
+    """Value of a `SpoutKind` or `Semantics`, or "by argument"; None: it could not be loaded."""
+    default: str | None = None
+    """Kind when the argument is left out; None: it must be given, or there is none."""
+    guarantee: str | None = None
+    """In words; with "by argument", that of the default."""
+    summary: str = ""
+    """First line of the docstring."""
+    error: str | None = None
+    """Why it cannot be used, and what to do."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+def find_plugins() -> list[Plugin]:
+    """Every installed plugin, spouts first, by name. One that does not load tells its error."""
+    found = [
+        _described(group, entry)
+        for group in (SPOUTS, COMMITTERS)
+        for entry in sorted(metadata.entry_points(group=group), key=lambda e: (e.name, e.value))
+    ]
+    return [_told_apart(plugin, found) for plugin in found]
+
+
+def _described(group: str, entry: metadata.EntryPoint) -> Plugin:
+    distribution = entry.dist
+    name = distribution.metadata["Name"] if distribution else "?"
+    version = distribution.version if distribution else "?"
+    target = f"{entry.module}:{entry.attr}"
+    missing = _missing_extra(entry, name)
+    if missing is not None:
+        return Plugin(group, entry.name, target, name, version, error=missing)
+    try:
+        loaded = entry.load()
+        kind, default, guarantee = _promise(group, loaded)
+    except Exception as error:  # noqa: BLE001 - other people's modules may raise anything
+        text = str(error).strip().splitlines()
+        told = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+        return Plugin(group, entry.name, target, name, version, error=f"cannot be loaded: {told}")
+    return Plugin(
+        group, entry.name, target, name, version, kind, default, guarantee, _summary(loaded)
+    )
+
+
+def _promise(group: str, loaded: Any) -> tuple[str, str | None, str | None]:
+    """Kind, default of the kind, guarantee.
+
+    Raises:
+        TypeError: it is no plugin of this group.
+    """
+    bases = (Spout,) if group == SPOUTS else (Committer, State)
+    if not isinstance(loaded, type) or not issubclass(loaded, bases):
+        wanted = " or ".join(f"txn.interfaces.{base.__name__}" for base in bases)
+        raise TypeError(f"{loaded!r} is no class that inherits from {wanted}")
+    attribute, kinds = ("kind", SpoutKind) if group == SPOUTS else ("semantics", Semantics)
+    argument = inspect.signature(loaded).parameters.get(attribute)
+    stated = getattr(loaded, attribute, None) if argument is None else argument.default
+    kind = kinds(stated) if isinstance(stated, str) else None
+    if kind is None and argument is None:
+        raise TypeError(
+            f"{loaded.__name__} says nothing of its {attribute}: set it in the class, or take an "
+            f"argument {attribute}=..."
+        )
+    guarantee = _guarantee(kind) if kind is not None else None
+    if argument is None and kind is not None:
+        return kind.value, None, guarantee
+    return BY_ARGUMENT, kind.value if kind is not None else None, guarantee
+
+
+def _guarantee(kind: SpoutKind | Semantics) -> str:
+    return _SPOUT_GUARANTEES[kind] if isinstance(kind, SpoutKind) else _TABLE_GUARANTEES[kind]
+
+
+def _summary(loaded: Any) -> str:
+    text = inspect.getdoc(loaded) or ""
+    return text.splitlines()[0] if text else ""
+
+
+def _missing_extra(entry: metadata.EntryPoint, distribution: str) -> str | None:
+    """What to install for a plugin whose entry point names an extra: "module:Class [extra]"."""
+    for extra in entry.extras:
+        needed = _requirements(entry.dist.requires or () if entry.dist else (), extra)
+        absent = [name for name in needed if not _installed(name)]
+        if absent:
+            return f"needs pip install '{distribution}[{extra}]' ({', '.join(absent)} is missing)"
+    return None
+
+
+def _requirements(requires: Iterable[str], extra: str) -> list[str]:
+    """Names of the distributions that an extra brings."""
+    marked = re.compile(rf"""extra\s*==\s*['"]{re.escape(extra)}['"]""")
+    names = []
+    for line in requires:
+        requirement, _, marker = line.partition(";")
+        named = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
+        if named and marked.search(marker):
+            names.append(named[1])
+    return names
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _told_apart(plugin: Plugin, found: Iterable[Plugin]) -> Plugin:
+    """Name the others of the same name: whoever reads the list must not take one for another."""
+    same = [p for p in found if (p.group, p.name) == (plugin.group, plugin.name) and p != plugin]
+    if not same or plugin.error is not None:
+        return plugin
+    others = ", ".join(f"{p.target} of {p.distribution} {p.version}" for p in same)
+    told = asdict(plugin) | {"error": f"another {plugin.group} plugin has the same name: {others}"}
+    return Plugin(**told)

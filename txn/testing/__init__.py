@@ -1,0 +1,34 @@
+"""Test support for users of `txn`: the contract kit for spouts, and doubles for their tests.
+
+| | |
+|---|---|
+| `SpoutContract`, `judge` | does a spout keep what its kind promises? |
+| `MemoryProgress`, `run_in_memory` | a topology without ZooKeeper |
+| `RecordingCommitter` | a table without Delta that tells what was called |
+| `ManualClock` | time that passes when the test says so |
+
+Spouts whose rows, replays and failures are written down in the test are in `spouts.memory`: an
+exception placed among the rows is raised when they are emitted. Importing this loads neither
+pyspark nor pytest; `txn.testing.fixtures` needs pytest.
+"""
+
+from __future__ import annotations
+
+from txn.testing.bench import ContractError, SpoutBench
+from txn.testing.clock import ManualClock
+from txn.testing.committer import RecordingCommitter
+from txn.testing.contract import SpoutContract, Verdict, judge
+from txn.testing.progress import MemoryNodes, MemoryProgress, run_in_memory
+
+__all__ = [
+    "ContractError",
+    "ManualClock",
+    "MemoryNodes",
+    "MemoryProgress",
+    "RecordingCommitter",
+    "SpoutBench",
+    "SpoutContract",
+    "Verdict",
+    "judge",
+    "run_in_memory",
+]

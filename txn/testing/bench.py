@@ -1,0 +1,412 @@
+"""A bench for one spout: plays coordinator and processing phase to it, and checks every answer.
+
+The bench keeps what ZooKeeper would keep, as JSON text, and nothing else of a spout outlives a
+crash. Planning runs on one thread and emission on others, as in `txn.pipeline`. Rules of replays:
+a transactional batch keeps its metadata; of an opaque one, it and every later open batch are
+planned again (see `txn.coordinator`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from txn.attempts import TransactionAttempt
+from txn.errors import FailedException
+from txn.interfaces import Spout, SpoutKind
+from txn.znodes import NODE_LIMIT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.types import StructType
+    from typing_extensions import Self
+
+__all__ = ["ContractError", "OpenBatch", "SpoutBench", "SpoutSource"]
+
+T = TypeVar("T")
+
+TRIES = 10
+"""How often a spout may raise FailedException in a row."""
+
+
+class ContractError(AssertionError):
+    """A spout broke its contract; the message says how, in which txid, and after what."""
+
+
+class SpoutSource(Protocol):
+    """A spout under test and the source that it reads. Implemented by `SpoutContract`."""
+
+    def make_source(self, folder: Path) -> None:
+        """Make an empty source; called once, before everything else."""
+
+    def make_spout(self, folder: Path) -> Spout[Any]:
+        """A fresh object over the same source: all that is left of a crash."""
+
+    def add_records(self, folder: Path, ids: Sequence[int]) -> None:
+        """Add one record per number."""
+
+    def record_id(self, row: Row) -> int:
+        """The number of the record that `row` is."""
+
+    def add_partition(self, folder: Path) -> None:
+        """Add a partition, if the source has such a thing."""
+
+    def take_partition_away(self, folder: Path) -> None:
+        """Make a partition unreadable, if the source has such a thing."""
+
+    def bring_partition_back(self, folder: Path) -> None:
+        """Make it readable again."""
+
+
+@dataclass
+class OpenBatch:
+    """A started txid that is not committed yet."""
+
+    attempt: TransactionAttempt
+    metadata: str | None
+    """JSON; None: planned again, and nothing to read any more."""
+    rows: Counter[str] | None = None
+    """What a transactional batch had when it was first emitted."""
+
+
+class SpoutBench:
+    """One source, the spout object that lives now, and what is durable.
+
+    Args:
+        kind: by whose rules batches are replayed; None: what the spout itself says.
+        folder: an empty one for the source.
+
+    Raises:
+        ContractError: as every method does, when the spout breaks its contract.
+    """
+
+    def __init__(
+        self, spark: SparkSession, source: SpoutSource, folder: Path, kind: SpoutKind | None = None
+    ) -> None:
+        self.added = 0
+        """Records added so far; they are numbered from 0."""
+        self.committed: dict[int, tuple[str | None, list[int]]] = {}
+        """txid -> metadata (JSON) and record numbers."""
+        self.open: dict[int, OpenBatch] = {}
+        self.schema: StructType | None = None
+        """The columns, once they are known; they never change."""
+        self.story: list[str] = []
+        """What happened, for messages."""
+        self._spark = spark
+        self._source = source
+        self._folder = folder
+        self._away = False
+        self._dead: list[Spout[Any]] = []
+        self._planner = ThreadPoolExecutor(1, "txn-planner")
+        self._processing = ThreadPoolExecutor(3, "txn-processing")
+        source.make_source(folder)
+        self.spout = self._make()
+        self.kind = self.spout.kind if kind is None else kind
+        self._open_spout()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End: every spout object is closed, and the bench's threads end."""
+        for spout in (*self._dead, self.spout):
+            self._on_planner(spout.close)
+        self._planner.shutdown()
+        self._processing.shutdown()
+
+    # --- the source --------------------------------------------------------------------------
+
+    def grow(self, count: int = 3) -> None:
+        """New records arrive."""
+        ids = range(self.added, self.added + count)
+        self._tell(f"records {ids[0]}-{ids[-1]} arrive")
+        self._source.add_records(self._folder, list(ids))
+        self.added += count
+
+    def add_partition(self) -> None:
+        """A partition appears."""
+        self._tell("a partition is added")
+        self._source.add_partition(self._folder)
+
+    def take_partition_away(self) -> None:
+        """A partition cannot be read for now."""
+        self._tell("a partition goes away")
+        self._away = True
+        self._source.take_partition_away(self._folder)
+
+    def bring_partition_back(self) -> None:
+        """It can be read again."""
+        if self._away:
+            self._tell("the partition is back")
+            self._away = False
+            self._source.bring_partition_back(self._folder)
+
+    # --- what a coordinator does -------------------------------------------------------------
+
+    def plan(self) -> bool:
+        """Start the next txid; False when the spout has nothing to read."""
+        txid = len(self.committed) + len(self.open) + 1
+        attempt = TransactionAttempt(txid)
+        answer = self._ask(attempt)
+        self._tell(f"{attempt} is {'planned' if answer else 'asked for: nothing to read'}")
+        if answer is not None:
+            self.open[txid] = OpenBatch(attempt, answer)
+        return answer is not None
+
+    def ask_and_forget(self) -> None:
+        """Ask for the next txid, and lose the answer before START (another stream's spout failed).
+
+        The spout is asked again with the same `previous`, and must have something to read again.
+        """
+        attempt = TransactionAttempt(len(self.committed) + len(self.open) + 1)
+        answer = self._ask(attempt)
+        self._tell(f"{attempt} is asked for, and the answer is lost before START")
+        if answer is not None and self._ask(attempt) is None:
+            raise self.broken(
+                f"asked again for {attempt} with the same `previous`, it has nothing to read: what "
+                "it answered first is lost. Go on from `previous`, not from what the object knows"
+            )
+
+    def fail(self, txid: int) -> None:
+        """An attempt of an open txid fails."""
+        self._tell(f"{self.open[txid].attempt} fails")
+        if self.kind is SpoutKind.TRANSACTIONAL:
+            self.open[txid].attempt = self.open[txid].attempt.next()
+        else:
+            self._plan_anew(txid)
+
+    def crash(self, *, planning: bool = False) -> None:
+        """The process dies; a fresh spout object takes over.
+
+        Args:
+            planning: right after the spout was asked for the next txid, before START is durable.
+        """
+        if planning:
+            self.ask_and_forget()
+        self._tell("the process dies")
+        self._dead.append(self.spout)
+        self.spout = self._make()
+        self._open_spout()
+        if self.kind is SpoutKind.TRANSACTIONAL:
+            for batch in self.open.values():
+                batch.attempt = batch.attempt.next()
+        else:
+            self._plan_anew(len(self.committed) + 1)
+
+    def commit(self, *, success: bool = True) -> None:
+        """The oldest open txid is processed and committed.
+
+        Args:
+            success: False: a crash would have kept `Spout.success` from being called.
+        """
+        txid = min(self.open)
+        rows = self.emit(txid)
+        batch = self.open.pop(txid)
+        if batch.metadata is not None:
+            self.spout.commit(batch.attempt, self.parse(batch.metadata))
+        ids = [self._source.record_id(row) for row in rows]
+        self.committed[txid] = (batch.metadata, ids)
+        self._tell(f"{batch.attempt} is committed with records {ids}")
+        if success:
+            self._on_planner(lambda: self.spout.success(txid))
+
+    def commit_all(self) -> None:
+        """Plan and commit until nothing is left to read."""
+        self.bring_partition_back()
+        limit = len(self.committed) + len(self.open) + 2 * self.added + 2
+        while self.open or self.plan():
+            self.commit()
+            if len(self.committed) > limit:
+                raise self.broken(
+                    f"it has something to read in {len(self.committed)} txids, though the source "
+                    f"has only {self.added} records. initialize_transaction must return None "
+                    "when there is nothing after `previous`"
+                )
+
+    def emit(self, txid: int) -> list[Row]:
+        """The rows of an open txid; where the spout fails an attempt, those of a later one."""
+        for _ in range(TRIES):
+            batch = self.open[txid]
+            try:
+                return self._processing.submit(self._emit, batch).result()
+            except FailedException as error:
+                self._tell(f"emit_batch of {batch.attempt} raised {type(error).__name__}")
+                last = error
+                self.bring_partition_back()
+                self.fail(txid)
+        raise self.broken(f"txid {txid} failed {TRIES} times in a row, at last with: {last}")
+
+    def emit_all(self) -> dict[int, list[Row]]:
+        """The rows of every open txid, emitted side by side on several threads."""
+        self._tell(f"{', '.join(str(b.attempt) for b in self.open.values())} are emitted at once")
+        futures = {t: self._processing.submit(self._emit, b) for t, b in self.open.items()}
+        return {txid: future.result() for txid, future in futures.items()}
+
+    # --- checks ------------------------------------------------------------------------------
+
+    def check_every_record_once(self) -> None:
+        """Every record that was added is in exactly one committed txid."""
+        where: dict[int, list[int]] = {}
+        for txid, (_, ids) in self.committed.items():
+            for number in ids:
+                where.setdefault(number, []).append(txid)
+        unknown = sorted(set(where) - set(range(self.added)))
+        if unknown:
+            raise self.broken(f"it emits records {unknown}, which the source never had")
+        double = {number: txids for number, txids in where.items() if len(txids) > 1}
+        if double:
+            told = "; ".join(f"record {n} is in txids {t}" for n, t in sorted(double.items()))
+            raise self.broken(f"records are in more than one txid: {told}")
+        missing = [number for number in range(self.added) if number not in where]
+        if missing:
+            ranges = {txid: ids for txid, (_, ids) in self.committed.items()}
+            raise self.broken(f"records {missing} are in no txid; the txids have: {ranges}")
+
+    def parse(self, text: str) -> Any:
+        """Metadata as it comes back out of ZooKeeper."""
+        try:
+            return self.spout.metadata_type.model_validate(json.loads(text))
+        except ValidationError as error:
+            raise self.broken(
+                f"its metadata_type cannot read the JSON that it was stored as, {text}: {error}"
+            ) from error
+
+    def broken(self, what: str) -> ContractError:
+        """The error for a broken promise."""
+        story = "\n  ".join(self.story)
+        return ContractError(f"{type(self.spout).__name__}: {what}.\nWhat happened:\n  {story}")
+
+    # --- helpers -----------------------------------------------------------------------------
+
+    def _make(self) -> Spout[Any]:
+        spout = self._source.make_spout(self._folder)
+        if not isinstance(spout, Spout):
+            raise ContractError(f"make_spout returned {type(spout).__name__}, which is no Spout.")
+        return spout
+
+    def _open_spout(self) -> None:
+        newest = self._previous(len(self.committed) + len(self.open) + 1)
+        schema = self._on_planner(lambda: self.spout.open(self._spark, newest))
+        if schema is not None:
+            self._check_schema(schema, "open")
+
+    def _previous(self, txid: int) -> Any:
+        """What the spout is told of the txids before."""
+        for earlier in range(txid - 1, 0, -1):
+            batch = self.open.get(earlier)
+            text = batch.metadata if batch else self.committed[earlier][0]
+            if text is not None:
+                return self.parse(text)
+        return None
+
+    def _ask(self, attempt: TransactionAttempt) -> str | None:
+        previous = self._previous(attempt.txid)
+        for _ in range(TRIES):
+            try:
+                answer = self._on_planner(
+                    lambda: self.spout.initialize_transaction(attempt, previous)
+                )
+            except FailedException as error:
+                self._tell(f"{attempt} cannot be planned: {type(error).__name__}")
+                last = error
+                self.bring_partition_back()
+            else:
+                return None if answer is None else self._stored(answer, attempt)
+        raise self.broken(f"{attempt} could not be planned {TRIES} times in a row: {last}")
+
+    def _stored(self, metadata: Any, attempt: TransactionAttempt) -> str:
+        """Metadata as JSON, if it may be stored at all."""
+        if not isinstance(metadata, BaseModel):
+            raise self.broken(
+                f"initialize_transaction({attempt}) returned {type(metadata).__name__}, not its "
+                f"metadata_type ({self.spout.metadata_type.__name__})"
+            )
+        try:
+            text = json.dumps(metadata.model_dump(mode="json"), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise self.broken(f"the metadata of {attempt} is not JSON: {error}") from error
+        if len(text) > NODE_LIMIT:
+            raise self.broken(
+                f"the metadata of {attempt} has {len(text):,} characters for at most {self.added} "
+                f"records; more than {NODE_LIMIT:,} do not fit in one znode. Store where to read, "
+                "not what was read"
+            )
+        if self.parse(text) != metadata:
+            raise self.broken(
+                f"the metadata of {attempt} is another one after a round through JSON: it was "
+                f"{metadata!r} and comes back as {self.parse(text)!r}"
+            )
+        return text
+
+    def _plan_anew(self, first: int) -> None:
+        """Plan an opaque batch and all later ones once more, each with its next attempt."""
+        for txid in sorted(t for t in self.open if t >= first):
+            attempt = self.open[txid].attempt.next()
+            self.open[txid] = OpenBatch(attempt, self._ask(attempt))
+            self._tell(f"{attempt} is planned{'' if self.open[txid].metadata else ': empty'}")
+
+    def _emit(self, batch: OpenBatch) -> list[Row]:
+        if batch.metadata is None:
+            return []
+        metadata = self.parse(batch.metadata)
+        try:
+            frame = self.spout.emit_batch(self._spark, batch.attempt, metadata)
+            rows: list[Row] = frame.collect()
+        except FailedException:
+            raise
+        except Exception as error:
+            raise self.broken(
+                f"emit_batch({batch.attempt}) raised {type(error).__name__}: {error}"
+            ) from error
+        self._check_schema(frame.schema, f"the batch of {batch.attempt}")
+        self._check_parts(frame, batch, metadata, len(rows))
+        planned = self.spout.planned_rows(metadata)
+        if planned not in (None, len(rows)):
+            raise self.broken(f"{batch.attempt} was planned to have {planned} rows and has {rows}")
+        if self.kind is SpoutKind.TRANSACTIONAL:
+            self._check_identical(batch, rows)
+        return rows
+
+    def _check_identical(self, batch: OpenBatch, rows: list[Row]) -> None:
+        found = Counter(map(repr, rows))
+        batch.rows = batch.rows if batch.rows is not None else found
+        lost, new = batch.rows - found, found - batch.rows
+        if lost or new:
+            raise self.broken(
+                f"a replay of txid {batch.attempt.txid} is not the batch that it replays: "
+                f"{batch.attempt} lacks {sorted(lost.elements())} and has "
+                f"{sorted(new.elements())} besides"
+            )
+
+    def _check_schema(self, schema: StructType, where: str) -> None:
+        columns = [(f.name, f.dataType.simpleString()) for f in schema]
+        known = [(f.name, f.dataType.simpleString()) for f in self.schema or schema]
+        if columns != known:
+            raise self.broken(f"its columns were {known}, and {where} has {columns}")
+        self.schema = self.schema or schema
+
+    def _check_parts(self, frame: DataFrame, batch: OpenBatch, metadata: Any, rows: int) -> None:
+        planned = list(self.spout.planned_parts(metadata))
+        if (rows and not planned) or len(set(planned)) < len(planned):
+            raise self.broken(
+                f"planned_parts of {batch.attempt} must be one or more different names: {planned}"
+            )
+        read = sorted(self.spout.parts_read(frame, metadata))
+        if read != sorted(planned):
+            raise self.broken(f"{batch.attempt} planned to read {planned}, and reads {read}")
+
+    def _on_planner(self, call: Callable[[], T]) -> T:
+        return self._planner.submit(call).result()
+
+    def _tell(self, what: str) -> None:
+        self.story.append(what)

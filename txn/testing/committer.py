@@ -1,0 +1,198 @@
+"""A committer that tells what was done to it: rows as Parquet in a folder, its log a text file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from txn.attempts import TransactionAttempt
+from txn.errors import FencedError, StagedFileError
+from txn.interfaces import (
+    Committer,
+    CommitterContext,
+    Prepared,
+    Publication,
+    Published,
+    Semantics,
+    Staged,
+    StagedFile,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["RecordingCommitter"]
+
+LOG = "log.jsonl"
+
+
+class RecordingCommitter(Committer):
+    """A table without Delta, for `Stream.partition_persist`: one line of `log.jsonl` per version.
+
+    It keeps the contract of its semantics as `AppendTable` does, as long as one process at a time
+    writes to it: enough for the tests of a program, and an example to write a committer by.
+
+    Args:
+        folder: an empty folder, or that of an earlier run.
+    """
+
+    def __init__(self, folder: str | Path, semantics: Semantics | str = Semantics.OPAQUE) -> None:
+        self.name = str(folder)
+        self.semantics = Semantics(semantics)
+        self.calls: list[str] = []
+        """What was called, in order: "stage 1:0", "prepare 1:0", "publish 1:0", ..."""
+        self._folder = Path(folder)
+        self._lock = Lock()
+        self._written = 0
+
+    # --- the contract ------------------------------------------------------------------------
+
+    def required_columns(self) -> Sequence[str]:
+        """None: whatever columns come are stored."""
+        return ()
+
+    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
+        """The rows themselves."""
+        from pyspark.sql import functions as sf
+
+        return batch if count_as is None else batch.withColumn(count_as, sf.lit(1))
+
+    def open(
+        self, spark: SparkSession, context: CommitterContext, schema: StructType | None
+    ) -> None:
+        """Make the folder."""
+        self._call(f"open epoch {context.epoch}")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._epoch = context.epoch
+
+    def fence(self) -> None:
+        """Append a line with our epoch."""
+        self._call("fence")
+        self._append({"epoch": self._epoch})
+
+    def last_publication(self) -> tuple[int, Publication] | None:
+        """The newest line that has a publication."""
+        found = [(v, line) for v, line in enumerate(self._lines()) if "publication" in line]
+        if not found:
+            return None
+        return found[-1][0], Publication.model_validate(found[-1][1]["publication"])
+
+    def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
+        """Write Parquet files that no line of the log names yet."""
+        from pyarrow import parquet
+
+        self._call(f"stage {attempt}")
+        with self._lock:
+            self._written += 1
+            target = self._folder / f"{attempt.txid}-{attempt.attempt_id}-e{self._epoch}"
+            target = target / str(self._written)
+        partials.write.parquet(str(target))
+        files = [
+            StagedFile(
+                str(file.relative_to(self._folder)),
+                file.stat().st_size,
+                parquet.read_metadata(file).num_rows,
+            )
+            for file in sorted(target.glob("*.parquet"))
+        ]
+        return Staged(attempt, tuple(file for file in files if file.rows))
+
+    def prepare(self, staged: Staged, publication: Publication) -> Prepared:
+        """Decide what the next line is to name, by the guard of the semantics."""
+        self._call(f"prepare {staged.attempt}")
+        for file in staged.files:
+            path = self._folder / file.path
+            if not path.is_file() or path.stat().st_size != file.size:
+                raise StagedFileError(f"{path} is gone or changed. The batch is replayed.")
+        held = self._holds(publication.last_txid)
+        if self.semantics is Semantics.TRANSACTIONAL and held is not None:
+            return Prepared(staged, (), read_version=held, skipped=True)
+        return Prepared(staged, staged.files, read_version=len(self._lines()) - 1)
+
+    def publish(self, prepared: Prepared, publication: Publication) -> Published:
+        """Append the line, unless a newer epoch stands in the log."""
+        self._call(f"publish {prepared.staged.attempt}")
+        if prepared.skipped:
+            files = self._lines()[prepared.read_version]["files"]
+            return Published(
+                prepared.read_version, tuple(StagedFile(**f) for f in files), skipped=True
+            )
+        newest = max((line["epoch"] for line in self._lines()), default=0)
+        if newest > publication.epoch:
+            raise FencedError(f"{self.name} was taken over by epoch {newest}.")
+        line = {
+            "epoch": publication.epoch,
+            "publication": publication.model_dump(mode="json"),
+            "files": [asdict(file) for file in prepared.adds],
+        }
+        return Published(self._append(line), prepared.adds)
+
+    def discard(self, attempt: TransactionAttempt) -> None:
+        """Delete what a dead attempt staged."""
+        self._call(f"discard {attempt}")
+        shutil.rmtree(
+            self._folder / f"{attempt.txid}-{attempt.attempt_id}-e{self._epoch}",
+            ignore_errors=True,
+        )
+
+    def committed(self, attempt: TransactionAttempt) -> None:
+        """Only noted."""
+        self._call(f"committed {attempt}")
+
+    # --- what a test looks at ----------------------------------------------------------------
+
+    def published(self) -> dict[int, tuple[str, ...]]:
+        """Per txid, the files that its rows are in, as a reader of the table has them now."""
+        found: dict[int, tuple[str, ...]] = {}
+        for line in self._lines():
+            if "publication" not in line:
+                continue
+            first, last = line["publication"]["first_txid"], line["publication"]["last_txid"]
+            if self.semantics is Semantics.OPAQUE:
+                found = {txid: files for txid, files in found.items() if txid < first}
+            files = tuple(str(self._folder / file["path"]) for file in line["files"])
+            found[last] = (*found.get(last, ()), *files)
+        return found
+
+    def read(self, spark: SparkSession, txid: int | None = None) -> DataFrame:
+        """The published rows, of one txid or of all.
+
+        Raises:
+            ValueError: nothing with a row was published.
+        """
+        found = self.published()
+        chosen = found if txid is None else {txid: found.get(txid, ())}
+        files = [path for paths in chosen.values() for path in paths]
+        if not files:
+            raise ValueError(f"{self.name} holds no rows{f' of txid {txid}' if txid else ''}")
+        return spark.read.parquet(*files)
+
+    # --- the log -----------------------------------------------------------------------------
+
+    def _holds(self, txid: int) -> int | None:
+        for version, line in enumerate(self._lines()):
+            if line.get("publication", {}).get("last_txid") == txid:
+                return version
+        return None
+
+    def _lines(self) -> list[dict[str, Any]]:
+        path = self._folder / LOG
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+    def _append(self, line: dict[str, Any]) -> int:
+        """The version that the line became."""
+        with self._lock, (self._folder / LOG).open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+        return len(self._lines()) - 1
+
+    def _call(self, what: str) -> None:
+        with self._lock:
+            self.calls.append(what)

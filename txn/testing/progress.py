@@ -1,0 +1,285 @@
+"""The coordinator's durable state without ZooKeeper: `MemoryProgress`, and a run over it.
+
+It keeps the same nodes with the same JSON as `txn.zookeeper.ZooKeeperProgress`, so what cannot be
+stored there fails here as well. What it cannot show is what a network does; the project's own
+guarantees are tested on real servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from threading import Condition
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from pydantic import BaseModel
+
+from txn.errors import FencedError, LeaderExistsError, ProgressUnavailableError
+from txn.records import (
+    BatchRecord,
+    CommittedRecord,
+    Progress,
+    QuarantineRecord,
+    ReplayRequests,
+)
+from txn.znodes import Paths, check_topology_name, decode, encode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txn.report import RunReport
+    from txn.topology import Topology, Until
+    from txn.zookeeper import ZooKeeperProgress
+
+__all__ = ["MemoryNodes", "MemoryProgress", "run_in_memory"]
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class MemoryNodes:
+    """What outlives a leader: the nodes of a ZooKeeper that is a dictionary. Thread-safe.
+
+    Hand the same object to the next `MemoryProgress`, and it goes on where the last one stood.
+    """
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+        """Path -> JSON, as docs/zookeeper.md describes it."""
+        self.epoch = 0
+        self.leader: MemoryProgress | None = None
+        self.changed = Condition()
+        """To be held by whoever reads or writes."""
+
+
+class MemoryProgress:
+    """One topology's durable state in memory; the methods are those of `ZooKeeperProgress`.
+
+    Args:
+        topology: the topology's name.
+        nodes: what earlier leaders left; None: nothing.
+
+    Raises:
+        TopologyError: the name cannot be a node's name.
+    """
+
+    def __init__(self, topology: str, nodes: MemoryNodes | None = None) -> None:
+        self.nodes = nodes if nodes is not None else MemoryNodes()
+        self.on_lost: Callable[[], None] | None = None
+        """Called by `lose_session`."""
+        self._topology = check_topology_name(topology)
+        self._paths = Paths("/txn", topology)
+        self._epoch: int | None = None
+        self._closed = False
+
+    # --- leadership --------------------------------------------------------------------------
+
+    def lead(
+        self,
+        *,
+        wait: bool = False,
+        on_waiting: Callable[[str], None] | None = None,
+        at_least: int = 1,
+    ) -> int:
+        """Take the leadership and the next epoch.
+
+        Raises:
+            LeaderExistsError: another one leads, and `wait` is False.
+            ProgressUnavailableError: `close` was called meanwhile.
+        """
+        with self.nodes.changed:
+            if self._taken and not wait:
+                raise LeaderExistsError(
+                    f"Topology '{self._topology}' is led by another MemoryProgress in epoch "
+                    f"{self.nodes.epoch}. Close that one first."
+                )
+            if self._taken and on_waiting is not None:
+                on_waiting(f"epoch {self.nodes.epoch} leads in this process")
+            while self._taken:
+                self.nodes.changed.wait()
+            if self._closed:
+                raise ProgressUnavailableError(f"Topology '{self._topology}' was closed.")
+            self.nodes.leader = self
+            self.nodes.epoch = self._epoch = max(self.nodes.epoch + 1, at_least)
+            return self._epoch
+
+    @property
+    def _taken(self) -> bool:
+        return not self._closed and self.nodes.leader not in (None, self)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that `lead` returned.
+
+        Raises:
+            RuntimeError: `lead` was not called.
+        """
+        if self._epoch is None:
+            raise RuntimeError("lead() comes first: without an epoch nothing is read or written")
+        return self._epoch
+
+    @property
+    def leading(self) -> bool:
+        """Whether the session is healthy."""
+        return self.nodes.leader is self
+
+    def assert_leading(self, deadline: float | None = None) -> None:
+        """Return if our epoch still holds; a lost session is taken up again.
+
+        Raises:
+            FencedError: a newer leader exists.
+        """
+        with self.nodes.changed:
+            if self.epoch != self.nodes.epoch:
+                raise FencedError(
+                    f"Topology '{self._topology}' is led in epoch {self.nodes.epoch}; this leader "
+                    f"has epoch {self.epoch} and must write nothing more."
+                )
+            self.nodes.leader = self
+
+    def lose_session(self) -> None:
+        """Be paused for so long that the session ends: the next leader need not wait."""
+        self._leave()
+        if self.on_lost is not None:
+            self.on_lost()
+
+    def close(self) -> None:
+        """Give up leadership. Idempotent."""
+        with self.nodes.changed:
+            self._closed = True
+            self._leave()
+            self.nodes.changed.notify_all()
+
+    def _leave(self) -> None:
+        with self.nodes.changed:
+            if self.nodes.leader is self:
+                self.nodes.leader = None
+                self.nodes.changed.notify_all()
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def load(self) -> Progress:
+        """Everything that is durable.
+
+        Raises:
+            FencedError: a newer leader exists.
+            ProgressUnreadableError: a node was tampered with.
+        """
+        with self.nodes.changed:
+            self.assert_leading()
+            committed = self._read(CommittedRecord, self._paths.committed) or CommittedRecord()
+            batches = self._below(BatchRecord, self._paths.batches)
+            return Progress(
+                committed=committed, batches=tuple(batches[txid] for txid in sorted(batches))
+            )
+
+    def quarantined(self) -> dict[int, QuarantineRecord]:
+        """The quarantined txids."""
+        with self.nodes.changed:
+            return self._below(QuarantineRecord, self._paths.quarantine)
+
+    def request_replays(self, txids: Iterable[int]) -> None:
+        """Ask for the replay of quarantined txids, as `txn quarantine replay` does."""
+        with self.nodes.changed:
+            known = self._read(ReplayRequests, self._paths.quarantine) or ReplayRequests()
+            requests = ReplayRequests(replay=sorted({*known.replay, *txids}))
+            self._write(self._paths.quarantine, requests, "request")
+
+    def requested_replay(self, replaying: Collection[int]) -> QuarantineRecord | None:
+        """The oldest quarantined txid that a user wants replayed, but for those of `replaying`."""
+        with self.nodes.changed:
+            known = self.quarantined()
+            requests = self._read(ReplayRequests, self._paths.quarantine) or ReplayRequests()
+            wanted = sorted(set(known) & set(requests.replay) - set(replaying))
+            return known[wanted[0]] if wanted else None
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def persist_start(self, record: BatchRecord) -> None:
+        """Make START of an attempt durable.
+
+        Raises:
+            FencedError: a newer leader exists.
+            BatchError: the metadata is not JSON, or too large.
+            ValueError: the record has another epoch, or leaves a gap behind the last txid.
+        """
+        with self.nodes.changed:
+            progress = self._may_write(record.epoch)
+            newest = progress.committed.txid + len(progress.batches)
+            if not progress.committed.txid < record.txid <= newest + 1:
+                raise ValueError(f"START of txid {record.txid} after {newest} leaves a gap")
+            path = self._paths.batch(record.txid)
+            self._write(path, record, f"START of txid {record.txid}")
+
+    def persist_committed(
+        self,
+        record: CommittedRecord,
+        quarantine: QuarantineRecord | None = None,
+        replay_of: int | None = None,
+    ) -> None:
+        """Move `committed` to a txid and drop the batches up to it.
+
+        Args:
+            record: everything up to its txid is in every table.
+            quarantine: kept with it, when the txid was committed empty.
+            replay_of: the quarantined txid that this one has replayed: its record goes.
+
+        Raises:
+            FencedError, BatchError, ValueError: as `persist_start`.
+        """
+        with self.nodes.changed:
+            self._may_write(record.epoch)
+            if quarantine is not None:
+                path = self._paths.quarantined(quarantine.txid)
+                self._write(path, quarantine, f"quarantine of txid {quarantine.txid}")
+            if replay_of is not None:
+                self.nodes.data.pop(self._paths.quarantined(replay_of), None)
+            self._write(self._paths.committed, record, f"COMMITTED {record.txid}")
+            for txid in self._below(BatchRecord, self._paths.batches):
+                if txid <= record.txid:
+                    del self.nodes.data[self._paths.batch(txid)]
+
+    def _may_write(self, epoch: int) -> Progress:
+        if epoch != self.epoch:
+            raise ValueError(f"the record has epoch {epoch}, and this leader has {self.epoch}")
+        return self.load()
+
+    def _write(self, path: str, record: BaseModel, what: str) -> None:
+        self.nodes.data[path] = encode(record, what)
+
+    def _read(self, model: type[R], path: str) -> R | None:
+        data = self.nodes.data.get(path)
+        return None if data is None else decode(model, data, path)
+
+    def _below(self, model: type[R], parent: str) -> dict[int, R]:
+        paths = {p: p[len(parent) + 1 :] for p in self.nodes.data if p.startswith(f"{parent}/")}
+        return {int(t): decode(model, self.nodes.data[p], p) for p, t in paths.items()}
+
+
+def run_in_memory(
+    topology: Topology,
+    spark: SparkSession,
+    nodes: MemoryNodes | None = None,
+    *,
+    until: Until = "caught_up",
+) -> RunReport:
+    """Run a topology without ZooKeeper: real Spark, spouts and tables, progress in memory.
+
+    Args:
+        nodes: what an earlier run left; the next run with the same object goes on from there.
+        until: as for `Topology.run`.
+
+    Raises:
+        TxnError: why the run ended otherwise.
+    """
+    from txn.running import RunningTopology
+
+    progress = MemoryProgress(topology.name, nodes)
+
+    class Running(RunningTopology):
+        def _connect(self) -> ZooKeeperProgress:
+            self._resources.callback(progress.close)
+            return cast("ZooKeeperProgress", progress)
+
+    topology.check_complete(until)
+    running = Running(topology, spark, zookeeper="memory", until=until)
+    running.begin()
+    return running.await_termination()
