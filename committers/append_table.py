@@ -37,6 +37,9 @@ class AppendTable(TableCommitter):
         new_id: source of folder names and commit tokens.
     """
 
+    layout = "append"
+    """How rows lie in the table, for `txn plan`."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -81,7 +84,7 @@ class AppendTable(TableCommitter):
         columns = [sf.col(quoted(name)) for name in schema.fieldNames()]
         rows = partials.select(*columns, sf.lit(attempt.txid).cast("bigint").alias(TXID))
         slots = self._spark.sparkContext.defaultParallelism
-        return Staged(attempt, self._area.write(rows.coalesce(slots), attempt))
+        return self._area.stage(rows.coalesce(slots), attempt)
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
         adds = staged.files

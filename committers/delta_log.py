@@ -42,7 +42,7 @@ from committers.log_actions import (
     load_files,
     parse_commit,
 )
-from committers.publication_rules import fenced, judge, require_newer
+from committers.publication_rules import fenced, judge, require_newer, require_unsettled
 from committers.staging import random_id
 from committers.storage import Storage
 from committers.table_spec import TableSpec, refuse_foreign
@@ -52,7 +52,14 @@ from txn.errors import (
     StagedFileError,
     TableRefusedError,
 )
-from txn.interfaces import FENCE_KEY, PUBLICATION_KEY, Publication, Published, StagedFile
+from txn.interfaces import (
+    FENCE_KEY,
+    PUBLICATION_KEY,
+    SETTLED_KEY,
+    Publication,
+    Published,
+    StagedFile,
+)
 
 __all__ = ["CHECKPOINT_INTERVAL", "MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
 
@@ -103,6 +110,7 @@ class DeltaLog:
         self._version = -1
         self._epoch = 0
         self._last: tuple[int, Publication] | None = None
+        self._settled = 0
 
     # --- open --------------------------------------------------------------------------------
 
@@ -255,15 +263,23 @@ class DeltaLog:
         self._epoch = max(self._epoch, commit.epoch)
         if commit.publication is not None:
             self._last = (commit.version, commit.publication)
+        self._settled = max(self._settled, commit.settled_txid)
 
     def _find_last(self) -> tuple[int, Publication] | None:
-        """Walk back to the newest publication. A fence carries it, so the walk is short."""
+        """Walk back to the newest publication. Fences and settled marks carry it: a short walk.
+
+        What is settled is learned on the way: only a mark behind the publication counts.
+        """
+        self._settled = 0
         for commit in self._backwards(self._version):
             if commit.publication is not None:
                 return commit.version, commit.publication
-            if commit.fence is not None:
-                last = commit.fence.get("last")
-                return last and (last["version"], Publication.model_validate(last["publication"]))
+            self._settled = max(self._settled, commit.settled_txid)
+            if commit.fence is not None or commit.settled is not None:
+                last = commit.last
+                if last is None:
+                    return None
+                return last["version"], Publication.model_validate(last["publication"])
         txid = self._table.transaction_version(_txid_app(self._topology))
         if txid is None:
             return None
@@ -295,14 +311,40 @@ class DeltaLog:
                 raise fenced(self._name, self._topology, self._epoch, epoch)
             if self._epoch == epoch:
                 return
-            last = self._last and {
-                "version": self._last[0],
-                "publication": self._last[1].model_dump(mode="json"),
-            }
-            metadata = {FENCE_KEY: {"topology": self._topology, "epoch": epoch, "last": last}}
-            if self._append([], metadata, [Transaction(_epoch_app(self._topology), epoch)]):
+            if self._mark(FENCE_KEY, epoch, settled=self._settled):
                 return
         raise self._exhausted("fence")
+
+    def settle(self, txid: int, epoch: int) -> None:
+        """Append an empty version that says that everything up to `txid` is final.
+
+        Nothing is appended when the log says so already: by an earlier mark, by a publication
+        whose `first_txid` is later, or because it holds no publication at all.
+
+        Raises:
+            FencedError: the table holds a newer epoch.
+            CommitConflictError: the log could not be appended to.
+        """
+        for _ in range(MAX_TRIES):
+            self.refresh()
+            if self._epoch > epoch:
+                raise fenced(self._name, self._topology, self._epoch, epoch)
+            if self._last is None or self._last[1].last_txid > txid:
+                return
+            if self._settled >= self._last[1].last_txid:
+                return
+            if self._mark(SETTLED_KEY, epoch, txid=txid):
+                return
+        raise self._exhausted(f"settle txid {txid}")
+
+    def _mark(self, key: str, epoch: int, **more: int) -> Commit | None:
+        """One try at an empty version of ours. It carries the last publication (`_find_last`)."""
+        last = self._last and {
+            "version": self._last[0],
+            "publication": self._last[1].model_dump(mode="json"),
+        }
+        mark = {"topology": self._topology, "epoch": epoch, **more, "last": last}
+        return self._append([], {key: mark}, [Transaction(_epoch_app(self._topology), epoch)])
 
     def publish(
         self,
@@ -422,6 +464,7 @@ class DeltaLog:
             FencedError, CommitConflictError, RecoveryRefusedError: as `publish`.
         """
         require_newer(publication, self._last, self._epoch, self._name)
+        require_unsettled(publication, self._settled, self._name)
 
     def _exhausted(self, what: str) -> CommitConflictError:
         return CommitConflictError(

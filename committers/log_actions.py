@@ -17,7 +17,13 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from txn.errors import RecoveryRefusedError
-from txn.interfaces import FENCE_KEY, PUBLICATION_KEY, Publication, StagedFile
+from txn.interfaces import (
+    FENCE_KEY,
+    PUBLICATION_KEY,
+    SETTLED_KEY,
+    Publication,
+    StagedFile,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -82,6 +88,8 @@ class Commit:
     """True when schema, properties or protocol were written."""
     publication: Publication | None = None
     fence: Mapping[str, Any] | None = None
+    settled: Mapping[str, Any] | None = None
+    """What `Committer.settle` wrote: like a fence, and the newest txid that is final."""
     token: str | None = None
 
     @property
@@ -89,7 +97,21 @@ class Commit:
         """Epoch of the leader that wrote it; 0 for anybody else's commit."""
         if self.publication is not None:
             return self.publication.epoch
-        return int(self.fence["epoch"]) if self.fence else 0
+        mark = self.fence or self.settled
+        return int(mark["epoch"]) if mark else 0
+
+    @property
+    def settled_txid(self) -> int:
+        """The newest txid that a mark calls final; 0 when this version says nothing of it."""
+        if self.settled is not None:
+            return int(self.settled["txid"])
+        return int(self.fence.get("settled", 0)) if self.fence else 0
+
+    @property
+    def last(self) -> Mapping[str, Any] | None:
+        """{"version", "publication"} of the last publication, of a fence or a settled mark."""
+        mark = self.fence or self.settled
+        return mark["last"] if mark else None
 
 
 def commit_path(version: int) -> str:
@@ -117,6 +139,7 @@ def parse_commit(version: int, text: bytes, table: str) -> Commit:
         metadata_change=any("metaData" in a or "protocol" in a for a in actions),
         publication=_publication(info, version, table),
         fence=info.get(FENCE_KEY),
+        settled=info.get(SETTLED_KEY),
         token=info.get(TOKEN_KEY),
     )
 

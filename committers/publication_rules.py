@@ -10,7 +10,7 @@ from committers.log_actions import Commit
 from txn.errors import CommitConflictError, FencedError, RecoveryRefusedError
 from txn.interfaces import Publication
 
-__all__ = ["fenced", "judge", "require_newer"]
+__all__ = ["fenced", "judge", "require_newer", "require_unsettled"]
 
 
 def require_newer(
@@ -47,6 +47,23 @@ def require_newer(
         raise CommitConflictError(
             f"{attempt} of epoch {publication.epoch} is not newer than what version {version} of "
             f"table {table} holds: {held.last_txid}:{held.attempt_id}. It is dropped."
+        )
+
+
+def require_unsettled(publication: Publication, settled: int, table: str) -> None:
+    """Refuse to replace a txid that the log calls final: readers may have acted on it.
+
+    Args:
+        settled: the newest txid that is final, 0 if the log does not say.
+
+    Raises:
+        RecoveryRefusedError: the coordinator's state is older than the table.
+    """
+    if publication.first_txid <= settled:
+        raise RecoveryRefusedError(
+            f"Attempt {publication.last_txid}:{publication.attempt_id} would start at txid "
+            f"{publication.first_txid}, and table {table} says that {settled} was committed and is "
+            "final. The coordinator's state is older than the table: run `txn recover`."
         )
 
 

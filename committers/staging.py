@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 from pyarrow import parquet
 
 from committers.parquet_stats import delta_stats
+from committers.row_digest import Summary, row_digest, summarize
 from committers.storage import Storage
 from txn.attempts import TransactionAttempt
-from txn.interfaces import StagedFile
+from txn.interfaces import Staged, StagedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,6 +62,20 @@ class StagingArea:
         self._lock = threading.Lock()
         self._folders: dict[TransactionAttempt, set[str]] = {}
 
+    def stage(
+        self,
+        rows: DataFrame,
+        attempt: TransactionAttempt,
+        *,
+        below: str = DATA,
+        partition_by: str | None = None,
+    ) -> Staged:
+        """As `write`, with the fingerprint of the rows (`committers.row_digest`)."""
+        found = self._write(rows, attempt, below, partition_by)
+        files = tuple(file for file, _ in found)
+        digest = row_digest((summary for _, summary in found), sum(file.rows for file in files))
+        return Staged(attempt, files, digest)
+
     def write(
         self,
         rows: DataFrame,
@@ -70,6 +85,11 @@ class StagingArea:
         partition_by: str | None = None,
     ) -> tuple[StagedFile, ...]:
         """Run one Spark job that writes `rows` as Parquet; the files with at least one row."""
+        return tuple(file for file, _ in self._write(rows, attempt, below, partition_by))
+
+    def _write(
+        self, rows: DataFrame, attempt: TransactionAttempt, below: str, partition_by: str | None
+    ) -> list[tuple[StagedFile, Summary]]:
         folder = f"{below}/{attempt.txid}-{attempt.attempt_id}-{self._new_id()}"
         with self._lock:
             self._folders.setdefault(attempt, set()).add(folder)
@@ -79,10 +99,10 @@ class StagingArea:
         writer.parquet(self._storage.url(folder))
         return self._describe(folder, partition_by)
 
-    def _describe(self, folder: str, partition_by: str | None) -> tuple[StagedFile, ...]:
+    def _describe(self, folder: str, partition_by: str | None) -> list[tuple[StagedFile, Summary]]:
         found = self._storage.files(folder)
 
-        def footer(one: tuple[str, int]) -> StagedFile:
+        def footer(one: tuple[str, int]) -> tuple[StagedFile, Summary]:
             return self._footer(one[0], one[1], partition_by)
 
         if len(found) > 1:
@@ -91,15 +111,16 @@ class StagingArea:
         else:
             files = [footer(one) for one in found]
         # Spark writes an empty file for a job without rows; it says nothing that a log needs.
-        self._storage.delete_files(file.path for file in files if file.rows == 0)
-        return tuple(file for file in files if file.rows > 0)
+        self._storage.delete_files(file.path for file, _ in files if file.rows == 0)
+        return [(file, summary) for file, summary in files if file.rows > 0]
 
-    def _footer(self, path: str, size: int, partition_by: str | None) -> StagedFile:
+    def _footer(self, path: str, size: int, partition_by: str | None) -> tuple[StagedFile, Summary]:
         metadata = parquet.read_metadata(
             self._storage.absolute(path), filesystem=self._storage.filesystem
         )
         partition = {} if partition_by is None else {partition_by: _value(path, partition_by)}
-        return StagedFile(path, size, metadata.num_rows, partition, delta_stats(metadata))
+        rows, stats = metadata.num_rows, delta_stats(metadata)
+        return StagedFile(path, size, rows, partition, stats), summarize(metadata)
 
     def publishing(self, files: Iterable[StagedFile]) -> None:
         """From now on a version may refer to these files: never delete their folders.

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from committers.delta_log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
 from committers.log_actions import ActiveFile
+from committers.row_digest import differing_columns
 from committers.staging import StagingArea, random_id
 from committers.storage import Storage
 from committers.table_spec import TableSpec
@@ -157,14 +158,32 @@ class TableCommitter(Committer):
                 f"{span[0]} to {span[1]} that are to be published together. Publish them one by "
                 "one, so that the first can be skipped."
             )
-        if (held.first_txid, held.last_txid) == span and held.rows != publication.rows:
-            raise SourceChangedError(
-                f"Attempt {publication.last_txid}:{publication.attempt_id} staged "
-                f"{publication.rows} rows for table {self.name}, and its version {version} holds "
-                f"{held.rows} rows of the same txid from attempt {held.attempt_id}. The source is "
-                'not transactional: use an opaque spout and semantics="opaque".'
-            )
+        if (held.first_txid, held.last_txid) == span:
+            self._require_identical(publication, version, held)
         return version
+
+    def _require_identical(self, publication: Publication, version: int, held: Publication) -> None:
+        """Refuse a replay that can be told from what the table holds: by its rows or digest."""
+        attempt = f"Attempt {publication.last_txid}:{publication.attempt_id}"
+        remedy = (
+            "Either the source is not transactional (then use an opaque spout and "
+            'semantics="opaque"), or the transform computes from more than its rows, such as a '
+            "clock or a random number."
+        )
+        if held.rows != publication.rows:
+            raise SourceChangedError(
+                f"{attempt} staged {publication.rows} rows for table {self.name}, and its version "
+                f"{version} holds {held.rows} rows of the same txid from attempt "
+                f"{held.attempt_id}. {remedy}"
+            )
+        columns = differing_columns(held.digest, publication.digest)
+        if columns:
+            raise SourceChangedError(
+                f"{attempt} staged other values in column '{columns[0]}' for table {self.name} "
+                f"than its version {version} holds of the same txid from attempt "
+                f"{held.attempt_id}, as the nulls and bounds in the Parquet files say (digests "
+                f"{publication.digest} now, {held.digest} then). {remedy}"
+            )
 
     # --- publish -----------------------------------------------------------------------------
 
@@ -203,6 +222,18 @@ class TableCommitter(Committer):
         """Delete the scratch files of a committed attempt."""
         self._area.discard(attempt)
 
+    def settle(self, txid: int) -> None:
+        """Mark `txid` as final in the log, where a replay could have replaced or repeated it.
+
+        A transactional table needs no mark: a replay of what it holds is skipped.
+
+        Raises:
+            FencedError: the table holds a newer epoch.
+            CommitConflictError: the log could not be appended to.
+        """
+        if self.semantics is not Semantics.TRANSACTIONAL and self._log.version >= 0:
+            self._log.settle(txid, self._opened.epoch)
+
     def close(self) -> None:
         """Forget the Spark session; the table needs no closing."""
         self._work_session = None
@@ -235,8 +266,10 @@ def read_table(
     """(every column of a version, None: the newest now; table properties). Later ones do not show.
 
     Raises:
-        TableRefusedError: there is no Delta table.
+        TableRefusedError: there is no Delta table, or no such version.
     """
+    from pyspark.errors import AnalysisException
+
     if not DeltaTable.is_deltatable(storage.uri, dict(options)):
         raise TableRefusedError(
             f"There is no table at {storage.location} yet: it is made by the first batch of its "
@@ -245,7 +278,13 @@ def read_table(
     table = DeltaTable(storage.uri, storage_options=dict(options))
     as_of = table.version() if version is None else version
     reader = spark.read.format("delta").option("versionAsOf", as_of)
-    return reader.load(storage.url()), table.metadata().configuration
+    try:
+        return reader.load(storage.url()), table.metadata().configuration
+    except AnalysisException as error:
+        raise TableRefusedError(
+            f"Version {as_of} of table {storage.location} cannot be read: it was never written, "
+            f"or was cleaned out of the log. The newest version is {table.version()}."
+        ) from error
 
 
 def parse_semantics(semantics: Semantics | str) -> Semantics:

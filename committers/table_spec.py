@@ -24,6 +24,7 @@ __all__ = ["FORMAT", "TableSpec", "refuse_features", "refuse_foreign", "storable
 FORMAT = "1"
 """Bump when columns, properties or the hash of the buckets change their meaning."""
 
+_REMOVE_WHERE = "txn.remove_where"
 _SIMPLE_TYPES = frozenset(
     [
         "string",
@@ -75,8 +76,11 @@ class TableSpec:
         kind: "append" or "upsert".
         columns: (name, Delta type as JSON) of every column, in order, partition column included.
         keys: key columns of a state table.
-        values: value column -> identity of its aggregate, such as "Sum(delay)".
+        values: of each value column: its name, the identity of its aggregate, such as
+            "Sum(delay)", and for an aggregate with a `result` of its own "result", or "own result"
+            when the class is the user's.
         buckets: number of hash buckets of a state table, 0 for others.
+        remove_where: condition under which a state table drops a key, None for none.
     """
 
     topology: str
@@ -84,8 +88,9 @@ class TableSpec:
     semantics: Semantics
     columns: tuple[tuple[str, Any], ...]
     keys: tuple[str, ...] = ()
-    values: tuple[tuple[str, str], ...] = ()
+    values: tuple[tuple[str, ...], ...] = ()
     buckets: int = 0
+    remove_where: str | None = None
 
     @property
     def partition_by(self) -> list[str]:
@@ -94,6 +99,7 @@ class TableSpec:
 
     def properties(self) -> dict[str, str]:
         """The table's own description, as Delta table properties."""
+        removal = {} if self.remove_where is None else {_REMOVE_WHERE: self.remove_where}
         return {
             "txn.format": FORMAT,
             "txn.topology": self.topology,
@@ -102,6 +108,7 @@ class TableSpec:
             "txn.keys": json.dumps(self.keys),
             "txn.values": json.dumps(self.values),
             "txn.buckets": str(self.buckets),
+            **removal,
         }
 
     def schema_json(self) -> str:
@@ -129,7 +136,9 @@ class TableSpec:
         refuse_features(table, name, self.kind, self.semantics)
 
     def _require_properties(self, found: Mapping[str, str | None], name: str) -> None:
-        for key, wanted in self.properties().items():
+        # A table without removal has no such property, and one with it has columns for it.
+        expected: dict[str, str | None] = {_REMOVE_WHERE: None, **self.properties()}
+        for key, wanted in expected.items():
             stored = found.get(key)
             if stored != wanted:
                 raise TableRefusedError(

@@ -20,15 +20,29 @@ from committers.log_actions import BUCKET, TXID
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["PREV_TXID", "StateLayout"]
+__all__ = [
+    "PREV_TXID",
+    "REMOVED",
+    "RESERVED",
+    "StateLayout",
+    "bucket_of",
+    "overrides",
+    "with_keys_of",
+]
 
 PREV_TXID = "prev_txid"
 """The txid of the previous value; NULL: the row did not exist before `txid`."""
+REMOVED = "txn_removed"
+"""True in a tombstone: the key was removed at `txid`. Only in opaque tables with `remove_where`."""
 
 _STORED, _NEW = "s", "n"
+_KEY = "txn_key"
+_ROWS, _ROW = "txn_rows", "txn_row"
+RESERVED = (REMOVED, _ROWS, _ROW)
+"""Names that keys and values may not have, besides those of the table's own columns."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +51,15 @@ class StateLayout:
 
     Args:
         keeps_previous: True for opaque tables, which carry `prev_<value>` and `prev_txid`.
+        remove_where: SQL condition over keys and values, as readers see them: a key of the batch
+            that satisfies it after the update is removed; None: keys stay.
     """
 
     keys: tuple[str, ...]
     aggregates: Mapping[str, Aggregate]
     buckets: int
     keeps_previous: bool
+    remove_where: str | None = None
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -53,21 +70,58 @@ class StateLayout:
     def bookkeeping(self) -> tuple[str, ...]:
         """Columns that are the table's own, in their order, the bucket last."""
         previous = (*(f"prev_{value}" for value in self.values), PREV_TXID)
-        return (TXID, *(previous if self.keeps_previous else ()), BUCKET)
+        removed = (REMOVED,) if self.keeps_removed else ()
+        return (TXID, *(previous if self.keeps_previous else ()), *removed, BUCKET)
+
+    @property
+    def keeps_removed(self) -> bool:
+        """Whether a removed key stays as a tombstone until its txid is certainly committed.
+
+        A replay of that txid must be able to bring the key back. Source: Storm's `MemoryMapState`
+        puts NULL and removes the key at the next different txid.
+        """
+        return self.keeps_previous and self.remove_where is not None
 
     # --- schemas -----------------------------------------------------------------------------
 
-    def table_schema(self, partials: StructType) -> StructType:
-        """Columns of the table, given those of the partials."""
-        from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+    def table_schema(self, spark: SparkSession, partials: StructType) -> StructType:
+        """Columns of the table, given those of the partials. Runs no job."""
+        from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType
 
-        types = {field.name: field.dataType for field in partials}
+        types = self._types(spark, partials, "initial")
         fields = [StructField(name, types[name]) for name in (*self.keys, *self.values)]
         fields.append(StructField(TXID, LongType()))
         if self.keeps_previous:
             fields += [StructField(f"prev_{name}", types[name]) for name in self.values]
             fields.append(StructField(PREV_TXID, LongType()))
+        if self.keeps_removed:
+            fields.append(StructField(REMOVED, BooleanType()))
         return StructType([*fields, StructField(BUCKET, IntegerType())])
+
+    def shown_schema(self, spark: SparkSession, table: StructType) -> StructType:
+        """Keys and values as readers see them, given the table's columns. Runs no job."""
+        from pyspark.sql.types import StructField, StructType
+
+        types = self._types(spark, table, "result")
+        return StructType([StructField(name, types[name]) for name in (*self.keys, *self.values)])
+
+    def _types(self, spark: SparkSession, columns: StructType, step: str) -> Mapping[str, DataType]:
+        """Types of keys and values after `Aggregate.initial` or `Aggregate.result`."""
+        from pyspark.sql import functions as sf
+
+        types = {field.name: _nullable(field.dataType) for field in columns}
+        own = {name: agg for name, agg in self.aggregates.items() if overrides(agg, step)}
+        if own:
+            made = [
+                getattr(agg, step)(sf.col(quoted(name))).alias(name) for name, agg in own.items()
+            ]
+            analysed = spark.createDataFrame([], columns).select(*made).schema
+            types |= {field.name: _nullable(field.dataType) for field in analysed}
+        return types
+
+    def shown(self, name: str, stored: Column) -> Column:
+        """What readers see of the stored value of `name`."""
+        return self.aggregates[name].result(stored)
 
     # --- partials ----------------------------------------------------------------------------
 
@@ -76,37 +130,42 @@ class StateLayout:
         from pyspark.sql import functions as sf
 
         columns = [agg.partial().alias(name) for name, agg in self.aggregates.items()]
-        if count_as is not None:
-            columns.append(sf.count(sf.lit(1)).alias(count_as))
+        count = sf.count(sf.lit(1))
         if not self.keys:
-            whole = batch.agg(*columns)
+            # An aggregate may answer no rows with something else than NULL, and than its zero.
+            whole = batch.agg(*columns, count.alias(_ROWS))
+            any_row = sf.col(_ROWS) > 0
             values = [
-                sf.coalesce(sf.col(quoted(name)), agg.zero()).alias(name)
+                sf.coalesce(sf.when(any_row, sf.col(quoted(name))), agg.zero()).alias(name)
                 for name, agg in self.aggregates.items()
             ]
-            kept = [] if count_as is None else [sf.col(count_as)]
+            kept = [] if count_as is None else [sf.col(_ROWS).alias(count_as)]
             return whole.select(*values, *kept, self._bucket([]).alias(BUCKET))
+        if count_as is not None:
+            columns.append(count.alias(count_as))
         groups = batch.groupBy(*(sf.col(quoted(key)) for key in self.keys)).agg(*columns)
         types = {field.name: field.dataType for field in groups.schema}
         # After the grouping, which makes -0.0 and 0.0 one key.
         return groups.withColumn(BUCKET, self._bucket([types[key] for key in self.keys]))
 
     def _bucket(self, types: Sequence[DataType]) -> Column:
-        from pyspark.sql import functions as sf
-
-        if not self.keys:
-            return sf.lit(0)
-        parts: list[Column] = []
-        for key, kind in zip(self.keys, types, strict=True):
-            column = sf.col(quoted(key))
-            filler = _filler(kind)
-            parts += [column if filler is None else sf.coalesce(column, filler), column.isNull()]
-        return sf.pmod(sf.hash(*parts), sf.lit(self.buckets)).cast("int")
+        return bucket_of(dict(zip(self.keys, types, strict=True)), self.buckets)
 
     # --- the next version --------------------------------------------------------------------
 
+    def alive(self, stored: DataFrame) -> DataFrame:
+        """`stored` without the tombstones of removed keys."""
+        from pyspark.sql import functions as sf
+
+        if not self.keeps_removed:
+            return stored
+        return stored.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+
     def revert(self, stored: DataFrame, first_txid: int) -> DataFrame:
-        """`stored` as it was before `first_txid`: rows written since go back or go away."""
+        """`stored` as it was before `first_txid`: rows written since go back or go away.
+
+        Tombstones written since give their key back; older ones are final and go away.
+        """
         from pyspark.sql import functions as sf
 
         dead = sf.col(TXID) >= first_txid
@@ -120,13 +179,17 @@ class StateLayout:
             sf.when(~dead, sf.col(quoted(f"prev_{name}"))).alias(f"prev_{name}")
             for name in (*self.values, TXID)
         ]
-        return stored.where(~dead | sf.col(PREV_TXID).isNotNull()).select(*columns)
+        existed = sf.col(PREV_TXID).isNotNull()
+        kept = ~dead | existed
+        if self.keeps_removed:
+            kept = sf.when(dead, existed).otherwise(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+        return stored.where(kept).select(*columns)
 
     def merge(
         self,
         stored: DataFrame | None,
         partials: DataFrame | None,
-        schema: StructType,
+        schemas: tuple[StructType, StructType],
         txid: int,
         *,
         hash_partials: bool,
@@ -134,34 +197,36 @@ class StateLayout:
         """Stored rows and partial aggregates, combined; every row of either side once.
 
         Args:
-            stored: rows of the table, reverted if need be; None when there are none.
+            stored: living rows of the table, reverted if need be; None when there are none.
             partials: one row per key; None when there are none.
-            schema: of the table.
+            schemas: of the table, and of the partials.
             txid: what updated rows are marked with.
             hash_partials: whether the partials of one bucket fit into one task's memory.
         """
-        types = {field.name: field.dataType for field in schema}
-        joined = self._join(stored, partials, schema, hash_partials)
+        types = {field.name: field.dataType for field in schemas[0]}
+        joined = self._join(stored, partials, schemas, hash_partials)
         rows = joined.select(*self._columns(types, txid))
+        if self.remove_where is not None:
+            rows = self._remove(rows, self.remove_where, txid)
         return rows.withColumn(BUCKET, self._bucket([types[key] for key in self.keys]))
 
     def _join(
         self,
         stored: DataFrame | None,
         partials: DataFrame | None,
-        schema: StructType,
+        schemas: tuple[StructType, StructType],
         hash_partials: bool,
     ) -> DataFrame:
         from pyspark.sql import functions as sf
 
         new_names = (*self.keys, *self.values)
-        old_names = [name for name in schema.fieldNames() if name != BUCKET]
+        old_names = [name for name in schemas[0].fieldNames() if name not in (REMOVED, BUCKET)]
         old = None if stored is None else _prefixed(stored, old_names, _STORED)
         new = None if partials is None else _prefixed(partials, new_names, _NEW)
         if old is None and new is not None:
-            return _with_absent(new, old_names, schema, _STORED)
+            return _with_absent(new, old_names, schemas[0], _STORED)
         if old is not None and new is None:
-            return _with_absent(old, new_names, schema, _NEW)
+            return _with_absent(old, new_names, schemas[1], _NEW)
         if old is None or new is None:
             raise ValueError("a merge needs stored rows or partials")
         if hash_partials and self.keys:
@@ -178,7 +243,7 @@ class StateLayout:
         keys = [sf.when(existed, _old(key)).otherwise(_fresh(key)).alias(key) for key in self.keys]
         values = [
             sf.when(~updated, _old(name))
-            .when(~existed, _fresh(name))
+            .when(~existed, _initial(agg, _fresh(name), types[name]))
             .otherwise(agg.combine(_old(name), _fresh(name)).cast(types[name]))
             .alias(name)
             for name, agg in self.aggregates.items()
@@ -190,6 +255,82 @@ class StateLayout:
                 for name in (*self.values, TXID)
             ]
         return [*keys, *values, *marks]
+
+    def _remove(self, rows: DataFrame, condition: str, txid: int) -> DataFrame:
+        """Take the keys of this txid that satisfy `condition` out, or leave a tombstone.
+
+        A key that is new and removed at once leaves nothing: there is nothing to go back to.
+        """
+        from pyspark.sql import functions as sf
+
+        seen = rows.select(
+            *(sf.col(quoted(key)) for key in self.keys),
+            *(self.shown(name, sf.col(quoted(name))).alias(name) for name in self.values),
+            sf.struct(*(sf.col(quoted(name)) for name in rows.columns)).alias(_ROW),
+        )
+        gone = sf.coalesce(sf.expr(condition), sf.lit(False))
+        gone &= sf.col(_ROW).getField(TXID).eqNullSafe(sf.lit(txid))
+        marked = seen.select(sf.col(f"{_ROW}.*"), gone.alias(REMOVED))
+        removed = sf.col(REMOVED)
+        if not self.keeps_removed:
+            return marked.where(~removed).drop(REMOVED)
+        emptied = {name: sf.when(~removed, sf.col(quoted(name))) for name in self.values}
+        return marked.where(~removed | sf.col(PREV_TXID).isNotNull()).withColumns(emptied)
+
+
+def overrides(aggregate: Aggregate, step: str) -> bool:
+    """Whether an aggregate has an `initial` or `result` of its own."""
+    return getattr(type(aggregate), step) is not getattr(Aggregate, step)
+
+
+def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:
+    """The hash bucket of a row.
+
+    Args:
+        keys: key column -> type, in the table's order; none: the one bucket of a global aggregate.
+        buckets: how many there are.
+    """
+    from pyspark.sql import functions as sf
+
+    if not keys:
+        return sf.lit(0)
+    parts: list[Column] = []
+    for key, kind in keys.items():
+        column = sf.col(quoted(key))
+        filler = _filler(kind)
+        parts += [column if filler is None else sf.coalesce(column, filler), column.isNull()]
+    return sf.pmod(sf.hash(*parts), sf.lit(buckets)).cast("int")
+
+
+def with_keys_of(rows: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The rows whose key `wanted` has as well; NULL is a key like any other."""
+    from pyspark.sql import functions as sf
+
+    renamed = wanted.select(*(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys))
+    condition = sf.lit(True)
+    for key in keys:
+        condition &= sf.col(quoted(key)).eqNullSafe(sf.col(quoted(f"{_KEY}_{key}")))
+    return rows.join(renamed, condition, "left_semi")
+
+
+def _nullable(kind: DataType) -> DataType:
+    """`kind` with everything in it nullable, as the table stores it: Spark casts no other way."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind])
+    return kind
+
+
+def _initial(aggregate: Aggregate, partial: Column, kind: DataType) -> Column:
+    """What is stored for a new key, in the type of the table's column."""
+    if not overrides(aggregate, "initial"):
+        return partial
+    return aggregate.initial(partial).cast(kind)
 
 
 def _at(side: str, name: str | None = None) -> str:

@@ -70,6 +70,7 @@ class Driver:
         """The commit turn."""
         attempt = staged.attempt
         own = publication(attempt.txid, attempt.attempt_id, epoch, staged.rows, first)
+        own = own.model_copy(update={"digest": staged.digest})
         return committer.publish(committer.prepare(staged, own), own)
 
     def commit(

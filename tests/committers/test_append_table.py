@@ -15,6 +15,8 @@ from committers.append_table import AppendTable
 from txn.attempts import TransactionAttempt
 from txn.errors import (
     CommitConflictError,
+    FencedError,
+    RecoveryRefusedError,
     SourceChangedError,
     StagedFileError,
     TableRefusedError,
@@ -70,7 +72,10 @@ def test_the_log_names_the_staged_files(driver: Any, warehouse: Path) -> None:
 
 
 def test_an_empty_batch_is_a_version_without_files(driver: Any, warehouse: Path) -> None:
-    """A batch without rows stages no file and is published all the same."""
+    """A batch without rows stages no file and is published all the same.
+
+    Trident row 38.
+    """
     table = opened(driver, warehouse)
     staged = driver.stage(table, driver.frame([], SCHEMA), 1)
     published = driver.turn(table, staged)
@@ -83,7 +88,10 @@ def test_an_empty_batch_is_a_version_without_files(driver: Any, warehouse: Path)
 def test_an_opaque_replay_replaces_the_dead_attempt(
     driver: Any, warehouse: Path, replay: list[Any]
 ) -> None:
-    """The dead attempt's files leave in the version that brings the replay's."""
+    """The dead attempt's files leave in the version that brings the replay's.
+
+    Trident row 62.
+    """
     table = opened(driver, warehouse)
     commit(driver, table, ONE, 1)
     dead = commit(driver, table, TWO, 2)
@@ -141,6 +149,43 @@ def test_a_transactional_replay_that_differs_is_refused(driver: Any, warehouse: 
     with pytest.raises(SourceChangedError, match="1:1 staged 2 rows .* holds 3 rows"):
         commit(driver, table, TWO, 1, attempt=1)
     assert rows(warehouse) == held((1, ONE))
+
+
+def test_a_transactional_replay_with_other_values_is_refused(driver: Any, warehouse: Path) -> None:
+    """A transactional replay of as many rows with other bounds of a column is refused by name."""
+    table = opened(driver, warehouse, "transactional")
+    commit(driver, table, TWO, 1)
+    other = [("c", 4), (None, None)]
+    with pytest.raises(SourceChangedError, match="1:1 staged other values in column 'v'"):
+        commit(driver, table, other, 1, attempt=1)
+    assert rows(warehouse) == held((1, TWO))
+
+
+VALUES = """SELECT /*+ REPARTITION({files}) */ string(id % 7) AS k, id AS l, int(id) % 3 AS i,
+    CASE WHEN id % 4 > 0 THEN repeat('é', int(id)) END AS s, date_add(date'2024-01-01', int(id)) d,
+    timestamp_micros(id * 1000001) AS ts, CAST(id AS decimal(9,2)) AS small,
+    CAST(-id AS decimal(30,10)) AS large, rand() AS f, binary(string(rand())) AS y,
+    struct(rand() AS x) AS st, array(rand()) AS a FROM range(40)"""
+
+
+def test_an_identical_replay_has_the_same_digest_however_it_is_spread(
+    driver: Any, warehouse: Path
+) -> None:
+    """Numbers, text, times and decimals are compared, whatever the files; the rest is left out."""
+    session = driver.spark.newSession()
+    # Spark's default, INT96, has no bounds: such a column is left out.
+    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    batches = [session.sql(VALUES.format(files=files)) for files in (1, 2)]
+    table = AppendTable(warehouse, "transactional")
+    table.open(driver.spark, CommitterContext("tests", 1), batches[0].schema)
+    table.fence()
+    one, two = (driver.stage(table, batch, 1, n) for n, batch in enumerate(batches))
+    assert (len(one.files), len(two.files)) == (1, 2)
+    compared = {part.partition("=")[0] for part in one.digest.split(",")}
+    assert compared == {"k", "l", "i", "s", "d", "ts", "small", "large", "txid"}
+    assert two.digest == one.digest
+    driver.turn(table, one)
+    assert driver.turn(table, two).skipped
 
 
 def test_a_non_transactional_replay_is_appended_again(driver: Any, warehouse: Path) -> None:
@@ -301,6 +346,79 @@ def test_few_files_whatever_the_partitions(driver: Any, warehouse: Path) -> None
     batch = driver.frame([(str(i), i) for i in range(100)], SCHEMA).repartition(40)
     staged = driver.stage(table, batch, 1)
     assert (len(staged.files) <= 2, staged.rows) == (True, 100)
+
+
+# --- settled --------------------------------------------------------------------------------
+
+
+def versions(path: Path) -> int:
+    """The newest version."""
+    return int(DeltaTable(str(path)).version())
+
+
+@pytest.mark.parametrize("semantics", ["opaque", "non_transactional"])
+def test_a_settled_txid_is_marked_once(driver: Any, warehouse: Path, semantics: str) -> None:
+    """One empty version says that a txid is final; another leader neither repeats nor loses it."""
+    table = opened(driver, warehouse, semantics)
+    table.settle(1)
+    commit(driver, table, ONE, 1)
+    published = table.last_publication()
+    for _ in range(2):
+        table.settle(1)
+    assert versions(warehouse) == 2
+    for epoch in (2, 3):
+        table = opened(driver, warehouse, semantics, epoch)
+        assert table.last_publication() == published
+        table.settle(1)
+    assert versions(warehouse) == 4
+    commit(driver, table, TWO, 2, epoch=3)
+    table.settle(1)
+    assert versions(warehouse) == 5
+    assert rows(warehouse) == held((1, ONE), (2, TWO))
+
+
+def test_a_settled_txid_is_never_replaced(driver: Any, warehouse: Path) -> None:
+    """A coordinator that has forgotten a final txid is refused."""
+    table = opened(driver, warehouse)
+    commit(driver, table, ONE, 1)
+    table.settle(1)
+    for epoch in (2, 3):
+        table = opened(driver, warehouse, epoch=epoch)
+        with pytest.raises(RecoveryRefusedError, match="says that 1 was committed and is final"):
+            commit(driver, table, REPLAY, 1, attempt=1, epoch=epoch)
+    assert rows(warehouse) == held((1, ONE))
+
+
+def test_a_settled_mark_disturbs_no_publication(
+    driver: Any, warehouse: Path, make_publication: Any
+) -> None:
+    """A mark between the preparation and the publication of the next txid is passed over."""
+    table = opened(driver, warehouse)
+    commit(driver, table, ONE, 1)
+    staged = driver.stage(table, driver.frame(TWO, SCHEMA), 2)
+    own = make_publication(2, rows=staged.rows)
+    prepared = table.prepare(staged, own)
+    table.settle(1)
+    assert table.publish(prepared, own).version == 3
+    assert rows(warehouse) == held((1, ONE), (2, TWO))
+
+
+def test_a_transactional_table_needs_no_mark(driver: Any, warehouse: Path) -> None:
+    """What it holds is never replaced, so nothing is appended."""
+    table = opened(driver, warehouse, "transactional")
+    commit(driver, table, ONE, 1)
+    table.settle(1)
+    assert versions(warehouse) == 1
+
+
+def test_a_replaced_leader_settles_nothing(driver: Any, warehouse: Path) -> None:
+    """A newer epoch in the log ends the right to mark."""
+    old = opened(driver, warehouse)
+    commit(driver, old, ONE, 1)
+    opened(driver, warehouse, epoch=2)
+    with pytest.raises(FencedError, match="epoch 2"):
+        old.settle(1)
+    assert versions(warehouse) == 2
 
 
 # --- refusals --------------------------------------------------------------------------------

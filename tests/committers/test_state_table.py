@@ -79,7 +79,10 @@ def test_reading_a_table_that_does_not_exist(driver: Any, warehouse: Path) -> No
 
 
 def test_only_touched_buckets_are_rewritten(totals: Any) -> None:
-    """Files of buckets without a key of the batch stay, and each touched bucket has one file."""
+    """Files of buckets without a key of the batch stay, and each touched bucket has one file.
+
+    Trident row 50.
+    """
     table = totals()
     first = table.commit(1, [(f"key-{i}", i) for i in range(200)])
     assert sorted(f.partition["txn_bucket"] for f in first.files) == ["0", "1", "2", "3"]
@@ -97,7 +100,10 @@ def json_actions(path: Path, version: int) -> list[dict[str, Any]]:
 
 
 def test_many_batches_agree_with_plain_python(totals: Any) -> None:
-    """Twelve batches with repeated, null and new keys give what a dictionary gives."""
+    """Twelve batches with repeated, null and new keys give what a dictionary gives.
+
+    Trident row 51.
+    """
     table = totals()
     expected: dict[Any, list[int]] = {}
     for txid in range(1, 13):
@@ -137,7 +143,10 @@ def totals_of(*batches: list[tuple[str, int]]) -> dict[Any, tuple[int, int]]:
 @pytest.mark.parametrize("epoch", [1, 2], ids=["same leader", "next leader"])
 @pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS.keys())
 def test_an_opaque_replay_replaces_the_dead_attempt(totals: Any, replay: Any, epoch: int) -> None:
-    """Every row of the dead attempt goes back or away, mentioned by the replay or not (H1)."""
+    """Every row of the dead attempt goes back or away, mentioned by the replay or not (H1).
+
+    Trident row 56.
+    """
     table = totals("opaque")
     table.commit(1, BASE)
     table.commit(2, DEAD)
@@ -150,7 +159,10 @@ def test_an_opaque_replay_replaces_the_dead_attempt(totals: Any, replay: Any, ep
 
 
 def test_an_opaque_replay_of_a_replay(totals: Any) -> None:
-    """The third attempt reverts the second, which had reverted the first."""
+    """The third attempt reverts the second, which had reverted the first.
+
+    Trident row 57.
+    """
     table = totals("opaque")
     table.commit(1, BASE)
     table.commit(2, DEAD)
@@ -171,7 +183,10 @@ def test_an_empty_replay_of_the_very_first_batch(totals: Any) -> None:
 
 @pytest.mark.parametrize("epoch", [1, 2], ids=["same leader", "next leader"])
 def test_a_transactional_replay_changes_nothing(totals: Any, epoch: int) -> None:
-    """A txid that the table holds is skipped: no version is appended."""
+    """A txid that the table holds is skipped: no version is appended.
+
+    Trident row 55.
+    """
     table = totals("transactional")
     table.commit(1, BASE)
     first = table.commit(2, DEAD)
@@ -199,7 +214,10 @@ def test_a_transactional_replay_that_differs_is_refused(totals: Any, replay: Any
 
 @pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS.keys())
 def test_a_non_transactional_replay_is_applied_again(totals: Any, replay: Any) -> None:
-    """At least once: the dead attempt's values stay, the replay's are added."""
+    """At least once: the dead attempt's values stay, the replay's are added.
+
+    Trident row 54.
+    """
     table = totals("non_transactional")
     table.commit(1, BASE)
     table.commit(2, DEAD)
@@ -309,7 +327,10 @@ def test_several_keys_with_nulls(driver: Any, warehouse: Path) -> None:
 
 
 def test_a_global_aggregate_is_one_row(driver: Any, warehouse: Path) -> None:
-    """Without keys there is one row, zero before the first record, reverted like any other."""
+    """Without keys there is one row, zero before the first record, reverted like any other.
+
+    Trident rows 37 and 52.
+    """
     state = StateTable(warehouse / "t")
     committer = state.bind([], {"n": Count(), "s": Sum("v"), "low": Min("v")})
     schema = "v bigint"

@@ -1,0 +1,124 @@
+"""What a state table says about itself to those who read it without its topology.
+
+Keys, values and the identities of the aggregates are table properties. Where an aggregate shows
+something else than what it stores (`Aggregate.result`), a reader needs the aggregate itself: those
+of this package are found by their identity, a user's own must be handed in. Nothing that a table
+says is ever evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from committers.aggregates import by_identity, identity, quoted
+from committers.upsert import REMOVED, overrides
+from txn.errors import TableRefusedError
+from txn.interfaces import Aggregate, Semantics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["StateShape", "described"]
+
+_RESULT, _OWN_RESULT = "result", "own result"
+
+
+def described(aggregate: Aggregate) -> tuple[str, ...]:
+    """What `txn.values` says of an aggregate: its identity, and whose `result` it has, if any."""
+    name = identity(aggregate)
+    if not overrides(aggregate, "result"):
+        return (name,)
+    known = by_identity(name)
+    return (name, _RESULT if type(known) is type(aggregate) else _OWN_RESULT)
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """Columns of one state table.
+
+    Args:
+        values: value column -> aggregate whose `result` readers see; None: what is stored.
+        keeps_removed: whether it has tombstones of removed keys.
+    """
+
+    keys: tuple[str, ...]
+    values: Mapping[str, Aggregate | None]
+    buckets: int
+    keeps_removed: bool
+
+    @classmethod
+    def of(
+        cls,
+        properties: Mapping[str, str | None],
+        table: str,
+        aggregates: Mapping[str, Aggregate] | None = None,
+    ) -> StateShape:
+        """The shape that a table's properties describe.
+
+        Args:
+            aggregates: of values whose own `result` is needed; others may be left out.
+
+        Raises:
+            TableRefusedError: no state table, or an aggregate that is missing or another one.
+        """
+        if properties.get("txn.kind") != "upsert":
+            raise TableRefusedError(
+                f"Table {table} is not a state table (its property txn.kind is "
+                f"{properties.get('txn.kind')}). Read it with spark.read.format('delta')."
+            )
+        given = dict(aggregates or {})
+        described_values = json.loads(properties.get("txn.values") or "[]")
+        values = {
+            name: _aggregate(table, name, about, given.pop(name, None))
+            for name, *about in described_values
+        }
+        if given:
+            raise TableRefusedError(
+                f"State table {table} has no value '{next(iter(given))}' for which aggregates= "
+                f"names an aggregate. Its values are {', '.join(values)}."
+            )
+        removes = properties.get("txn.remove_where") is not None
+        return cls(
+            tuple(json.loads(properties.get("txn.keys") or "[]")),
+            values,
+            int(properties.get("txn.buckets") or 1),
+            removes and properties.get("txn.semantics") == Semantics.OPAQUE.value,
+        )
+
+    def shown(self, rows: DataFrame) -> DataFrame:
+        """Keys and values of the table's rows, as readers see them; removed keys do not show."""
+        from pyspark.sql import functions as sf
+
+        if self.keeps_removed:
+            rows = rows.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+        columns = [sf.col(quoted(key)) for key in self.keys]
+        for name, aggregate in self.values.items():
+            stored = sf.col(quoted(name))
+            columns.append(stored if aggregate is None else aggregate.result(stored).alias(name))
+        return rows.select(*columns)
+
+
+def _aggregate(
+    table: str, name: str, about: list[str], given: Aggregate | None
+) -> Aggregate | None:
+    """The aggregate of one value, where its `result` is needed."""
+    text, result = about[0], about[1] if len(about) > 1 else None
+    if given is not None:
+        if identity(given) != text:
+            raise TableRefusedError(
+                f"Value '{name}' of state table {table} is {text}, and aggregates= says "
+                f"{identity(given)}. Hand in the aggregate that the table was made with."
+            )
+        return given
+    if result is None:
+        return None
+    known = by_identity(text) if result == _RESULT else None
+    if known is None:
+        raise TableRefusedError(
+            f"Value '{name}' of state table {table} is {text}, whose result this program cannot "
+            f"compute. Hand the aggregate in: read(spark, aggregates={{'{name}': ...}})."
+        )
+    return known

@@ -1,0 +1,39 @@
+"""Counts of words, and how many words have how high a count: Storm's `TransactionalWords`.
+
+    txn run examples/word_buckets.py:topology --until caught_up
+
+The second table feeds on what each txid changes in the first one: a word whose count goes from 9 to
+12 leaves bucket 0 (counts 0 to 9) and enters bucket 1. Both tables are committed with that txid.
+"""
+
+from __future__ import annotations
+
+import os
+
+from pyspark.sql import DataFrame
+
+from committers.aggregates import Count, Sum
+from committers.state_table import StateTable
+from spouts.memory import MemoryTransactionalSpout
+from txn import Topology
+
+BASE = os.environ.get("TXN_DEMO_DIR", ".txn/demo")
+BATCHES = ["cat " * 9 + "dog " * 4, "cat " * 3 + "dog " * 7 + "eel", "dog " * 10 + "fox " * 10]
+
+
+def moves(changed: DataFrame) -> DataFrame:
+    """+1 for the bucket that a word enters, -1 for the one that it leaves."""
+    moved = changed.where("NOT (count DIV 10 <=> prev_count DIV 10)")
+    steps = "stack(2, count DIV 10, 1, prev_count DIV 10, -1) AS (bucket, step)"
+    return moved.selectExpr(steps).where("bucket IS NOT NULL")
+
+
+topology = Topology("word-buckets")
+rows = [[(word,) for word in batch.split()] for batch in BATCHES]
+words = topology.stream("words", MemoryTransactionalSpout(rows, "word string"))
+counts = words.group_by("word").persistent_aggregate(
+    StateTable(f"{BASE}/tables/word_counts"), count=Count()
+)
+counts.new_values().transform(moves).group_by("bucket").persistent_aggregate(
+    StateTable(f"{BASE}/tables/word_buckets"), words=Sum("step")
+)

@@ -1,0 +1,250 @@
+"""Reading a state table: as of a txid, by keys, through aggregates with a `result`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+
+from committers.aggregates import Aggregate, Avg, Count, Max, Sum
+from committers.state_table import StateTable
+from txn.errors import TableRefusedError
+from txn.interfaces import CommitterContext
+
+SCHEMA = "k string, v bigint"
+
+
+def rows(frame: Any) -> list[tuple[Any, ...]]:
+    """The rows of a DataFrame, in an order of their own."""
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+# --- as of a txid ----------------------------------------------------------------------------
+
+
+def test_the_state_as_of_every_txid(driver: Any, warehouse: Path) -> None:
+    """A txid is read as its last attempt published it, whatever was published before or after.
+
+    Where a table holds nothing of a txid, the state is that of the txid before.
+    """
+    state = StateTable(warehouse / "t", buckets=1)
+    committer = state.bind(["k"], {"s": Sum("v")})
+    driver.open(committer, SCHEMA)
+    driver.commit(committer, driver.frame([("a", 1)], SCHEMA), 3)
+    driver.commit(committer, driver.frame([("dead", 1)], SCHEMA), 5, first=4)
+    driver.commit(committer, driver.frame([("a", 10)], SCHEMA), 4, attempt=1, epoch=2)
+    driver.commit(committer, driver.frame([("a", 100)], SCHEMA), 7, epoch=2, first=6)
+    spark = driver.spark
+    early, *later = (state.read(spark, txid=t).withColumn("t", sf.lit(t)) for t in (2, 3, 5, 7))
+    found = early.unionAll(later[0]).unionAll(later[1]).unionAll(later[2])
+    assert rows(found) == [("a", 1, 3), ("a", 11, 5), ("a", 111, 7)]
+    with pytest.raises(TableRefusedError, match="not reached txid 8: .* holds is 7"):
+        state.read(spark, txid=8)
+    with pytest.raises(
+        TableRefusedError, match="holds txids 6 to 7 together. Read it as of 7, or of 5"
+    ):
+        state.read(spark, txid=6)
+    with pytest.raises(TableRefusedError, match="Version 99 .* cannot be read: .* newest .* is 4"):
+        state.snapshot(spark, 99)
+    DeltaTable(str(warehouse / "t")).create_checkpoint()
+    for version in (0, 1, 2):
+        (warehouse / "t" / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(TableRefusedError, match="txid 3: version 2 .* cleaned .* found is 4"):
+        state.read(spark, txid=3)
+    with pytest.raises(TableRefusedError, match="Version 3 .* cannot be read"):
+        state.read(spark, txid=4)
+
+
+def test_a_table_without_a_txid(driver: Any, warehouse: Path) -> None:
+    """A table that is missing, and one that holds nothing yet, say so."""
+    state = StateTable(warehouse / "t")
+    with pytest.raises(TableRefusedError, match="no table at .*/t yet"):
+        state.read(driver.spark, txid=1)
+    driver.open(state.bind(["k"], {"n": Count()}), SCHEMA)
+    with pytest.raises(TableRefusedError, match="not reached txid 1: .* holds is none"):
+        state.read(driver.spark, txid=1)
+
+
+# --- by keys ---------------------------------------------------------------------------------
+
+
+def test_get_reads_the_buckets_of_the_keys_and_no_other(driver: Any, warehouse: Path) -> None:
+    """Keys may be bare values, tuples, dicts or a DataFrame; other buckets' files are not read."""
+    state = StateTable(warehouse / "t", buckets=8)
+    committer = state.bind(["k"], {"n": Count(), "s": Sum("v")})
+    driver.open(committer, SCHEMA)
+    batch = [(f"k{i}", i) for i in range(40)] + [(None, 7)]
+    driver.commit(committer, driver.frame(batch, SCHEMA), 1)
+    spark = driver.spark
+    everything = DeltaTable(str(state.path)).file_uris()
+    assert len(everything) == 8
+    forms = [["k3"], [("k3",)], [{"k": "k3"}], driver.frame([("k3",), ("k3",)], "k string")]
+    gets = [state.get(spark, form) for form in forms]
+    (used,) = {frozenset(get.inputFiles()) for get in gets}
+    assert len(used) == 1
+    for uri in everything:
+        if not any(name.endswith(uri) for name in used):
+            Path(uri).unlink()
+    union = gets[0].unionAll(gets[1]).unionAll(gets[2]).unionAll(gets[3])
+    assert rows(union) == [("k3", 1, 3)] * 4
+    nothing = state.get(spark, [])
+    assert (nothing.columns, rows(nothing)) == (["k", "n", "s"], [])
+
+
+def test_get_by_several_keys_and_null(driver: Any, warehouse: Path) -> None:
+    """NULL is a key like any other; a key that the table does not have is left out."""
+    state = StateTable(warehouse / "t", buckets=2)
+    schema = "x string, y int"
+    committer = state.bind(["x", "y"], {"n": Count()})
+    driver.open(committer, schema)
+    driver.commit(committer, driver.frame([("a", 1), ("a", None), ("b", 1)], schema), 1)
+    wanted: list[Any] = [("a", None), {"y": 1, "x": "b"}, ("c", 1)]
+    assert rows(state.get(driver.spark, wanted)) == [("a", None, 1), ("b", 1, 1)]
+
+
+def test_keys_that_are_not_the_tables_are_refused(driver: Any, warehouse: Path) -> None:
+    """The error names the column and the type that the table has."""
+    state = StateTable(warehouse / "t")
+    driver.open(state.bind(["k", "w"], {"n": Count()}), "k string, w int")
+    spark = driver.spark
+    refused: dict[str, Any] = {
+        "is no key of state table .* k, w, in this order": ["a"],
+        "'w' int, and the given ones are not: .*UNACCEPTABLE.* 'b'": [("a", "b")],
+        "Column 'w' of the given keys is missing": driver.frame([], "k string"),
+        "Column 'w' of the given keys is bigint, .* it is int": driver.frame(
+            [], "k string, w bigint"
+        ),
+        "Column 'z' .* is string, .* no such column": driver.frame([], "k string, w int, z string"),
+    }
+    for message, keys in refused.items():
+        with pytest.raises(TableRefusedError, match=message):
+            state.get(spark, keys)
+    whole = StateTable(warehouse / "global")
+    driver.open(whole.bind([], {"n": Count()}), SCHEMA)
+    with pytest.raises(TableRefusedError, match="global aggregate: it has no keys"):
+        whole.get(spark, [()])
+
+
+def test_windows_as_keys(driver: Any, warehouse: Path) -> None:
+    """A late row updates the event-time window that it belongs to, exactly once."""
+    state = StateTable(warehouse / "t", buckets=2)
+    committer = state.bind(["window", "k"], {"s": Sum("v")})
+    day = dt.datetime(2013, 1, 1)
+
+    def batch(*events: tuple[int, str, int]) -> Any:
+        found = [(day + dt.timedelta(minutes=minute), key, value) for minute, key, value in events]
+        frame = driver.frame(found, "at timestamp, k string, v bigint")
+        return frame.withColumn("window", sf.window("at", "1 hour")).drop("at")
+
+    schema = committer.partials(batch()).schema
+    committer.open(driver.spark, CommitterContext("tests", 1), schema)
+    committer.fence()
+    driver.commit(committer, batch((5, "a", 1), (65, "a", 10), (70, "b", 100)), 1)
+    driver.commit(committer, batch((130, "a", 1000), (119, "dead", 9)), 2)
+    driver.commit(committer, batch((59, "a", 5), (119, "b", 200)), 2, attempt=1)
+    first, second = day, day + dt.timedelta(hours=1)
+    expected = [(first, "a", 6), (second, "a", 10), (second, "b", 300)]
+    found = state.read(driver.spark).select("window.start", "k", "s")
+    assert rows(found) == sorted(expected, key=repr)
+    wanted = [((first, second), "a"), ((second, second + dt.timedelta(hours=1)), "b")]
+    got = state.get(driver.spark, wanted).select("window.start", "k", "s")
+    assert rows(got) == [(first, "a", 6), (second, "b", 300)]
+    assert len(DeltaTable(str(state.path)).file_uris()) <= 2
+
+
+# --- aggregates that store something else ----------------------------------------------------
+
+
+class Range(Aggregate):
+    """A user's own: partials are structs, an array is stored, readers see its span.
+
+    `initial` and `combine` count the txids that touched a key, so that the test can tell them.
+    """
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+
+    def partial(self) -> Column:
+        column = sf.col(str(self.column))
+        return sf.struct(sf.min(column).alias("low"), sf.max(column).alias("high"))
+
+    def initial(self, partial: Column) -> Column:
+        return sf.array(partial["low"], partial["high"], sf.lit(1))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        low = sf.least(stored[0], partial["low"])
+        return sf.array(low, sf.greatest(stored[1], partial["high"]), stored[2] + 1)
+
+    def zero(self) -> Column:
+        return sf.struct(sf.lit(0).alias("low"), sf.lit(0).alias("high"))
+
+    def result(self, stored: Column) -> Column:
+        return sf.concat_ws("..", stored)
+
+
+OWN: dict[str, Aggregate] = {"span": Range("v")}
+
+
+def test_an_aggregate_stores_initial_and_shows_result(
+    driver: Any, warehouse: Path, make_publication: Any
+) -> None:
+    """Partials, stored values and what readers see may be of three types, replays included."""
+    for semantics in ("opaque", "transactional"):
+        state = StateTable(warehouse / semantics, semantics, buckets=1)
+        committer = state.bind(["k"], {"n": Count(), **OWN})
+        schema = "k string, v int"
+        driver.open(committer, schema)
+        driver.commit(committer, driver.frame([("a", 3), ("a", 5)], schema), 1)
+        if semantics == "opaque":
+            driver.commit(committer, driver.frame([("a", 99), ("dead", 1)], schema), 2)
+        staged = driver.stage(committer, driver.frame([("a", 1), ("b", 7)], schema), 2, attempt=1)
+        own = make_publication(2, 1, rows=staged.rows)
+        prepared = committer.prepare(staged, own)
+        changes = committer.changes(prepared, own)
+        expected = [("a", 3, "1..5..2", 2, "3..5..1"), ("b", 1, "7..7..1", None, None)]
+        assert (rows(changes), changes.schema["prev_span"].dataType.simpleString()) == (
+            expected,
+            "string",
+        )
+        committer.publish(prepared, own)
+        found = state.read(driver.spark, aggregates=OWN)
+        assert rows(found) == [row[:3] for row in expected]
+        got = state.get(driver.spark, ["b"], aggregates=OWN)
+        assert rows(got) == [("b", 1, "7..7..1")]
+
+
+def test_the_zero_of_an_aggregate_whose_empty_partial_is_not_null(
+    driver: Any, warehouse: Path
+) -> None:
+    """A global aggregate of an empty batch has the zero for its partial, a full one has not."""
+    state = StateTable(warehouse / "t")
+    committer = state.bind([], OWN)
+    driver.open(committer, "v int")
+    driver.commit(committer, driver.frame([], "v int"), 1)
+    assert rows(state.read(driver.spark, aggregates=OWN)) == [("0..0..1",)]
+    driver.commit(committer, driver.frame([(4,)], "v int"), 2)
+    assert rows(state.read(driver.spark, aggregates=OWN)) == [("0..4..2",)]
+
+
+def test_results_of_builtin_aggregates_need_no_topology(driver: Any, warehouse: Path) -> None:
+    """The table names them; a user's own must be handed in, the one that it was made with."""
+    state = StateTable(warehouse / "t", buckets=1)
+    committer = state.bind(["k"], {"n": Count(), "mean": Avg("v")})
+    driver.open(committer, SCHEMA)
+    driver.commit(committer, driver.frame([("a", 1), ("a", 4)], SCHEMA), 1)
+    assert rows(state.read(driver.spark)) == [("a", 2, 2.5)]
+    other = StateTable(warehouse / "own")
+    driver.open(other.bind(["k"], OWN), SCHEMA)
+    refused: dict[str, dict[str, Aggregate] | None] = {
+        "'span' .* is Range\\(v\\), whose result this program cannot .* Hand": None,
+        "'span' .* is Range\\(v\\), and aggregates= says Range\\(w\\)": {"span": Range("w")},
+        "no value 'spam'": {**OWN, "spam": Max("v")},
+    }
+    for message, aggregates in refused.items():
+        with pytest.raises(TableRefusedError, match=message):
+            other.read(driver.spark, aggregates=aggregates)
