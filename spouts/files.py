@@ -11,7 +11,6 @@ under its final name is taken as whole. A file that was read is not read again w
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from spouts._listing import FileStat, Listing
 from spouts._schemas import as_nullable, as_struct, check_same
+from spouts._uris import literal, plain
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, SourceChangedError, TopologyError
 from txn.interfaces import Spout, SpoutKind
@@ -186,7 +186,7 @@ class FileSpout(Spout[FileBatch]):
         if not paths:
             return spark.createDataFrame([], schema)
         reader = spark.read.format(self._format).schema(schema).options(**self._options)
-        return reader.load([_literal(path) for path in paths])
+        return reader.load([literal(path) for path in paths])
 
     def planned_parts(self, metadata: FileBatch) -> Sequence[str]:
         """The paths of the batch: one edge per file."""
@@ -194,8 +194,8 @@ class FileSpout(Spout[FileBatch]):
 
     def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
         """The paths that Spark's plan of `batch` reads, as they were planned."""
-        planned = {_plain(self._listing.uri(f.path)): f.path for f in metadata.files}
-        read = (_plain(unquote(uri)) for uri in batch.inputFiles())
+        planned = {plain(self._listing.uri(f.path)): f.path for f in metadata.files}
+        read = (plain(unquote(uri)) for uri in batch.inputFiles())
         return sorted(planned.get(path, path) for path in read)
 
     def _first_new(self, names: Iterable[str], taken: set[bytes]) -> list[PlannedFile]:
@@ -266,7 +266,7 @@ class FileSpout(Spout[FileBatch]):
             )
         options = {"inferSchema": True, **self._options}
         reader = spark.read.format(self._format).options(**options)
-        return reader.load(_literal(self._listing.uri(first[0].path))).schema
+        return reader.load(literal(self._listing.uri(first[0].path))).schema
 
     def _check_spelling(self, previous: FileBatch) -> None:
         if previous.spelling != self._listing.kind:
@@ -291,19 +291,6 @@ def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:
     if format_ == "csv" and str(given.get("header", False)).lower() == "true":
         defaults["enforceSchema"] = False
     return {k: v for k, v in defaults.items() if k.lower() not in given} | options
-
-
-def _literal(uri: str) -> str:
-    """A name that Spark takes as it is, though it takes every path for a pattern.
-
-    (Its switch `__globPaths__` reads all paths of a list once more for each odd one, as of 4.2.)
-    """
-    return re.sub(r"([*?{}\[\]\\])", r"\\\1", uri)
-
-
-def _plain(uri: str) -> str:
-    """A URI of a local file in one spelling: Spark writes file:///x, Hadoop file:/x."""
-    return "/" + uri[5:].lstrip("/") if uri.startswith("file:") else uri
 
 
 def _digest(name: str) -> bytes:

@@ -1,18 +1,22 @@
 """Spouts whose content is written down in the program: for tests, and to show a guarantee.
 
-Source: Trident's own doubles, `MemoryTransactionalSpout`, `OpaqueMemoryTransactionalSpout` and
-`FixedBatchSpout`. Failures are placed in the data: an exception among the rows is raised.
+Source: Storm's and Trident's own doubles, `MemoryTransactionalSpout`,
+`OpaqueMemoryTransactionalSpout`, `FixedBatchSpout` and `FeederBatchSpout`. Failures are placed in
+the data: an exception among the rows is raised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from spouts._rows import Rows, frame_of
 from spouts._schemas import as_struct
+from spouts.feeder import FeederSpout
+from spouts.memory_partitions import MemoryPartitionedSpout
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
 from txn.interfaces import Spout, SpoutKind
@@ -21,11 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["MemoryOpaqueSpout", "MemoryPosition", "MemoryTransactionalSpout", "ScriptedAttempt"]
+__all__ = [
+    "FeederSpout",
+    "MemoryOpaqueSpout",
+    "MemoryPartitionedSpout",
+    "MemoryPosition",
+    "MemoryTransactionalSpout",
+    "ScriptedAttempt",
+]
 
-Row = tuple[Any, ...]
-Rows = Sequence[Row | Exception]
-"""Rows of one batch; exceptions among them are raised when the batch is emitted."""
 Script = Mapping[tuple[int, int], Rows | None] | Callable[[int, int], Rows | None]
 """(txid, attempt id) -> rows, or None: nothing to read."""
 
@@ -47,15 +55,19 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
     Args:
         batches: rows by batch.
         schema: DDL or StructType.
+        cycle: begin again after the last batch, for ever (Trident: `FixedBatchSpout.setCycle`).
     """
 
     kind = SpoutKind.TRANSACTIONAL
     metadata_type = MemoryPosition
 
-    def __init__(self, batches: Sequence[Rows], schema: str | StructType) -> None:
+    def __init__(
+        self, batches: Sequence[Rows], schema: str | StructType, *, cycle: bool = False
+    ) -> None:
         """See the class."""
         self._batches = batches
         self._schema = schema
+        self._cycle = cycle and bool(batches)
         self._raised: set[tuple[int, int]] = set()
         self._lock = Lock()  # attempts of several txids are emitted at once
 
@@ -68,7 +80,8 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
     ) -> MemoryPosition | None:
         """The batch after `previous`; None when all were taken."""
         index = 0 if previous is None else previous.index + 1
-        return MemoryPosition(index=index) if index < len(self._batches) else None
+        has_more = self._cycle or index < len(self._batches)
+        return MemoryPosition(index=index) if has_more else None
 
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: MemoryPosition
@@ -79,14 +92,25 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
             Exception: the next exception among the rows that was not raised yet.
             TopologyError: this run was given fewer batches than an earlier one planned.
         """
-        if metadata.index >= len(self._batches):
+        rows = self._rows(metadata.index)
+        if rows is None:
             raise TopologyError(
                 f"MemoryTransactionalSpout has {len(self._batches)} batches, and {attempt} was "
                 f"planned to be number {metadata.index + 1}. Give it the same batches again."
             )
-        rows = self._batches[metadata.index]
         self._raise_next(metadata.index, rows)
-        return _frame(spark, [row for row in rows if not isinstance(row, Exception)], self._schema)
+        content = [row for row in rows if not isinstance(row, Exception)]
+        return frame_of(spark, content, self._schema)
+
+    def planned_rows(self, metadata: MemoryPosition) -> int | None:
+        """Exactly as many as will be emitted; None for a batch that this object was not given."""
+        rows = self._rows(metadata.index)
+        return None if rows is None else sum(not isinstance(row, Exception) for row in rows)
+
+    def _rows(self, index: int) -> Rows | None:
+        if self._cycle:
+            index %= len(self._batches)
+        return self._batches[index] if index < len(self._batches) else None
 
     def _raise_next(self, index: int, rows: Rows) -> None:
         with self._lock:
@@ -152,7 +176,7 @@ class MemoryOpaqueSpout(Spout[ScriptedAttempt]):
         for row in rows:
             if isinstance(row, Exception):
                 raise row
-        return _frame(spark, list(rows), self._schema)
+        return frame_of(spark, rows, self._schema)
 
     def _rows(self, txid: int, attempt_id: int) -> Rows | None:
         if callable(self._script):
@@ -161,7 +185,3 @@ class MemoryOpaqueSpout(Spout[ScriptedAttempt]):
             if (txid, lower) in self._script:
                 return self._script[txid, lower]
         return None
-
-
-def _frame(spark: SparkSession, rows: list[Any], schema: str | StructType) -> DataFrame:
-    return spark.createDataFrame(rows, as_struct(schema, "a memory spout"))

@@ -139,3 +139,29 @@ def test_metadata_refuses_unknown_fields() -> None:
     """Metadata of another version is not half understood."""
     with pytest.raises(ValueError, match="extra"):
         MemoryPosition.model_validate_json(json.dumps({"index": 0, "extra": 1}))
+
+
+def test_a_cycle_begins_again_after_the_last_batch(spark: SparkSession) -> None:
+    """With `cycle` the batches come round for ever, failures in them once per round."""
+    batches = [[("a", 1)], [FailedException("down"), ("b", 2)]]
+    spout = MemoryTransactionalSpout(batches, SCHEMA, cycle=True)
+    seen: list[object] = []
+    metadata = None
+    for txid in range(1, 5):
+        metadata = spout.initialize_transaction(attempt(txid), metadata)
+        assert metadata == MemoryPosition(index=txid - 1)
+        if txid % 2 == 0:
+            with pytest.raises(FailedException, match="down"):
+                spout.emit_batch(spark, attempt(txid), metadata)
+        frame = spout.emit_batch(spark, attempt(txid, 1), metadata)
+        seen += [tuple(row) for row in frame.collect()]
+    assert seen == [("a", 1), ("b", 2)] * 2
+    nothing = MemoryTransactionalSpout([], SCHEMA, cycle=True)
+    assert nothing.initialize_transaction(attempt(1), None) is None
+
+
+def test_the_rows_of_a_batch_are_counted_without_its_failures() -> None:
+    """`planned_rows` is what will be emitted, and None for a batch that this object lacks."""
+    spout = MemoryTransactionalSpout([[("a", 1), FailedException("down"), ("b", 2)]], SCHEMA)
+    counts = [spout.planned_rows(MemoryPosition(index=n)) for n in range(2)]
+    assert counts == [2, None]

@@ -1,0 +1,227 @@
+"""Which versions of a Delta table make the next batch: pure, over what the log says.
+
+In a table that a topology of ours writes, a version counts when its txid is final. A publication
+carries `first_txid` = committed + 1 at its time, so a txid is final when a later publication, or a
+settled mark, says that it was committed. Until then its rows may be replaced: an opaque replay
+publishes the same txid again, and drops what the dead attempt had published.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from spouts._delta_log import AddedFile, SourceVersion
+from txn.errors import SourceChangedError
+
+__all__ = ["Candidate", "NextBatch", "Rules", "final_version", "next_batch", "schema_difference"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a table is to be read.
+
+    Args:
+        name: of the spout, for messages.
+        waits: whether versions count only once their txid is final.
+        replaces: whether a publication drops earlier ones of the same or later txids (opaque).
+        changes: whether the change data feed is read, and not the added files.
+    """
+
+    name: str
+    table_id: str
+    schema: str
+    waits: bool
+    replaces: bool
+    changes: bool
+    versions_per_batch: int
+    bytes_per_batch: int | None
+
+
+@dataclass
+class Candidate:
+    """A version that may be read."""
+
+    commit: SourceVersion
+    problem: str | None
+    committed: int
+    """The newest txid of the writing topology that the log, up to here, says was committed."""
+    below: int | None = None
+    """Files of this and later txids were replaced."""
+
+    @property
+    def version(self) -> int:
+        """The table version."""
+        return self.commit.version
+
+    @property
+    def last_txid(self) -> int:
+        """The newest txid that it publishes; 0 for anybody else's commit."""
+        return self.commit.publication[1] if self.commit.publication else 0
+
+    @property
+    def files(self) -> tuple[AddedFile, ...]:
+        """The files with its rows."""
+        return self.commit.files(self.below)
+
+    @property
+    def size(self) -> int:
+        """Bytes of these files."""
+        return sum(file.size for file in self.files)
+
+    def has_rows(self, changes: bool) -> bool:
+        """Whether there is anything to read."""
+        return self.commit.changes_rows if changes else bool(self.files)
+
+
+@dataclass
+class NextBatch:
+    """What the scan found."""
+
+    versions: list[Candidate] = field(default_factory=list)
+    """Those with something to read."""
+    last_version: int = -1
+    """The newest version that was taken, with rows or without; -1: none."""
+    passed: int = 0
+    """Versions taken that have nothing to read."""
+    txid: int = 0
+    """`Candidate.committed` of `last_version`: no later version may publish it again."""
+
+
+def next_batch(commits: Iterable[SourceVersion], rules: Rules, txid: int) -> NextBatch:
+    """The next versions, in order, as many as fit.
+
+    Args:
+        commits: the versions behind the last batch, oldest first; read no further than needed.
+        txid: `NextBatch.txid` of the last batch, 0 before the first.
+
+    Raises:
+        SourceChangedError: the first version behind the last batch cannot be read as appended rows.
+    """
+    final = _final_versions(commits, rules, txid)
+    batch, size = NextBatch(txid=txid), 0
+    for candidate in final:
+        if candidate.problem is not None:
+            if batch.versions:
+                break  # what lies before it is still delivered
+            raise SourceChangedError(candidate.problem)
+        if candidate.has_rows(rules.changes):
+            size += candidate.size
+            is_too_big = rules.bytes_per_batch is not None and size > rules.bytes_per_batch
+            if batch.versions and is_too_big:
+                break
+            batch.versions.append(candidate)
+        else:
+            batch.passed += 1
+        batch.last_version = candidate.version
+        batch.txid = candidate.committed
+        if len(batch.versions) == rules.versions_per_batch:
+            break
+    return batch
+
+
+def _final_versions(
+    commits: Iterable[SourceVersion], rules: Rules, txid: int
+) -> Iterable[Candidate]:
+    """The versions that nothing can replace any more, oldest first."""
+    waiting: deque[Candidate] = deque()
+    committed = txid
+    for commit in commits:
+        if rules.waits and commit.publication is not None:
+            first = commit.publication[0]
+            if first <= committed:
+                raise SourceChangedError(
+                    f"{rules.name}: version {commit.version} publishes txid {first} again, and "
+                    f"its topology had said that {committed} was committed: its coordinator went "
+                    "back in time. Rows that were read already may be gone. Restore that "
+                    "topology's state, or start this one over under a new name and new tables."
+                )
+            committed = first - 1
+            if rules.replaces:
+                for other in waiting:
+                    if other.last_txid >= first:
+                        other.below = min(first, other.below or first)
+        committed = max(committed, commit.settled)
+        waiting.append(Candidate(commit, _problem(commit, rules), committed))
+        while waiting and (not rules.waits or waiting[0].last_txid <= committed):
+            yield waiting.popleft()
+
+
+def final_version(newest_first: Iterable[SourceVersion], newest: int) -> int:
+    """The newest version up to which everything is final."""
+    settled, first, oldest = 0, None, newest + 1
+    for commit in newest_first:
+        settled = max(settled, commit.settled)
+        if commit.publication is None:
+            continue
+        if commit.publication[1] <= settled or (first and commit.publication[1] < first):
+            break
+        first = first or commit.publication[0]
+        oldest = commit.version
+    return oldest - 1
+
+
+def _problem(commit: SourceVersion, rules: Rules) -> str | None:
+    """Why a version cannot be read as appended rows (or as recorded changes)."""
+    where = f"{rules.name}: version {commit.version} ({commit.operation})"
+    onward = (
+        f"Start over behind it under a new topology name: start={commit.version + 1}, with what "
+        "the new tables need of the rows before loaded by hand."
+    )
+    if commit.metadata is not None:
+        if commit.metadata["id"] != rules.table_id:
+            return f"{where} replaced the table by another one. {onward}"
+        difference = schema_difference(rules.schema, commit.metadata["schemaString"])
+        if difference:
+            return f"{where} has other columns than those that are read: {difference}. {onward}"
+        configuration = commit.metadata.get("configuration") or {}
+        records = str(configuration.get("delta.enableChangeDataFeed")).lower() == "true"
+        if rules.changes and not records:
+            return (
+                f"{where} switched the change data feed off, or was written before it was switched "
+                f"on. {onward}"
+            )
+    if rules.changes:
+        return None
+    if commit.takes_rows and commit.publication is None:
+        return (
+            f"{where} removes or rewrites rows, and this spout reads appended rows only. Switch on "
+            "delta.enableChangeDataFeed and read DeltaSpout(..., changes=True), or keep such "
+            f"changes away from the table. {onward}"
+        )
+    if any(file.has_deletion_vector or file.is_elsewhere for file in commit.adds):
+        return (
+            f"{where} adds files with deletion vectors, or files of another table's folder (a "
+            f"clone). {onward}"
+        )
+    return None
+
+
+def schema_difference(known: str, found: str) -> str | None:
+    """The first column in which two schemas (JSON) differ; None: the same names and types."""
+    before, now = _types(known), _types(found)
+    for name in (*before, *now):
+        if before.get(name) != now.get(name):
+            return f"'{name}' is {now.get(name, 'absent')}, not {before.get(name, 'absent')}"
+    if list(before) != list(now):
+        return f"their order is {', '.join(now)}, not {', '.join(before)}"
+    return None
+
+
+def _types(schema: str) -> dict[str, str]:
+    return {field["name"]: _text(_plain(field["type"])) for field in json.loads(schema)["fields"]}
+
+
+def _text(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind, sort_keys=True)
+
+
+def _plain(kind: Any) -> Any:
+    """A type without what says nothing about stored values: nullability and comments."""
+    if isinstance(kind, dict):
+        left_out = ("nullable", "metadata", "containsNull", "valueContainsNull")
+        return {key: _plain(value) for key, value in kind.items() if key not in left_out}
+    return [_plain(value) for value in kind] if isinstance(kind, list) else kind

@@ -1,0 +1,75 @@
+"""Rows of exactly the given Parquet files of a Delta table, and the columns that they have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from spouts._schemas import as_nullable
+from spouts._uris import literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["scan", "struct_of"]
+
+Partition = tuple[tuple[str, str | None], ...]
+"""(column, value as Delta writes it), in a fixed order."""
+_CHANGE_COLUMNS = "_change_type string, _commit_version bigint, _commit_timestamp timestamp"
+
+
+def struct_of(schema: str, *, changes: bool = False) -> StructType:
+    """The columns as Spark reads them: nullable throughout, without Delta's notes.
+
+    Args:
+        schema: JSON, from the table's metadata.
+        changes: also the columns that Delta's change data feed adds.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    stored = as_nullable(StructType.fromJson(json.loads(schema)))
+    assert isinstance(stored, StructType)
+    fields = [StructField(field.name, field.dataType, True) for field in stored]
+    more = StructType.fromDDL(_CHANGE_COLUMNS) if changes else StructType()
+    assert isinstance(more, StructType)
+    return StructType([*fields, *more.fields])
+
+
+def scan(
+    spark: SparkSession, files: Sequence[tuple[str, Partition]], schema: StructType
+) -> DataFrame:
+    """The rows of these files, with the partition columns that the log gives them.
+
+    Args:
+        files: (URL, partition) of at least one file; one scan per partition.
+    """
+    groups: dict[Partition, list[str]] = {}
+    for url, partition in files:
+        groups.setdefault(partition, []).append(literal(url))
+    frames = [_read(spark, urls, schema, dict(partition)) for partition, urls in groups.items()]
+    return reduce(lambda one, other: one.union(other), frames)
+
+
+def _read(
+    spark: SparkSession,
+    paths: list[str],
+    schema: StructType,
+    partition: Mapping[str, str | None],
+) -> DataFrame:
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import StructType
+
+    stored = StructType([field for field in schema if field.name not in partition])
+    # Settings of the session must not turn a missing file into missing rows.
+    loud = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "mergeSchema": "false"}
+    rows = spark.read.schema(stored).options(**loud).parquet(*paths)
+    columns = [
+        sf.lit(partition[field.name] or None).cast(field.dataType).alias(field.name)
+        if field.name in partition
+        else sf.col("`" + field.name.replace("`", "``") + "`")
+        for field in schema
+    ]
+    return rows.select(*columns)

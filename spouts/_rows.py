@@ -1,0 +1,27 @@
+"""Rows that are written down in the program, and failures among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from spouts._schemas import as_struct
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Row", "Rows", "frame_of"]
+
+Row = tuple[Any, ...]
+Rows = Sequence[Row | Exception]
+"""Rows of one batch or partition; exceptions among them are raised when they are emitted."""
+
+
+def frame_of(spark: SparkSession, rows: Sequence[Any], schema: str | StructType) -> DataFrame:
+    """A DataFrame of these rows.
+
+    Raises:
+        TopologyError: the DDL cannot be read.
+    """
+    return spark.createDataFrame(list(rows), as_struct(schema, "a memory spout"))

@@ -1,0 +1,20 @@
+"""URIs in the spellings of Spark and Hadoop."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["literal", "plain"]
+
+
+def literal(uri: str) -> str:
+    """A name that Spark takes as it is, though it takes every path for a pattern.
+
+    (Its switch `__globPaths__` reads all paths of a list once more for each odd one, as of 4.2.)
+    """
+    return re.sub(r"([*?{}\[\]\\])", r"\\\1", uri)
+
+
+def plain(uri: str) -> str:
+    """A URI of a local file in one spelling: Spark writes file:///x, Hadoop file:/x."""
+    return "/" + uri[5:].lstrip("/") if uri.startswith("file:") else uri

@@ -1,0 +1,417 @@
+"""A Delta table as a transactional spout: a batch is a range of its versions.
+
+Versions are immutable, so a replay reads the same rows: exactly the files that these versions
+added, which are looked up in the log without a Spark job. Where the table records its changes,
+updates and deletes can be read as well (`changes=True`, Delta's change data feed).
+
+A table that another topology writes is read so that each of its committed rows comes once, also
+when that topology is killed between publishing and committing: see `spouts._delta_plan`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
+
+from deltalake.exceptions import DeltaError
+from pydantic import BaseModel, ConfigDict, Field
+
+from spouts._delta_log import AddedFile, SourceLog, SourceVersion, TableNow
+from spouts._delta_plan import Candidate, Rules, final_version, next_batch
+from spouts._delta_read import scan, struct_of
+from spouts._uris import plain
+from txn.attempts import TransactionAttempt
+from txn.errors import (
+    FailedException,
+    SourceChangedError,
+    SourceUnavailableError,
+    TopologyError,
+)
+from txn.interfaces import Spout, SpoutKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["DeltaBatch", "DeltaSpout", "DeltaVersion"]
+
+_PASSED_AT_MOST = 100
+"""Versions without rows (OPTIMIZE, properties) after which an empty batch moves the position on,
+so that the log may be cleaned up behind it."""
+# Reader features that do not change how the files of an appending version are read.
+_READABLE = frozenset(["deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"])
+
+
+class DeltaVersion(BaseModel):
+    """One version of a batch, as it was planned."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    version: int = Field(ge=0)
+    files: int = Field(ge=0)
+    """How many files have its rows; 0 when changes are read."""
+    size: int = Field(ge=0)
+    """Bytes of these files together."""
+    rows: int | None
+    """Their rows; None where the log has no statistics, or changes are read."""
+    below: int | None = None
+    """Files of this and later txids of the writing topology were replaced, and are left out."""
+
+
+class DeltaBatch(BaseModel):
+    """Metadata of one txid: which versions of which table, read with which columns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    table_id: str
+    """Delta's own: another one means that the table was replaced."""
+    last_version: int = Field(ge=-1)
+    """The next batch begins behind it."""
+    versions: tuple[DeltaVersion, ...] = Field(strict=False)
+    """Those with something to read; the versions between them had no rows."""
+    source_txid: int = Field(ge=0)
+    """The newest txid of the topology that writes the table of which the log, up to
+    `last_version`, says that it was committed; 0 if none. No later version may publish it again."""
+    read_schema: str
+    """JSON of the columns of the table."""
+    changes: bool
+    """Whether the change data feed is read."""
+
+
+class DeltaSpout(Spout[DeltaBatch]):
+    """Reads what is appended to a Delta table, version by version.
+
+    OPTIMIZE and changes of properties are passed over. A version that removes or rewrites rows, or
+    changes the columns, stops the topology when its turn comes, unless `changes=True`. Partitioned
+    tables are read, with one scan per partition that a batch touches. All columns of the table
+    are emitted, also the `txid` of a table that a topology writes: rename or drop it before it
+    reaches another such table.
+
+    Args:
+        path: the table's folder: a local path or an object-store URI. While there is no table,
+            there is nothing to read.
+        start: where the first batch begins: "first" (version 0), "latest" (behind the version
+            that is the newest when the first batch is planned; that batch is empty), or a version.
+        changes: read Delta's change data feed: the columns of the table and `_change_type`,
+            `_commit_version`, `_commit_timestamp`. The table must record it
+            (`delta.enableChangeDataFeed`).
+        versions_per_batch: at most so many versions with rows in one txid.
+        bytes_per_batch: no further version once the files of a batch would be larger than this;
+            one version is always taken. None: no such limit.
+        storage_options: credentials and endpoints for deltalake; Spark has its own.
+
+    Raises:
+        TopologyError: a `start` that is none of these, or a limit below 1.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+    metadata_type = DeltaBatch
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        start: Literal["first", "latest"] | int = "first",
+        changes: bool = False,
+        versions_per_batch: int = 1,
+        bytes_per_batch: int | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """See the class."""
+        location = os.fspath(path)
+        self._name = f"DeltaSpout({location!r})"
+        is_version = isinstance(start, int) and not isinstance(start, bool) and start >= 0
+        if not is_version and start not in ("first", "latest"):
+            raise TopologyError(
+                f"{self._name} cannot start at {start!r}. Give 'first', 'latest' or a version of "
+                "the table, 0 or more."
+            )
+        for limit, value in (("versions", versions_per_batch), ("bytes", bytes_per_batch)):
+            if value is not None and value < 1:
+                raise TopologyError(
+                    f"{self._name} needs {limit}_per_batch of 1 or more, not {value}."
+                )
+        self._log = SourceLog(location, storage_options)
+        self._start = start
+        self._changes = changes
+        self._versions_per_batch = versions_per_batch
+        self._bytes_per_batch = bytes_per_batch
+
+    # --- plan --------------------------------------------------------------------------------
+
+    def open(self, spark: SparkSession, previous: DeltaBatch | None) -> StructType | None:
+        """The table's columns; None while there is no table.
+
+        Raises:
+            TopologyError: the table cannot be read right, or was read otherwise in earlier runs.
+            SourceChangedError: it is gone, or another table than earlier runs have read.
+            SourceUnavailableError: the storage does not answer.
+        """
+        if previous is not None and previous.changes != self._changes:
+            raise TopologyError(
+                f"{self._name} was read with changes={previous.changes} so far, and is to be read "
+                f"with changes={self._changes} now. Leave it as it was, or start over under a new "
+                "topology name."
+            )
+        try:
+            now = self._table(previous)
+        except (OSError, DeltaError) as error:
+            raise SourceUnavailableError(f"{self._name} could not be opened: {error}") from error
+        if now is None:
+            return None
+        return self._emitted(previous.read_schema if previous else now.schema)
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: DeltaBatch | None
+    ) -> DeltaBatch | None:
+        """The versions behind the previous batch, as many as fit; None when there is none.
+
+        Raises:
+            SourceChangedError: the next version cannot be read, or is not in the log any more, or
+                the table was replaced.
+            FailedException: the storage does not answer.
+        """
+        try:
+            now = self._table(previous)
+            return None if now is None else self._plan(now, previous)
+        except (OSError, DeltaError) as error:
+            raise FailedException(
+                f"{self._name} could not read its table's log for {attempt}: {error}. It is asked "
+                "again."
+            ) from error
+
+    def _plan(self, now: TableNow, previous: DeltaBatch | None) -> DeltaBatch | None:
+        rules = self._rules(now, previous.read_schema if previous else now.schema)
+        if previous is None and self._start == "latest":
+            newest = now.version
+            if rules.waits:
+                newest = final_version(self._backwards(now.version), now.version)
+            return self._batch(rules, (), newest, 0)
+        first = self._first_version() if previous is None else previous.last_version + 1
+        commits = self._commits(first, now.version, is_first=previous is None)
+        found = next_batch(commits, rules, previous.source_txid if previous else 0)
+        if not found.versions and found.passed < _PASSED_AT_MOST:
+            return None
+        return self._batch(rules, found.versions, found.last_version, found.txid)
+
+    def _batch(
+        self, rules: Rules, versions: Sequence[Candidate], last: int, txid: int
+    ) -> DeltaBatch:
+        return DeltaBatch(
+            table_id=rules.table_id,
+            last_version=last,
+            versions=tuple(self._planned(candidate) for candidate in versions),
+            source_txid=txid,
+            read_schema=rules.schema,
+            changes=self._changes,
+        )
+
+    def _planned(self, candidate: Candidate) -> DeltaVersion:
+        if self._changes:
+            return DeltaVersion(version=candidate.version, files=0, size=0, rows=None)
+        files = candidate.files
+        return DeltaVersion(
+            version=candidate.version,
+            files=len(files),
+            size=candidate.size,
+            rows=_rows(files),
+            below=candidate.below,
+        )
+
+    def _first_version(self) -> int:
+        return self._start if isinstance(self._start, int) else 0
+
+    def _commits(self, first: int, newest: int, *, is_first: bool) -> Iterator[SourceVersion]:
+        for version in range(first, newest + 1):
+            commit = self._log.read(version)
+            if commit is None:
+                kept = next((v for v in range(version, newest + 1) if self._log.read(v)), newest)
+                raise SourceChangedError(
+                    f"{self._name} comes to version {version}, and versions {version} to "
+                    f"{kept - 1} are not in the table's log any more: it was cleaned up. "
+                    + (
+                        f"Load what the table holds at version {kept - 1} by hand, and give "
+                        f"start={kept}."
+                        if is_first
+                        else "Restore the commit files from a backup, or start over under a new "
+                        "topology name; a topology must not fall behind "
+                        "delta.logRetentionDuration."
+                    )
+                )
+            yield commit
+
+    def _backwards(self, newest: int) -> Iterator[SourceVersion]:
+        for version in range(newest, -1, -1):
+            commit = self._log.read(version)
+            if commit is None:
+                return
+            yield commit
+
+    # --- emit --------------------------------------------------------------------------------
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: DeltaBatch
+    ) -> DataFrame:
+        """The rows that the planned versions added, or their recorded changes.
+
+        Raises:
+            SourceChangedError: a commit file or a file with rows is gone or not the planned one.
+            SourceUnavailableError: the storage does not answer.
+        """
+        try:
+            self._table(metadata)
+            files = [] if self._changes else self._files(metadata)
+            self._check_stored(files, metadata, attempt)
+        except (OSError, DeltaError) as error:
+            raise SourceUnavailableError(
+                f"{self._name} could not be read for {attempt}: {error}. The batch waits for it."
+            ) from error
+        if not metadata.versions:
+            return spark.createDataFrame([], struct_of(metadata.read_schema, changes=self._changes))
+        if self._changes:
+            return self._feed(spark, attempt, metadata)
+        paths = [(self._log.url(file.path), file.partition) for file in files]
+        return scan(spark, paths, struct_of(metadata.read_schema))
+
+    def planned_parts(self, metadata: DeltaBatch) -> Sequence[str]:
+        """One part per version with rows."""
+        return [f"version {planned.version}" for planned in metadata.versions]
+
+    def parts_read(self, batch: DataFrame, metadata: DeltaBatch) -> Sequence[str]:
+        """The versions of which Spark's plan of `batch` reads every file."""
+        if self._changes:
+            return self.planned_parts(metadata)
+        read = {plain(unquote(uri)) for uri in batch.inputFiles()}
+        return [
+            f"version {planned.version}"
+            for planned in metadata.versions
+            if all(plain(self._log.url(f.path)) in read for f in self._files_of(planned))
+        ]
+
+    def planned_rows(self, metadata: DeltaBatch) -> int | None:
+        """The rows of the planned files, where the log has statistics of all of them."""
+        counts = [planned.rows for planned in metadata.versions]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def _files(self, metadata: DeltaBatch) -> list[AddedFile]:
+        return [file for planned in metadata.versions for file in self._files_of(planned)]
+
+    def _files_of(self, planned: DeltaVersion) -> tuple[AddedFile, ...]:
+        commit = self._log.read(planned.version)
+        if commit is None:
+            raise SourceChangedError(
+                f"{self._name}: version {planned.version} was planned, and is not in the table's "
+                "log any more: it was cleaned up. Restore the commit file from a backup and start "
+                "the topology again; keep delta.logRetentionDuration longer than it may be down."
+            )
+        files = commit.files(planned.below)
+        found = (len(files), sum(file.size for file in files))
+        if found != (planned.files, planned.size):
+            raise SourceChangedError(
+                f"{self._name}: version {planned.version} was planned with {planned.files} files "
+                f"of {planned.size} bytes, and its log entry now says {found[0]} files of "
+                f"{found[1]} bytes. The log was changed by hand: restore it, and start again."
+            )
+        return files
+
+    def _check_stored(
+        self, files: Sequence[AddedFile], metadata: DeltaBatch, attempt: TransactionAttempt
+    ) -> None:
+        sizes = self._log.sizes([file.path for file in files])
+        for file, size in zip(files, sizes, strict=True):
+            if size != file.size:
+                found = "is gone (VACUUM?)" if size is None else f"has {size} bytes"
+                span = f"{metadata.versions[0].version} to {metadata.versions[-1].version}"
+                raise SourceChangedError(
+                    f"{self._name}: file {file.path} of versions {span}, planned for {attempt}, "
+                    f"{found}; it had {file.size} bytes. Restore it from a backup and start the "
+                    "topology again; a topology must not fall behind VACUUM's retention."
+                )
+
+    def _feed(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: DeltaBatch
+    ) -> DataFrame:
+        from pyspark.errors import AnalysisException
+
+        reader = spark.read.format("delta").option("readChangeFeed", "true")
+        reader = reader.option("startingVersion", metadata.versions[0].version)
+        reader = reader.option("endingVersion", metadata.versions[-1].version)
+        try:
+            return reader.load(self._log.url())
+        except AnalysisException as error:
+            raise SourceChangedError(
+                f"{self._name}: the changes of versions {metadata.versions[0].version} to "
+                f"{metadata.versions[-1].version} cannot be read for {attempt}: "
+                f"{str(error).strip().splitlines()[0]}"
+            ) from error
+
+    # --- what the table must be --------------------------------------------------------------
+
+    def _table(self, previous: DeltaBatch | None) -> TableNow | None:
+        """The table now, after a look that it is still the one and can be read right."""
+        now = self._log.load()
+        if previous is not None and (now is None or now.table_id != previous.table_id):
+            found = "is gone" if now is None else f"is another one now (id {now.table_id})"
+            raise SourceChangedError(
+                f"{self._name}: the table with id {previous.table_id}, read up to version "
+                f"{previous.last_version}, {found}. Put it back, or start over under a new "
+                "topology name."
+            )
+        if now is not None:
+            self._refuse_unreadable(now)
+        return now
+
+    def _refuse_unreadable(self, now: TableNow) -> None:
+        kind = now.properties.get("txn.kind")
+        if kind not in (None, "append"):
+            raise TopologyError(
+                f"{self._name} is a state table of topology '{now.properties['txn.topology']}': "
+                "its files are rewritten by every commit and hold no new rows. In that topology "
+                "send persistent_aggregate(...).new_values() to an AppendTable, and read that one."
+            )
+        if self._changes:
+            if (now.properties.get("delta.enableChangeDataFeed") or "").lower() != "true":
+                raise TopologyError(
+                    f"{self._name} is to read changes, and the table records none. Set its "
+                    "property delta.enableChangeDataFeed to true, and start at a later version."
+                )
+            return
+        feature = next(iter(sorted(now.reader_features - _READABLE)), None)
+        if (now.properties.get("delta.columnMapping.mode") or "none") != "none":
+            feature = "columnMapping"
+        if feature:
+            raise TopologyError(
+                f"{self._name}: the table uses the Delta feature '{feature}', with which its files "
+                "cannot be read one by one. Drop the feature, or read the table's change data feed "
+                "with changes=True."
+            )
+
+    def _rules(self, now: TableNow, schema: str) -> Rules:
+        semantics = now.properties.get("txn.semantics")
+        return Rules(
+            name=self._name,
+            table_id=now.table_id,
+            schema=schema,
+            waits=semantics in ("opaque", "non_transactional"),
+            replaces=semantics == "opaque",
+            changes=self._changes,
+            versions_per_batch=self._versions_per_batch,
+            bytes_per_batch=self._bytes_per_batch,
+        )
+
+    def _emitted(self, schema: str) -> StructType | None:
+        """Columns of the batches; None where only Spark can say them: nested ones in changes."""
+        fields = json.loads(schema)["fields"]
+        if self._changes and any(isinstance(field["type"], dict) for field in fields):
+            return None
+        return struct_of(schema, changes=self._changes)
+
+
+def _rows(files: Sequence[AddedFile]) -> int | None:
+    counts = [file.rows for file in files]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

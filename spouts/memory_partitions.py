@@ -1,0 +1,223 @@
+"""A spout over named partitions whose rows are held in the program.
+
+Source: `MemoryTransactionalSpout` and `OpaqueMemoryTransactionalSpout` of Storm's transactional
+topologies (`takePerPartition`, `setDisabled`). Users import it from `spouts.memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from spouts._rows import Row, Rows, frame_of
+from spouts._schemas import as_struct
+from txn.attempts import TransactionAttempt
+from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError
+from txn.interfaces import PartitionedSpout, PartitionPositions, SpoutKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["MemoryPartitionedSpout"]
+
+
+class MemoryPartitionedSpout(PartitionedSpout):
+    """Partitions of rows, each read in order, at most `take_per_partition` rows in a batch.
+
+    A partition can be away (`set_disabled`), come to be (`add_partition`) and cease to be
+    (`remove_partition`) at any time, from any thread. A name is durable: a partition that comes
+    back under the same name goes on where it stood, and must hold the same rows up to there.
+
+    TRANSACTIONAL: what a txid reads is fixed by its first plan. If a partition of that plan is
+    away at a replay, the batch waits for it. OPAQUE: each attempt is planned anew, over the
+    partitions that are there then; what is away is read by a later txid.
+
+    An exception among the rows is raised once by this object, by the first emission that reaches
+    it; it belongs to the row after it (at the end of a partition: to the row before it).
+
+    Args:
+        partitions: name -> rows.
+        schema: DDL or StructType.
+        take_per_partition: most rows that a batch has of one partition (Storm:
+            `takePerPartition`).
+        kind: TRANSACTIONAL or OPAQUE.
+
+    Raises:
+        TopologyError: another kind, or nothing to take.
+    """
+
+    def __init__(
+        self,
+        partitions: Mapping[str, Rows],
+        schema: str | StructType,
+        *,
+        take_per_partition: int,
+        kind: SpoutKind = SpoutKind.TRANSACTIONAL,
+    ) -> None:
+        """See the class."""
+        self.kind = SpoutKind(kind)
+        if self.kind is SpoutKind.NON_TRANSACTIONAL:
+            raise TopologyError(
+                "A MemoryPartitionedSpout is transactional or opaque; for a source that promises "
+                "nothing use MemoryOpaqueSpout(kind=SpoutKind.NON_TRANSACTIONAL) or ReaderSpout."
+            )
+        if take_per_partition < 1:
+            raise TopologyError(
+                f"MemoryPartitionedSpout was told to take {take_per_partition} rows of a "
+                "partition: take_per_partition must be 1 or more."
+            )
+        self._schema = schema
+        self._take = take_per_partition
+        self._rows: dict[str, list[Row]] = {}
+        self._failures: dict[str, list[tuple[int, Exception]]] = {}
+        self._disabled: set[str] = set()
+        self._lock = RLock()  # planning, emitting and the program's own calls meet here
+        for name, rows in partitions.items():
+            self.add_partition(name, rows)
+
+    # --- what the program may do to the source ---------------------------------------------------
+
+    def set_disabled(self, partition: str, disabled: bool) -> None:
+        """Take a partition away, or bring it back (Storm: `setDisabled`).
+
+        Raises:
+            TopologyError: there is no such partition.
+        """
+        with self._lock:
+            self._require(partition)
+            if disabled:
+                self._disabled.add(partition)
+            else:
+                self._disabled.discard(partition)
+
+    def add_partition(self, name: str, rows: Rows) -> None:
+        """Add a partition; it is read from its start, or from where it stood under this name.
+
+        Raises:
+            TopologyError: there is such a partition already.
+        """
+        with self._lock:
+            if name in self._rows:
+                raise TopologyError(
+                    f"MemoryPartitionedSpout has a partition '{name}' already. Remove it first, or "
+                    "choose another name."
+                )
+            content = [row for row in rows if not isinstance(row, Exception)]
+            self._rows[name] = content
+            failures: list[tuple[int, Exception]] = []
+            for place, row in enumerate(rows):
+                if isinstance(row, Exception):
+                    before = min(place - len(failures), max(len(content) - 1, 0))
+                    failures.append((before, row))
+            self._failures[name] = failures
+
+    def remove_partition(self, name: str) -> None:
+        """Remove a partition; rows of it that are in no batch yet are never read.
+
+        Raises:
+            TopologyError: there is no such partition.
+        """
+        with self._lock:
+            self._require(name)
+            del self._rows[name], self._failures[name]
+            self._disabled.discard(name)
+
+    def _require(self, name: str) -> None:
+        if name not in self._rows:
+            raise TopologyError(
+                f"MemoryPartitionedSpout has no partition '{name}'; it has: "
+                f"{', '.join(sorted(self._rows)) or 'none'}."
+            )
+
+    # --- the spout -------------------------------------------------------------------------------
+
+    def open(self, spark: SparkSession, previous: PartitionPositions | None) -> StructType:
+        """The schema; nothing else is to be done."""
+        return as_struct(self._schema, "MemoryPartitionedSpout")
+
+    def get_partitions(self) -> list[str]:
+        """The partitions that there are, by name; also those that are disabled."""
+        with self._lock:
+            return sorted(self._rows)
+
+    def plan_partition(
+        self, attempt: TransactionAttempt, partition: str, previous: Any | None
+    ) -> dict[str, int] | None:
+        """The next rows of a partition: {"start", "end"}; None at its end, and while it is away.
+
+        Raises:
+            SourceChangedError: it holds fewer rows than were read of it.
+        """
+        with self._lock:
+            if partition in self._disabled or partition not in self._rows:
+                return None
+            start = 0 if previous is None else previous["end"]
+            size = len(self._rows[partition])
+            if size < start:
+                raise self._shrunk(attempt, partition, start)
+            end = min(start + self._take, size)
+            return {"start": start, "end": end} if end > start else None
+
+    def emit_partitions(
+        self, spark: SparkSession, attempt: TransactionAttempt, positions: Mapping[str, Any]
+    ) -> DataFrame:
+        """The rows at these positions.
+
+        Raises:
+            Exception: the next exception among the rows that was not raised yet.
+            SourceUnavailableError: a partition is away.
+            SourceChangedError: a partition holds fewer rows than were planned.
+        """
+        return frame_of(spark, self.rows_at(attempt, positions), self._schema)
+
+    def rows_at(self, attempt: TransactionAttempt, positions: Mapping[str, Any]) -> list[Row]:
+        """The rows at these positions, by partition, without Spark; raises as `emit_partitions`."""
+        with self._lock:
+            for partition in sorted(positions):
+                self._check_there(attempt, partition, positions[partition]["end"])
+            self._raise_next(positions)
+            return [
+                row
+                for partition in sorted(positions)
+                for row in self._rows[partition][
+                    positions[partition]["start"] : positions[partition]["end"]
+                ]
+            ]
+
+    def planned_rows(self, metadata: PartitionPositions) -> int:
+        """Exactly as many as will be emitted."""
+        return sum(position["end"] - position["start"] for position in metadata.read.values())
+
+    def _check_there(self, attempt: TransactionAttempt, partition: str, end: int) -> None:
+        if partition in self._rows and partition not in self._disabled:
+            if len(self._rows[partition]) < end:
+                raise self._shrunk(attempt, partition, end)
+            return
+        state = "disabled" if partition in self._rows else "removed"
+        then = (
+            "The batch waits until it is back."
+            if self.kind is SpoutKind.TRANSACTIONAL
+            else "The batch is planned anew, without it."
+        )
+        raise SourceUnavailableError(
+            f"Partition '{partition}' of MemoryPartitionedSpout, which {attempt} was planned to "
+            f"read, is {state}. {then}"
+        )
+
+    def _raise_next(self, positions: Mapping[str, Any]) -> None:
+        for partition in sorted(positions):
+            span = range(positions[partition]["start"], positions[partition]["end"])
+            for failure in self._failures[partition]:
+                if failure[0] in span:
+                    self._failures[partition].remove(failure)
+                    raise failure[1]
+
+    def _shrunk(
+        self, attempt: TransactionAttempt, partition: str, needed: int
+    ) -> SourceChangedError:
+        return SourceChangedError(
+            f"Partition '{partition}' of MemoryPartitionedSpout holds {len(self._rows[partition])} "
+            f"rows, but {needed} of them were planned up to {attempt}. Give it the same rows again."
+        )

@@ -1,0 +1,129 @@
+"""A generator of rows, for load tests and demonstrations.
+
+Source: Spark's own "rate" sources of Structured Streaming, which have the same two columns.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from txn.attempts import TransactionAttempt
+from txn.errors import TopologyError
+from txn.interfaces import Spout, SpoutKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["RateSpan", "RateSpout"]
+
+
+class RateSpan(BaseModel):
+    """Metadata of `RateSpout`: the values [start, end), and what their timestamps follow from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    start: int = Field(ge=0)
+    end: int = Field(ge=0)
+    interval_us: int = Field(ge=0)
+
+
+class RateSpout(Spout[RateSpan]):
+    """The integers from 0 up as rows (value bigint, timestamp timestamp), made by Spark itself.
+
+    Transactional: a row is a function of its value, `timestamp` is `value * interval_us` after
+    1970-01-01 00:00 UTC. So replays are identical, and a result can be computed beforehand.
+
+    Without `total` it always has more: run it `until` a txid. With `rows_per_second` a batch is
+    due when so much time has passed since the start of the run; a run `until="caught_up"` ends
+    when no batch is due, so here too a txid is the better end.
+
+    Args:
+        rows_per_batch: values in a batch; the last one of `total` may have fewer.
+        total: end of the values; None: they never end.
+        rows_per_second: the pace; None: as fast as batches are asked for.
+        interval_us: microseconds between the timestamps of two values.
+        partitions: Spark partitions of a batch; None: Spark's default parallelism.
+        clock: seconds that never go back; for the pace.
+
+    Raises:
+        TopologyError: a number that is too small.
+    """
+
+    kind = SpoutKind.TRANSACTIONAL
+    metadata_type = RateSpan
+
+    def __init__(
+        self,
+        rows_per_batch: int,
+        *,
+        total: int | None = None,
+        rows_per_second: float | None = None,
+        interval_us: int = 1000,
+        partitions: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """See the class."""
+        _require("rows_per_batch", rows_per_batch, rows_per_batch >= 1, "1 or more")
+        _require("total", total, total is None or total >= 0, "0 or more")
+        pace_is_positive = rows_per_second is None or 0 < rows_per_second < math.inf
+        _require("rows_per_second", rows_per_second, pace_is_positive, "more than 0")
+        _require("interval_us", interval_us, interval_us >= 0, "0 or more")
+        _require("partitions", partitions, partitions is None or partitions >= 1, "1 or more")
+        self._rows_per_batch = rows_per_batch
+        self._total = total
+        self._rows_per_second = rows_per_second
+        self._interval_us = interval_us
+        self._partitions = partitions
+        self._clock = clock
+        self._began = clock()
+        self._first = 0
+
+    def open(self, spark: SparkSession, previous: RateSpan | None) -> StructType:
+        """The schema; the pace counts from now, and from where the last run stood."""
+        from pyspark.sql.types import LongType, StructType, TimestampType
+
+        self._began = self._clock()
+        self._first = previous.end if previous is not None else 0
+        return StructType().add("value", LongType(), False).add("timestamp", TimestampType())
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: RateSpan | None
+    ) -> RateSpan | None:
+        """The next values; None when all were taken, or the next batch is not due yet."""
+        start = previous.end if previous is not None else 0
+        end = start + self._rows_per_batch
+        end = end if self._total is None else min(end, self._total)
+        if end <= start or end > self._due():
+            return None
+        return RateSpan(start=start, end=end, interval_us=self._interval_us)
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: RateSpan
+    ) -> DataFrame:
+        """The values of the batch."""
+        from pyspark.sql.functions import col, lit, timestamp_micros
+
+        numbers = spark.range(metadata.start, metadata.end, numPartitions=self._partitions)
+        micros = col("id") * lit(metadata.interval_us).cast("bigint")
+        return numbers.select(col("id").alias("value"), timestamp_micros(micros).alias("timestamp"))
+
+    def planned_rows(self, metadata: RateSpan) -> int:
+        """Exactly as many as will be emitted."""
+        return metadata.end - metadata.start
+
+    def _due(self) -> float:
+        """The value up to which the pace allows batches by now."""
+        if self._rows_per_second is None:
+            return math.inf
+        return self._first + (self._clock() - self._began) * self._rows_per_second
+
+
+def _require(name: str, value: float | None, is_right: bool, wanted: str) -> None:
+    if not is_right:
+        raise TopologyError(f"RateSpout was given {name}={value}: it must be {wanted}.")

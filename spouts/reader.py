@@ -1,0 +1,126 @@
+"""Any reader of Spark as a spout that promises nothing.
+
+Source: Trident's `IBatchSpout`, and its `RichSpoutBatchExecutor` around spouts that know nothing
+of transactions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from spouts._schemas import as_struct
+from txn.attempts import TransactionAttempt
+from txn.errors import TopologyError
+from txn.interfaces import Spout, SpoutKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["ReaderSpout", "Reading"]
+
+
+class Reading(BaseModel):
+    """Metadata of `ReaderSpout`: that, and when, a txid reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    number: int = Field(ge=1)
+    """Number of the reading, from 1."""
+    planned_at: float
+    """Seconds since the epoch."""
+
+
+class ReaderSpout(Spout[Reading]):
+    """Whatever `read` returns, whole, as one batch: a full snapshot of what is there now.
+
+    NON_TRANSACTIONAL: a replay reads again and may get other rows, and two readings may hold the
+    same row. So it goes with non-transactional tables only; any other is refused when the
+    topology is built.
+
+    It reads once in the life of the topology: a later run of the same topology reads no more.
+    With `every`, it reads again when so many seconds have passed since the last reading was
+    planned, restarts included. A run `until="caught_up"` ends when no reading is due: with
+    `every` longer than a batch takes that is after one reading.
+
+    Args:
+        read: called on the driver, once per attempt; returns a DataFrame that is no stream. A
+            FailedException of it fails the batch; any other exception stops the topology.
+        schema: what `read` returns, as DDL or StructType; nullability is not compared.
+        every: seconds between two readings; None: there is only one.
+        clock: seconds since the epoch.
+
+    Raises:
+        TopologyError: an `every` that is not above 0.
+    """
+
+    kind = SpoutKind.NON_TRANSACTIONAL
+    metadata_type = Reading
+
+    def __init__(
+        self,
+        read: Callable[[SparkSession], DataFrame],
+        schema: str | StructType,
+        *,
+        every: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """See the class."""
+        if every is not None and not every > 0:
+            raise TopologyError(
+                f"ReaderSpout was told to read every {every} seconds: say more than 0, or leave "
+                "it out to read once."
+            )
+        self._read = read
+        self._schema = schema
+        self._every = every
+        self._clock = clock
+
+    def open(self, spark: SparkSession, previous: Reading | None) -> StructType:
+        """The schema; nothing is read yet."""
+        return as_struct(self._schema, "ReaderSpout")
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: Reading | None
+    ) -> Reading | None:
+        """The next reading, if it is due."""
+        now = self._clock()
+        if previous is None:
+            return Reading(number=1, planned_at=now)
+        if self._every is None or now < previous.planned_at + self._every:
+            return None
+        return Reading(number=previous.number + 1, planned_at=now)
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: Reading
+    ) -> DataFrame:
+        """What `read` returns now.
+
+        Raises:
+            TopologyError: it is no DataFrame, a streaming one, or of another schema.
+        """
+        from pyspark.sql import DataFrame
+
+        frame: object = self._read(spark)
+        if not isinstance(frame, DataFrame) or frame.isStreaming:
+            found = "a streaming one" if isinstance(frame, DataFrame) else type(frame).__name__
+            raise TopologyError(
+                f"The reader of ReaderSpout must return a DataFrame of what is there now, not "
+                f"{found}. Use spark.read."
+            )
+        said = _columns(as_struct(self._schema, "ReaderSpout"))
+        columns = _columns(frame.schema)
+        if said != columns:
+            raise TopologyError(
+                f"The reader of ReaderSpout returned the columns {', '.join(columns)}, but its "
+                f"schema says {', '.join(said)}. Correct the one or the other."
+            )
+        return frame
+
+
+def _columns(schema: StructType) -> list[str]:
+    return [f"{field.name} {field.dataType.simpleString()}" for field in schema]
