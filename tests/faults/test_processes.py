@@ -91,7 +91,10 @@ def was_refused(driver: Driver) -> bool:
 def test_a_second_driver_is_refused_and_told_who_leads(
     start: Start, server: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
-    """A second driver of a topology is refused and told who leads."""
+    """A second driver of a topology is refused and told who leads.
+
+    Trident row 1.
+    """
     records = make_records(tmp_path, 40)
     spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, config=SLOW)
     first = start(spec)

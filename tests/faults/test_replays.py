@@ -116,6 +116,8 @@ def test_what_a_failed_opaque_attempt_published_is_reverted_by_its_replay(
 ) -> None:
     """What a failed opaque attempt published is reverted, also for keys that its replay does not
     mention.
+
+    Trident row 49.
     """
     script = {
         (1, 0): [("a", 1), ("b", 2)],
@@ -228,7 +230,10 @@ def test_a_staged_file_that_changed_before_its_publication_fails_the_batch(
 def test_a_failed_exception_of_a_transform_is_replayed_with_a_higher_attempt(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, build: Build, tables: Callable[[], Any]
 ) -> None:
-    """User code fails a batch by FailedException; the same txid comes again."""
+    """User code fails a batch by FailedException; the same txid comes again.
+
+    Trident row 7.
+    """
     transform = failing_transform(FailedException("not yet"), calls=range(2))
     topology = build(transactional(), transform=transform)
     report = topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
@@ -242,6 +247,8 @@ def test_any_other_exception_of_a_transform_stops_the_topology_which_can_be_resu
 ) -> None:
     """An error of the user's code stops the topology with its state intact, and the next run goes
     on from there.
+
+    Trident row 48.
     """
     broken = build(transactional(), transform=failing_transform(KeyError("k"), calls=range(1)))
     with pytest.raises(BatchError, match=r"Batch 2:0 .*KeyError.*'index': 1") as caught:

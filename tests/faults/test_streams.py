@@ -55,7 +55,10 @@ def fail_once(*which: str) -> Points:
 def test_merged_streams_count_into_one_table_also_when_one_of_them_is_idle(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, topology: Topology, warehouse: Path
 ) -> None:
-    """A stream that has nothing left to read adds nothing; the other goes on."""
+    """A stream that has nothing left to read adds nothing; the other goes on.
+
+    Trident rows 17 and 20.
+    """
     long = topology.stream("long", spout([("a", 1)], [("b", 2)], [("a", 3)]))
     short = topology.stream("short", spout([("a", 10), ("c", 30)]))
     merged = long.merge(short)
@@ -79,7 +82,10 @@ def test_merged_streams_count_into_one_table_also_when_one_of_them_is_idle(
 def test_joined_streams_meet_within_the_txid(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, topology: Topology, warehouse: Path
 ) -> None:
-    """Rows of the same batch are joined; a batch in which one side is idle has no match."""
+    """Rows of the same batch are joined; a batch in which one side is idle has no match.
+
+    Trident row 21.
+    """
     left = topology.stream("left", spout([("a", 1), ("b", 2)], [("a", 3)], [("a", 5)]))
     names = [[("a", "one")], [("a", "two"), ("a", "three")]]
     right = topology.stream("right", spout(*names, schema="k string, name string"))
@@ -97,7 +103,10 @@ def test_joined_streams_meet_within_the_txid(
 def test_one_stream_into_three_tables_is_computed_from_one_result(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, topology: Topology, warehouse: Path
 ) -> None:
-    """Tables fed by one transform agree, a global total and a per-batch aggregate included."""
+    """Tables fed by one transform agree, a global total and a per-batch aggregate included.
+
+    Trident row 43a.
+    """
     positive = topology.stream("s", spout([("a", 1), ("b", -2)], [("a", 3), ("c", 4)])).transform(
         lambda df: df.where("v > 0")
     )
@@ -141,7 +150,10 @@ class CountingSpout(Spout[Offset]):
 def test_a_spout_with_only_the_two_mandatory_methods_runs(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, topology: Topology, warehouse: Path
 ) -> None:
-    """Columns that are not known beforehand are learnt with the first batch."""
+    """Columns that are not known beforehand are learnt with the first batch.
+
+    Trident row 63.
+    """
     numbers = topology.stream("numbers", CountingSpout())
     numbers.partition_persist(AppendTable(warehouse / "rows", "transactional"))
     numbers.persistent_aggregate(StateTable(warehouse / "sum"), total=Sum("n"))
