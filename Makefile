@@ -10,6 +10,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 JARS := $(VENV)/.jars
+KAFKA := $(VENV)/.kafka
 
 help: ## list the targets
 	@echo "make demo    run the example from end to end"
@@ -18,13 +19,13 @@ help: ## list the targets
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"
 
-setup: $(JARS)
+setup: $(JARS) $(KAFKA)
 
 demo: $(JARS) ## run the example
 	@$(PY) -m examples.demo
 
-test: $(JARS) ## run all tests
-	@$(PY) -m pytest
+test: $(JARS) $(KAFKA) ## run all tests
+	@$(PY) -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP) ## static checks
 	$(VENV)/bin/ruff format --check .
@@ -81,3 +82,9 @@ $(JARS): $(STAMP)
 	@echo "Fetching Delta's jars and preparing Java's class archive (once; half a minute) ..."
 	@$(PY) -m txn.session </dev/null
 	@touch $(JARS)
+
+# What only the tests need: Kafka's broker, and Spark's source for it.
+$(KAFKA): $(STAMP)
+	@echo "Fetching the jars of Kafka's broker and client for the tests (once; a minute) ..."
+	@$(PY) -m tests.spouts.kafka_broker </dev/null
+	@touch $(KAFKA)

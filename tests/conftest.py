@@ -11,12 +11,14 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.spouts.kafka_broker import Broker
     from txn.embedded import EmbeddedZooKeeper
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The Spark session of the whole test run: two threads, one gigabyte, Delta."""
+    """The Spark session of the whole test run: two threads, one gigabyte, Delta and Kafka."""
+    from spouts.kafka import KafkaSpout
     from txn.session import delta_session
 
     session = delta_session(
@@ -27,6 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         },
+        packages=KafkaSpout.packages,
     )
     yield session
     session.stop()
@@ -39,6 +42,15 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
 
     with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A real Kafka broker of the whole test run; each test has topics of its own."""
+    from tests.spouts.kafka_broker import Broker
+
+    with Broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -68,7 +68,8 @@ def drive(
         observer.starting(topology.name)
         with ThreadPoolExecutor(1, "txn-zookeeper") as pool:
             hosts = pool.submit(_enter_zookeeper, resources, zookeeper, topology, sleep)
-            spark = delta_session(topology.name, master, conf)
+            packages = sorted({p for s in topology.sources for p in s.spout.packages})
+            spark = delta_session(topology.name, master, conf, packages=packages)
             resources.callback(spark.stop)
             connect = hosts.result()
         running = topology.start(spark, zookeeper=connect, until=until)

@@ -1,29 +1,25 @@
-"""Delta's jars: fetched once, then found in a folder; and an archive of loaded classes.
+"""The jars that Spark is given beside its own: Delta's, and those of a spout (Kafka's).
 
 Spark's own `spark.jars.packages` asks a resolver at every start, slowly and loudly. Here the
-resolver (Ivy, which pyspark ships) runs once, in a child process, into a folder of its own that
-appears under its final name only when it is whole; any number of processes may do so at once.
+resolver (`txn.ivy`) runs once, into a folder of the user's cache, where every later start finds
+the jars.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
+import re
 import sys
-import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
 
 from txn.errors import SetupError
+from txn.ivy import Request, fetch, shipped_jars
 from txn.java import find_java, java_version
 
-__all__ = ["cache_folder", "class_archive", "delta_jars", "resolve"]
+__all__ = ["cache_folder", "class_archive", "delta_jars", "package_jars"]
 
 _SCALA = "2.13"
-_RESOLVE_TIMEOUT_SECS = 600.0
 
 # What Spark ships itself; another version of any of these on the class path does harm.
 _SHIPPED_BY_SPARK = (
@@ -42,21 +38,10 @@ _SHIPPED_BY_SPARK = (
     "org.xerial.*",
 )
 
-_SETTINGS = """<ivysettings>
-  <settings defaultResolver="central"/>
-  <caches defaultCacheDir={cache}/>
-  <resolvers><ibiblio name="central" m2compatible="true"{root}/></resolvers>
-</ivysettings>
-"""
-
-_MODULE = """<ivy-module version="2.0">
-  <info organisation="txn" module="jars"/>
-  <dependencies>
-    <dependency org="io.delta" name={name} rev={version} conf="default->default"/>
-    {excludes}
-  </dependencies>
-</ivy-module>
-"""
+# A part of Spark's Kafka source that repositories may lack for a version of Spark: the newest one
+# that is there will do. The lower end is the first that was built for the same logging classes.
+_TOKEN_PROVIDER = f"org.apache.spark:spark-token-provider-kafka-0-10_{_SCALA}"
+_TOKEN_PROVIDER_SINCE = "4.1.0-preview1"  # noqa: S105 - a version, no password
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -75,7 +60,8 @@ def delta_jars(environ: Mapping[str, str] | None = None) -> list[Path]:
     """
     env = os.environ if environ is None else environ
     folder = _jar_folder(env)
-    wanted = f"{_artifact()}-{_version('delta_spark')}.jar"
+    artifact, version = _artifact(), _version("delta_spark")
+    wanted = f"{artifact}-{version}.jar"
     if not (folder / wanted).is_file():
         if folder.is_dir() and any(folder.iterdir()):
             raise SetupError(
@@ -83,34 +69,46 @@ def delta_jars(environ: Mapping[str, str] | None = None) -> list[Path]:
                 "jar and what it needs there, or delete the folder (or unset TXN_JARS) to have "
                 "them fetched."
             )
-        resolve(folder, env)
+        request = Request(
+            f"Delta's jars ({artifact} {version})",
+            [f"io.delta:{artifact}:{version}"],
+            without_groups=_SHIPPED_BY_SPARK,
+            otherwise=", or put the jars into a folder and name it in TXN_JARS",
+        )
+        fetch(folder, request, env)
     return sorted(folder.glob("*.jar"))
 
 
-def resolve(folder: Path, environ: Mapping[str, str] | None = None) -> None:
-    """Fetch Delta's jars from Maven Central into `folder`, which becomes visible when complete.
+def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = None) -> list[Path]:
+    """The jars of Maven packages and what they need beside Spark's own; fetched once.
 
-    `DEFAULT_ARTIFACT_REPOSITORY` names another repository, as it does for Spark's own resolver.
+    Each package has a folder of its own in the cache. One whose jar lies in `$TXN_JARS` gives
+    nothing here: whatever is in that folder is on the class path already, with Delta's.
+
+    Args:
+        packages: coordinates, `group:artifact:version`, as for `spark.jars.packages`.
 
     Raises:
-        SetupError: no network, or the folder cannot be written.
+        SetupError: these are no coordinates, or the jars could not be fetched.
     """
     env = os.environ if environ is None else environ
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".resolving-", dir=folder.parent))
-    except OSError as error:
-        raise SetupError(
-            f"Delta's jars cannot be kept in {folder}: {error}. Set TXN_JARS to a folder that "
-            "can be written."
-        ) from error
-    try:
-        _run_ivy(scratch, env)
-        # Another process may have been quicker: its folder is as good as ours.
-        with suppress(OSError):
-            (scratch / "jars").rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    jars: dict[str, Path] = {}
+    for package in packages:
+        if len([part for part in package.split(":") if part]) != 3 or package.count(":") != 2:
+            raise SetupError(
+                f"{package!r} is no Maven package. Write it as group:artifact:version, such as "
+                "'org.apache.spark:spark-avro_2.13:4.2.0'."
+            )
+        _, artifact, version = package.split(":")
+        jar = f"{artifact}-{version}.jar"
+        given = env.get("TXN_JARS")
+        if given and (Path(given).expanduser() / jar).is_file():
+            continue
+        folder = cache_folder(env) / "jars" / f"{artifact}-{version}-spark-{_version('pyspark')}"
+        if not (folder / jar).is_file():
+            fetch(folder, _package_request(package), env)
+        jars |= {path.name: path for path in sorted(folder.glob("*.jar"))}
+    return list(jars.values())
 
 
 def class_archive(environ: Mapping[str, str] | None = None) -> Path:
@@ -132,68 +130,17 @@ def _jar_folder(env: Mapping[str, str]) -> Path:
     return cache_folder(env) / "jars" / name
 
 
-def _run_ivy(scratch: Path, env: Mapping[str, str]) -> None:
-    settings, module = scratch / "settings.xml", scratch / "ivy.xml"
-    repository = env.get("DEFAULT_ARTIFACT_REPOSITORY")
-    root = f" root={quoteattr(repository)}" if repository else ""
-    settings.write_text(_SETTINGS.format(cache=quoteattr(str(scratch / "cache")), root=root))
-    module.write_text(
-        _MODULE.format(
-            name=quoteattr(_artifact()),
-            version=quoteattr(_version("delta_spark")),
-            excludes="".join(_exclude(organisation) for organisation in _SHIPPED_BY_SPARK),
-        )
+def _package_request(package: str) -> Request:
+    spark = _version("pyspark")
+    return Request(
+        f"The jars of {package}",
+        [package],
+        # By name, not by group: a part of Spark that pyspark lacks is just what is wanted.
+        without_artifacts=sorted({re.sub(r"-\d.*", "", jar.name) for jar in shipped_jars()}),
+        instead={_TOKEN_PROVIDER: f"[{_TOKEN_PROVIDER_SINCE},{spark}]"},
+        otherwise=", or put them and what they need into a folder together with Delta's jars and "
+        "name it in TXN_JARS",
     )
-    command = [str(find_java(env)), "-cp", str(_ivy()), "org.apache.ivy.Main"]
-    command += ["-settings", str(settings), "-ivy", str(module), "-types", "jar"]
-    command += ["-retrieve", str(scratch / "jars" / "[artifact]-[revision].[ext]")]
-    try:
-        said = subprocess.run(
-            command,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_RESOLVE_TIMEOUT_SECS,
-            check=False,
-        )
-        failed = said.returncode != 0
-        words = said.stdout + said.stderr
-    except subprocess.TimeoutExpired:
-        failed, words = True, f"no answer within {_RESOLVE_TIMEOUT_SECS:.0f} s"
-    if failed:
-        raise SetupError(
-            f"Delta's jars ({_artifact()} {_version('delta_spark')}) are not on this machine and "
-            f"could not be fetched from Maven Central: {_reason(words)}. Connect to the network "
-            "once, or name a mirror in DEFAULT_ARTIFACT_REPOSITORY, or put the jars into a folder "
-            "and name it in TXN_JARS."
-        )
-
-
-def _exclude(organisation: str) -> str:
-    pattern = organisation.replace(".", "[.]").replace("*", ".*")  # Ivy's globs need one more jar
-    return f'<exclude org="{pattern}" matcher="regexp"/>'
-
-
-def _reason(words: str) -> str:
-    for mark in ("UnknownHost", "Exception", "not found", "ERROR"):
-        for line in words.splitlines():
-            if mark in line:
-                return " ".join(line.split())[:300]
-    return " ".join(words.split())[-300:] or "the resolver said nothing"
-
-
-def _ivy() -> Path:
-    import pyspark
-
-    jars = Path(pyspark.__file__).parent / "jars"
-    found = sorted(jars.glob("ivy-*.jar"))
-    if not found:
-        raise SetupError(
-            f"pyspark's folder {jars} has no ivy-*.jar, so Delta's jars cannot be fetched. "
-            "Install pyspark from PyPI, or put the jars into a folder and name it in TXN_JARS."
-        )
-    return found[0]
 
 
 def _artifact() -> str:

@@ -2,7 +2,8 @@
 
 What is done for the start: Delta's jars come out of a folder (`txn.jars`), never through a
 resolver; in local mode they are on Java's own class path, which allows an archive of loaded
-classes. `python -m txn.session` fetches the jars and makes that archive, once per machine.
+classes. A spout's own jars come as `spark.jars`, behind that class path: the archive still fits.
+`python -m txn.session` fetches the jars and makes that archive, once per machine.
 
 What is done for the quiet: Spark's log goes to stderr from level ERROR on, and the one warning
 of Java for which there is no switch is taken out (`txn/spark_conf/`).
@@ -16,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txn.errors import SetupError
-from txn.jars import class_archive, delta_jars
+from txn.jars import class_archive, delta_jars, package_jars
 from txn.java import find_java
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ _ARCHIVE_TIMEOUT_SECS = 300.0
 
 
 def delta_session(
-    app_name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None
+    app_name: str,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    *,
+    packages: Sequence[str] = (),
 ) -> SparkSession:
     """The running Spark session, or a new one, with Delta configured.
 
@@ -45,13 +50,15 @@ def delta_session(
         master: as Spark's `--master`. Anything but `local...` ships Delta's jars to executors.
         conf: Spark settings; each wins over the default of `session_conf`. Jars and class paths
             are added to Delta's.
+        packages: Maven packages to put beside Delta, such as `KafkaSpout.packages`; fetched once.
+            A session that runs already cannot be given any.
 
     Raises:
         SetupError: no Java 17, no jars and no network, Java did not come up, or a session without
             Delta is running in this process.
     """
     find_java()
-    settings = session_conf(master, conf or {})
+    settings = session_conf(master, conf or {}, packages)
     _import_pyspark_quietly()
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -75,11 +82,13 @@ def delta_session(
     return session
 
 
-def session_conf(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+def session_conf(
+    master: str, conf: Mapping[str, str], packages: Sequence[str] = ()
+) -> dict[str, str]:
     """Every setting of a session: Delta's, ours for speed and quiet, and over them `conf`.
 
     Raises:
-        SetupError: Delta's jars are not there and cannot be fetched.
+        SetupError: Delta's jars or the packages' are not there and cannot be fetched.
     """
     defaults = {
         "spark.sql.extensions": _EXTENSION,
@@ -94,9 +103,11 @@ def session_conf(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit, which has placed the jars
         return merged
     jars = [str(jar) for jar in delta_jars()]
+    more = [str(jar) for jar in package_jars(packages)]
     if _cores(master) is not None:
-        return merged | _joined("spark.driver.extraClassPath", os.pathsep, jars, conf)
-    return merged | _joined("spark.jars", ",", jars, conf)
+        merged |= _joined("spark.driver.extraClassPath", os.pathsep, jars, conf)
+        return merged | (_joined("spark.jars", ",", more, conf) if more else {})
+    return merged | _joined("spark.jars", ",", [*jars, *more], conf)
 
 
 def prepare() -> None:

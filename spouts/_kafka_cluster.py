@@ -1,0 +1,266 @@
+"""What a spout asks a Kafka cluster: which topics there are, and from where to where they go.
+
+One client is kept. A look costs two round trips, whatever the number of partitions: one for the
+first and last offsets of all of them, then one for the topics, whose ids say whether the offsets
+are still those of the same topics.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from spouts._kafka_options import ClientSettings
+from txn.errors import FailedException, SourceUnavailableError, TopologyError
+
+try:
+    from confluent_kafka import (
+        IsolationLevel,
+        KafkaError,
+        KafkaException,
+        TopicCollection,
+        TopicPartition,
+    )
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+except ImportError as error:
+    raise ImportError(
+        "The Kafka spout needs confluent-kafka: pip install 'txn-spark[kafka]'"
+    ) from error
+
+__all__ = ["Cluster", "Look", "Partition", "Topic"]
+
+log = logging.getLogger("txn.spouts.kafka")
+
+REQUEST_SECS = 10.0
+_STALE = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._NOENT,  # "No leaders found"
+    }
+)
+_REFUSED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    }
+)
+_LOOKS = 5
+
+Partition = tuple[str, int]
+"""A topic's name and a partition's number."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as it is now."""
+
+    id: str
+    """Kafka's own id of it: a topic deleted and made again under its name has another."""
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """Topics and offsets that belong together."""
+
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    """Those that exist."""
+    earliest: Mapping[Partition, int] = field(default_factory=dict)
+    """First offset that is still there."""
+    latest: Mapping[Partition, int] = field(default_factory=dict)
+    """The offset after the last one that may be read."""
+
+
+class Cluster:
+    """The metadata client of one spout. May be used by several threads.
+
+    Args:
+        whose: the spout, for messages.
+        refresh_secs: how long the names of all topics are taken for known.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        servers: str,
+        whose: str,
+        refresh_secs: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._refresh_secs = refresh_secs
+        self._clock = clock
+        self._names: list[str] | None = None
+        self._names_at = 0.0
+        self._servers = servers
+        self._whose = whose
+        self._client: AdminClient | None = None
+        self._refused: KafkaError | None = None
+        self._known: dict[str, Topic] = {}
+
+    def matching(self, pattern: str) -> list[str]:
+        """The topics but Kafka's own whose whole name matches; asked for once per interval.
+
+        Raises:
+            SourceUnavailableError: no broker answers.
+        """
+        now = self._clock()
+        if self._names is None or now - self._names_at >= self._refresh_secs:
+            client = self._connected()
+            try:
+                found = client.list_topics(timeout=REQUEST_SECS).topics
+            except KafkaException as error:
+                raise self._told(error, "its topics") from error
+            self._names, self._names_at = sorted(found), now
+        return [n for n in self._names if not n.startswith("__") and re.fullmatch(pattern, n)]
+
+    def look(self, topics: Sequence[str]) -> Look:
+        """Those of the topics that exist, with the offsets of all their partitions.
+
+        Raises:
+            SourceUnavailableError: no broker answers, or a partition has no leader now.
+            FailedException: topics change faster than they can be looked at.
+        """
+        kept = self._client is not None
+        try:
+            return self._look(topics)
+        except SourceUnavailableError as error:
+            # A client keeps to the leaders that it knows for minutes: ask a new one at once.
+            if not kept or _code(error.__cause__) not in _STALE:
+                raise
+        return self._look(topics)
+
+    def _look(self, topics: Sequence[str]) -> Look:
+        wanted = set(topics)
+        known = {name: topic for name, topic in self._known.items() if name in wanted}
+        for _ in range(_LOOKS):
+            partitions = [(name, n) for name in known for n in range(known[name].partitions)]
+            earliest, latest = self._ends(partitions)
+            # Looked at after the offsets: if nothing has changed, the offsets are these topics'.
+            now = self._describe(topics)
+            if now == known and len(latest) == len(partitions):
+                self._known = {**self._known, **now}
+                return Look(now, earliest, latest)
+            known = now
+        raise FailedException(
+            f"{self._whose} saw its topics change at each of {_LOOKS} looks. It is asked again."
+        )
+
+    def offsets_at(
+        self, partitions: Iterable[Partition], timestamp_ms: int
+    ) -> dict[Partition, int]:
+        """The first offset at or after a time; partitions without such a record are left out.
+
+        Raises:
+            SourceUnavailableError: no broker answers.
+        """
+        found = self._results(self._ask(partitions, OffsetSpec.for_timestamp(timestamp_ms)))
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _connected(self) -> AdminClient:
+        self._refused = None
+        if self._client is None:
+            config: dict[str, Any] = {**self._settings.librdkafka, "error_cb": self._heard}
+            try:
+                self._client = AdminClient(config, logger=log)
+            except (KafkaException, ValueError, TypeError) as error:
+                raise TopologyError(
+                    f"{self._whose} has a setting that Kafka's client refuses: {_words(error)}."
+                ) from error
+        return self._client
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() in _REFUSED:
+            self._refused = error
+
+    def _describe(self, topics: Sequence[str]) -> dict[str, Topic]:
+        if not topics:
+            return {}
+        client = self._connected()
+        found: dict[str, Topic] = {}
+        answers = client.describe_topics(
+            TopicCollection(list(topics)), request_timeout=REQUEST_SECS
+        )
+        for name, answer in answers.items():
+            try:
+                topic = answer.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._told(error, f"topic {name!r}") from error
+            else:
+                found[name] = Topic(str(topic.topic_id), len(topic.partitions))
+        return found
+
+    def _ends(
+        self, partitions: Sequence[Partition]
+    ) -> tuple[dict[Partition, int], dict[Partition, int]]:
+        asked = [self._ask(partitions, s) for s in (OffsetSpec.earliest(), OffsetSpec.latest())]
+        earliest, latest = (self._results(answers) for answers in asked)
+        return earliest, latest
+
+    def _ask(
+        self, partitions: Iterable[Partition], spec: OffsetSpec
+    ) -> Mapping[TopicPartition, Future[Any]]:
+        wanted = {TopicPartition(name, number): spec for name, number in partitions}
+        if not wanted:
+            return {}
+        level = (
+            IsolationLevel.READ_COMMITTED
+            if self._settings.read_committed
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+        return self._connected().list_offsets(
+            wanted, isolation_level=level, request_timeout=REQUEST_SECS
+        )
+
+    def _results(self, answers: Mapping[TopicPartition, Future[Any]]) -> dict[Partition, int]:
+        found: dict[Partition, int] = {}
+        for where, answer in answers.items():
+            try:
+                found[where.topic, where.partition] = answer.result().offset
+            except KafkaException as error:
+                # A topic deleted meanwhile: the look at the topics tells.
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    part = f"{where.topic}-{where.partition}"
+                    raise self._told(error, f"the offsets of {part}") from error
+        return found
+
+    def _told(self, error: Exception, what: str) -> Exception:
+        """What an answer means: the source is away, or refuses us for good."""
+        client, self._client = self._client, None
+        # A new client asks next: this one would keep to the leaders that it knows.
+        if client is not None:
+            client.poll(0)  # hands over what it heard in the background
+        refused = self._refused or (error.args[0] if _code(error) in _REFUSED else None)
+        if refused is not None:
+            return TopologyError(
+                f"{self._whose} is refused by the brokers at {self._servers}: {refused.str()}. "
+                "Correct the credentials or the rights of the user."
+            )
+        return SourceUnavailableError(
+            f"{self._whose} could not ask the brokers at {self._servers} for {what}: "
+            f"{_words(error)}. Nothing is lost: see that they are up and can be reached from here."
+        )
+
+
+def _code(error: BaseException | None) -> int | None:
+    first = error.args[0] if error is not None and error.args else None
+    return first.code() if isinstance(first, KafkaError) else None
+
+
+def _words(error: Exception) -> str:
+    first = error.args[0] if error.args else error
+    return str(first.str() if isinstance(first, KafkaError) else first).rstrip(".")

@@ -1,0 +1,145 @@
+"""Kafka's client settings, as given once, for the two clients that need them.
+
+Records are read by Spark with Kafka's Java client; topics and offsets are looked up with librdkafka
+(confluent-kafka). The two spell some settings differently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txn.errors import TopologyError
+
+__all__ = ["ClientSettings", "client_settings"]
+
+ISOLATION = "isolation.level"
+_LEVELS = ("read_committed", "read_uncommitted")
+
+# What the spout or Spark's source decides; Spark refuses most of them itself, one job too late.
+_OURS = {
+    "auto.offset.reset": "say first_poll=...",
+    "bootstrap.servers": "it is the first argument",
+    "enable.auto.commit": "positions are kept by the coordinator",
+    "group.id": "positions are kept by the coordinator, not by a consumer group",
+    "interceptor.classes": "Spark's source allows none",
+    "key.deserializer": "keys come as binary; cast the column",
+    "value.deserializer": "values come as binary; cast the column",
+}
+
+# Java's name -> librdkafka's, where the value means the same.
+_SAME = {
+    "client.dns.lookup": "client.dns.lookup",
+    "client.id": "client.id",
+    "client.rack": "client.rack",
+    "sasl.kerberos.service.name": "sasl.kerberos.service.name",
+    "sasl.mechanism": "sasl.mechanisms",
+    "security.protocol": "security.protocol",
+    "ssl.endpoint.identification.algorithm": "ssl.endpoint.identification.algorithm",
+    "ssl.key.password": "ssl.key.password",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+}
+
+_QUIET: Mapping[str, int] = {
+    "log_level": 0,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1000,
+}
+
+# Less patient than Kafka's minutes: the batch is to fail and wait, not to hang.
+_SPARK_DEFAULTS = {
+    "kafkaConsumer.pollTimeoutMs": "20000",
+    "kafka.default.api.timeout.ms": "20000",
+    "kafka.request.timeout.ms": "15000",
+}
+
+_CREDENTIAL = re.compile(r"\b(username|password)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|(\S+))")
+
+
+@dataclass(frozen=True, repr=False)
+class ClientSettings:
+    """Settings for both clients; not to be printed, for they may hold secrets."""
+
+    spark: Mapping[str, str]
+    """Options of Spark's source."""
+    librdkafka: Mapping[str, str | int]
+    """Configuration of confluent-kafka's clients."""
+    read_committed: bool
+
+
+def client_settings(
+    servers: str, options: Mapping[str, str], overrides: Mapping[str, str], whose: str
+) -> ClientSettings:
+    """Settings for Spark's reader and for librdkafka, out of Kafka's own (Java) names.
+
+    Args:
+        options: Kafka's names without `kafka.`.
+        overrides: librdkafka's names, for what cannot be translated.
+        whose: the spout, for messages.
+
+    Raises:
+        TopologyError: names a setting that is not the user's to make, or has no translation.
+    """
+    for name in options:
+        if name.startswith("kafka."):
+            raise TopologyError(
+                f"{whose} has an option {name!r}. Write {name.removeprefix('kafka.')!r}: options "
+                "are Kafka's own names."
+            )
+        if name in _OURS:
+            raise TopologyError(
+                f"{whose} has an option {name!r}, which is not one to set here: {_OURS[name]}."
+            )
+    level = options.get(ISOLATION, _LEVELS[0])
+    if level not in _LEVELS:
+        raise TopologyError(f"{whose} has {ISOLATION} {level!r}. Levels are: {', '.join(_LEVELS)}.")
+    spark = dict(_SPARK_DEFAULTS) | {f"kafka.{name}": str(v) for name, v in options.items()}
+    spark |= {"kafka.bootstrap.servers": servers, f"kafka.{ISOLATION}": level}
+    ours: dict[str, str | int] = {"bootstrap.servers": servers, **_QUIET}
+    ours |= _translated(options, overrides, whose)
+    return ClientSettings(spark, ours, level == _LEVELS[0])
+
+
+def _translated(
+    options: Mapping[str, str], overrides: Mapping[str, str], whose: str
+) -> dict[str, str]:
+    found = {_SAME[name]: str(value) for name, value in options.items() if name in _SAME}
+    if "sasl.jaas.config" in options:
+        found |= _credentials(options["sasl.jaas.config"])
+        _require(found, "sasl.password", "sasl.jaas.config", overrides, whose)
+    for store, targets in (
+        ("truststore", ("ssl.ca.location",)),
+        ("keystore", ("ssl.certificate.location", "ssl.key.location")),
+    ):
+        if f"ssl.{store}.location" in options:
+            if options.get(f"ssl.{store}.type", "JKS").upper() == "PEM":
+                found |= dict.fromkeys(targets, options[f"ssl.{store}.location"])
+            _require(found, targets[0], f"ssl.{store}.location", overrides, whose)
+    return found | dict(overrides)
+
+
+def _credentials(jaas: str) -> dict[str, str]:
+    """User and password out of the JAAS line of Kafka's PLAIN and SCRAM modules."""
+    if not re.match(r"\s*\S*\.(Plain|Scram)LoginModule\s", jaas):
+        return {}
+    found = {}
+    for name, double, single, bare in _CREDENTIAL.findall(jaas):
+        value = re.sub(r"\\(.)", r"\1", double) if double else single or bare.rstrip(";")
+        found[f"sasl.{name}"] = value
+    return found
+
+
+def _require(
+    found: Mapping[str, str], name: str, source: str, overrides: Mapping[str, str], whose: str
+) -> None:
+    # Any of librdkafka's settings of that kind (a token, a PKCS#12 store) will do.
+    kind = name.partition(".")[0] + "."
+    if name not in found and not any(given.startswith(kind) for given in overrides):
+        raise TopologyError(
+            f"{whose} has an option {source!r} that librdkafka, the client for topics and offsets, "
+            f"has no counterpart of. Give that client its own in client_options, such as {name!r} "
+            "(librdkafka's CONFIGURATION.md has the names)."
+        )

@@ -1,0 +1,457 @@
+"""A spout over Kafka topics: Spark reads the records, and the coordinator keeps the offsets.
+
+Which offsets of which partitions a txid has is decided once, out of one look at the cluster, and
+durable in ZooKeeper before a record is read. No consumer group is used. Offsets are looked up with
+confluent-kafka (`pip install 'txn-spark[kafka]'`); records are read with Spark's own Kafka source,
+in batch mode with explicit offsets (`delta_session(..., packages=KafkaSpout.packages)`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from spouts._kafka_cluster import Cluster, Look, Partition
+from spouts._kafka_options import client_settings
+from spouts._kafka_plan import Lost, Position, Start, fair_shares, going_on, name_of, parsed
+from txn.attempts import TransactionAttempt
+from txn.errors import (
+    FailedException,
+    SetupError,
+    SourceChangedError,
+    SourceUnavailableError,
+    TopologyError,
+    TxnError,
+)
+from txn.interfaces import PartitionedSpout, PartitionPositions, SpoutKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["FirstPoll", "KafkaSpout"]
+
+log = logging.getLogger("txn.spouts.kafka")
+
+FirstPoll = Literal[
+    "earliest",
+    "latest",
+    "timestamp",
+    "uncommitted_earliest",
+    "uncommitted_latest",
+    "uncommitted_timestamp",
+]
+"""Where reading begins. Source: Storm's `FirstPollOffsetStrategy`."""
+
+_LOSS = ("error", "skip")
+_SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, "
+    "timestamp timestamp, timestampType int"
+)
+_HEADERS = ", headers array<struct<key: string, value: binary>>"
+_RELATION = re.compile(
+    r"KafkaRelation\(strategy=Assign\[[^\]]*\], start=SpecificOffsetRangeLimit\(\w*Map\(([^)]*)\)\)"
+    r", end=SpecificOffsetRangeLimit\(\w*Map\(([^)]*)\)\)\)"
+)
+
+
+class KafkaSpout(PartitionedSpout):
+    """Reads Kafka topics, a range of offsets of each partition per txid.
+
+    Columns: `key` and `value` (binary), `topic`, `partition`, `offset`, `timestamp`,
+    `timestampType`, and with `include_headers` also `headers`. Partitions are named
+    "topic-number"; a position is {"start", "end", "topic_id"}.
+
+    Source: `KafkaTridentSpoutOpaque`, `KafkaTridentSpoutTransactional`, `KafkaTridentSpoutConfig`.
+
+    Args:
+        bootstrap_servers: "host:port,host:port".
+        topics: names of topics; each must exist when the topology first starts.
+        pattern: instead of `topics`: a regular expression that a topic's whole name matches.
+        kind: "opaque" (default: a replay may leave out what retention has deleted meanwhile, so
+            it never blocks) or "transactional" (a replay is identical or does not happen).
+        first_poll: where a topic begins that has no position yet. With "earliest", "latest" and
+            "timestamp" stored positions count only for the same `deployment`; with
+            "uncommitted_..." they always do. A partition added to a topic that is read already
+            begins at its beginning, whatever this says.
+        start_timestamp: for the two timestamp strategies: milliseconds since 1970 UTC or an aware
+            datetime; reading begins with the first record at or after it.
+        deployment: an id of this deployment, kept with the positions. A new one makes "earliest",
+            "latest" and "timestamp" begin anew; a restart with the same one does not.
+        max_records_per_partition: offsets of one partition in one txid; None: no limit.
+        max_records_per_batch: offsets of all partitions in one txid, spread fairly over them;
+            None: no limit.
+        on_data_loss: records that were to be read are gone: "error" stops the topology; "skip"
+            goes on with what is there, logs a warning and notes the offsets in the metadata.
+        include_headers: add the column `headers`.
+        options: settings of Kafka's client by Kafka's own names (`security.protocol`,
+            `sasl.jaas.config`, `isolation.level`, ...), without "kafka.". For both clients: see
+            docs/kafka.md. Never logged and never stored.
+        client_options: settings of librdkafka by its own names, for what has no translation.
+        refresh_interval_secs: how often a pattern is compared with the names of all topics.
+
+    Raises:
+        TopologyError: settings that are unknown, contradict each other, or are not to be set.
+    """
+
+    kind = SpoutKind.OPAQUE
+    packages = (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')}",)
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        topics: Sequence[str] | None = None,
+        pattern: str | None = None,
+        kind: SpoutKind | str = SpoutKind.OPAQUE,
+        first_poll: FirstPoll = "uncommitted_earliest",
+        start_timestamp: int | datetime | None = None,
+        deployment: str = "",
+        max_records_per_partition: int | None = None,
+        max_records_per_batch: int | None = 1_000_000,
+        on_data_loss: Literal["error", "skip"] = "error",
+        include_headers: bool = False,
+        options: Mapping[str, str] | None = None,
+        client_options: Mapping[str, str] | None = None,
+        refresh_interval_secs: float = 2.0,
+    ) -> None:
+        """See the class."""
+        what = f"topics={list(topics)!r}" if pattern is None and topics else f"pattern={pattern!r}"
+        self._name = f"KafkaSpout({bootstrap_servers!r}, {what})"
+        self.kind = _one_of(self._name, "kind", kind, ("opaque", "transactional"), SpoutKind)
+        self._first_poll = _one_of(self._name, "first_poll", first_poll, get_args(FirstPoll), str)
+        self._on_loss = _one_of(self._name, "on_data_loss", on_data_loss, _LOSS, str)
+        self._topics, self._pattern = _subscription(self._name, topics, pattern)
+        self._start_ms = _timestamp_ms(self._name, self._first_poll, start_timestamp)
+        self._limits = {
+            "max_records_per_partition": max_records_per_partition,
+            "max_records_per_batch": max_records_per_batch,
+        }
+        for setting, value in self._limits.items():
+            if value is not None and value < 1:
+                raise TopologyError(f"{self._name} needs {setting} of 1 or more, not {value}.")
+        self._deployment = deployment
+        self._include_headers = include_headers
+        self._settings = client_settings(
+            bootstrap_servers, options or {}, client_options or {}, self._name
+        )
+        self._cluster = Cluster(
+            self._settings, bootstrap_servers, self._name, refresh_interval_secs
+        )
+        self._decided: dict[str, Position] = {}
+        self._gone: set[str] = set()
+
+    def __repr__(self) -> str:
+        """Where it reads from; no options, for they may hold secrets."""
+        return self._name
+
+    def open(self, spark: SparkSession, previous: PartitionPositions | None) -> StructType:
+        """Look whether brokers, topics and Spark's Kafka source are there. Reads no record.
+
+        Raises:
+            TopologyError: a topic that was never read does not exist; credentials are refused.
+            SetupError: the Spark session has no Kafka source.
+            SourceUnavailableError: no broker answers, on the very first run.
+        """
+        try:
+            self._check_subscription(previous)
+        except SourceUnavailableError as error:
+            if previous is None:
+                raise
+            log.warning("%s", error)  # what has run before starts, and waits for its brokers
+        return self._frame(spark, {("txn", 0): Position(start=0, end=0, topic_id="")}).schema
+
+    def _check_subscription(self, previous: PartitionPositions | None) -> None:
+        if self._pattern is not None:
+            self._cluster.matching(self._pattern)
+        known = {parsed(name)[0] for name in previous.latest} if previous else set()
+        missing = set(self._topics) - known
+        missing -= set(self._cluster.look(sorted(missing)).topics)
+        if missing:
+            raise TopologyError(
+                f"{self._name} is to read {_listed(missing)}, which the brokers do not have. "
+                "Create what is missing, or correct the names."
+            )
+
+    # --- planning --------------------------------------------------------------------------------
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: PartitionPositions | None
+    ) -> PartitionPositions | None:
+        """Look at the cluster once, and spread the batch fairly over all partitions.
+
+        An empty batch comes out when there is nothing to read, but a first poll at the end of a
+        partition or a skip to keep.
+
+        Raises:
+            SourceUnavailableError: no broker answers, or a topic is gone.
+            SourceChangedError: records are gone unread, and `on_data_loss` is "error".
+        """
+        stored = {} if previous is None else self._of_this_deployment(previous.latest)
+        self._decided = self._decide(stored, begun=previous is not None)
+        planned = super().initialize_transaction(attempt, previous)
+        earliest = self._first_poll.endswith("earliest")
+        if planned is None and previous is None and self._pattern is not None and not earliest:
+            # No topic matches yet. What will match later is new, and is to be read from its
+            # beginning: that this was the first poll must be known by then.
+            return PartitionPositions()
+        return planned
+
+    def get_partitions(self) -> list[str]:
+        """The partitions that the planning under way has something to say about."""
+        return sorted(self._decided)
+
+    def plan_partition(
+        self, attempt: TransactionAttempt, partition: str, previous: Any | None
+    ) -> dict[str, Any] | None:
+        """What the planning under way has decided for a partition."""
+        decided = self._decided.get(partition)
+        return None if decided is None else decided.to_json()
+
+    def _of_this_deployment(self, latest: Mapping[str, Any]) -> dict[str, Position]:
+        positions = {name: Position.model_validate(p) for name, p in latest.items()}
+        if self._first_poll.startswith("uncommitted"):
+            return positions
+        return {n: p for n, p in positions.items() if p.deployment == self._deployment}
+
+    def _decide(self, stored: Mapping[str, Position], *, begun: bool) -> dict[str, Position]:
+        topics: Sequence[str] = self._topics
+        if self._pattern is not None:
+            topics = self._cluster.matching(self._pattern)
+        look = self._cluster.look(topics)
+        self._note_gone(topics, look, stored)
+        starts: dict[Partition, Start] = {}
+        for partition in look.latest:
+            if (position := stored.get(name_of(partition))) is not None:
+                starts[partition] = going_on(partition, position, look)
+        starts |= self._first_starts(look, starts, stored, begun=begun)
+        for start in starts.values():
+            if start.lost is not None:
+                self._note_loss(start.lost)
+        shares = fair_shares(
+            {name_of(p): max(0, look.latest[p] - start.offset) for p, start in starts.items()},
+            self._limits["max_records_per_partition"],
+            self._limits["max_records_per_batch"],
+        )
+        return {
+            name: Position(
+                start=start.offset,
+                end=start.offset + shares[name],
+                topic_id=look.topics[partition[0]].id,
+                deployment=self._deployment,
+                skipped=start.lost.skipped if start.lost else None,
+            )
+            for partition, start in starts.items()
+            if shares[name := name_of(partition)] or start.lost or start.durable
+        }
+
+    def _first_starts(
+        self,
+        look: Look,
+        known: Collection[Partition],
+        stored: Mapping[str, Position],
+        *,
+        begun: bool,
+    ) -> dict[Partition, Start]:
+        """Beginnings of the partitions that have no position yet."""
+        read_before = {parsed(name)[0] for name in stored}
+        # A topic that came to match a pattern after the first poll: all of it is new.
+        all_new = self._pattern is not None and begun and (stored or not self._deployment)
+        new = [partition for partition in look.latest if partition not in known]
+        first = [p for p in new if not all_new and p[0] not in read_before]
+        starts = {partition: Start(look.earliest[partition]) for partition in new}
+        found: Mapping[Partition, int] = {}
+        if self._start_ms is not None:
+            found = self._cluster.offsets_at(first, self._start_ms)
+        if not self._first_poll.endswith("earliest"):
+            starts |= {p: Start(found.get(p, look.latest[p]), durable=True) for p in first}
+        return starts
+
+    def _note_gone(self, topics: Sequence[str], look: Look, stored: Mapping[str, Position]) -> None:
+        read = {parsed(name)[0] for name in stored}
+        if self._pattern is not None:
+            read = {name for name in read if re.fullmatch(self._pattern, name)}
+        else:
+            read = set(topics)
+        gone = read - set(look.topics)
+        if gone and self._on_loss == "error":
+            raise SourceUnavailableError(
+                f"{self._name} finds {_listed(gone)} gone, and cannot know whether all of it was "
+                "read. The batch waits until it is back. To go on without it, set on_data_loss="
+                "'skip' or leave it out of the subscription."
+            )
+        for name in sorted(gone - self._gone):
+            log.warning("%s goes on without topic %r, which is gone.", self._name, name)
+        self._gone = gone
+
+    def _note_loss(self, lost: Lost) -> None:
+        if self._on_loss == "error":
+            raise SourceChangedError(
+                f"{self._name} cannot go on: {lost.words}. Set on_data_loss='skip' to go on at "
+                f"offset {lost.skipped.next}."
+            )
+        log.warning("%s goes on at offset %d: %s.", self._name, lost.skipped.next, lost.words)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def emit_partitions(
+        self, spark: SparkSession, attempt: TransactionAttempt, positions: Mapping[str, Any]
+    ) -> DataFrame:
+        """The planned offsets, after a look that they are still there and of the same topics.
+
+        Raises:
+            SourceUnavailableError: no broker answers, or a topic is gone.
+            SourceChangedError: a transactional batch is no longer there as it was planned.
+            FailedException: an opaque one is not; it is planned anew.
+        """
+        planned = {parsed(name): Position.model_validate(p) for name, p in positions.items()}
+        planned = {partition: p for partition, p in planned.items() if p.end > p.start}
+        if not planned:
+            return spark.createDataFrame([], self._schema())
+        self._check_there(attempt, planned)
+        return self._frame(spark, planned)
+
+    def planned_parts(self, metadata: PartitionPositions) -> Sequence[str]:
+        """One edge per partition that has records to read."""
+        return sorted(name for name, p in metadata.read.items() if p["end"] > p["start"])
+
+    def parts_read(self, batch: DataFrame, metadata: PartitionPositions) -> Sequence[str]:
+        """The partitions that Spark's plan of `batch` reads from first to last planned offset."""
+        planned = {
+            name: (metadata.read[name]["start"], metadata.read[name]["end"])
+            for name in self.planned_parts(metadata)
+        }
+        # The plan says it, and nothing else in Spark's interface does; nothing is run for it.
+        plan = batch._jdf.queryExecution().analyzed().toString()
+        read: list[str] = []
+        for starts, ends in _RELATION.findall(plan):
+            first, last = _offsets(starts), _offsets(ends)
+            read += [n for n, span in planned.items() if (first.get(n), last.get(n)) == span]
+        return sorted(read)
+
+    def _check_there(
+        self, attempt: TransactionAttempt, planned: Mapping[Partition, Position]
+    ) -> None:
+        topics = sorted({topic for topic, _ in planned})
+        look = self._cluster.look(topics)
+        gone = set(topics) - set(look.topics)
+        if gone:
+            raise SourceUnavailableError(
+                f"{self._name} cannot read batch {attempt}: {_listed(gone)} is gone. The batch "
+                "waits until it is back."
+            )
+        for partition, position in planned.items():
+            if partition not in look.latest:
+                raise self._changed(attempt, f"{name_of(partition)} is no longer there")
+            read_to = position.model_copy(update={"end": position.start})
+            lost = going_on(partition, read_to, look).lost
+            if lost is not None:
+                raise self._changed(attempt, lost.words)
+            if look.latest[partition] < position.end:
+                raise SourceUnavailableError(
+                    f"{self._name} cannot read batch {attempt}: {name_of(partition)} ends at "
+                    f"offset {look.latest[partition]}, before the planned {position.end}. The "
+                    "batch waits until the records are back."
+                )
+
+    def _changed(self, attempt: TransactionAttempt, words: str) -> TxnError:
+        if self.kind is SpoutKind.TRANSACTIONAL:
+            return SourceChangedError(
+                f"{self._name} cannot read batch {attempt} as it was planned: {words}. A "
+                "transactional batch is identical at every replay, or is not replayed: quarantine "
+                "it, or give the topology another name and other tables; kind='opaque' goes on."
+            )
+        return FailedException(
+            f"{self._name} cannot read batch {attempt} as it was planned: {words}. It is planned "
+            "anew."
+        )
+
+    def _frame(self, spark: SparkSession, planned: Mapping[Partition, Position]) -> DataFrame:
+        from pyspark.errors import AnalysisException
+
+        assigned: dict[str, list[int]] = {}
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for (topic, number), position in planned.items():
+            assigned.setdefault(topic, []).append(number)
+            starts.setdefault(topic, {})[str(number)] = position.start
+            ends.setdefault(topic, {})[str(number)] = position.end
+        own = {
+            "assign": json.dumps(assigned),
+            "startingOffsets": json.dumps(starts),
+            "endingOffsets": json.dumps(ends),
+            # Whatever the setting: what may be skipped is decided when a batch is planned.
+            "failOnDataLoss": "true",
+            "includeHeaders": str(self._include_headers).lower(),
+        }
+        reader = spark.read.format("kafka").options(**{**self._settings.spark, **own})
+        try:
+            return reader.load()
+        except AnalysisException as error:
+            if error.getCondition() != "DATA_SOURCE_NOT_FOUND" and "find data source" not in str(
+                error
+            ):
+                raise
+            raise SetupError(
+                f"{self._name} needs Spark's Kafka source, which this Spark session does not have. "
+                "Start it with delta_session(..., packages=KafkaSpout.packages); `txn run` does."
+            ) from error
+
+    def _schema(self) -> str:
+        return _SCHEMA + (_HEADERS if self._include_headers else "")
+
+
+def _offsets(entries: str) -> dict[str, int]:
+    """Partition -> offset out of Scala's words for a map: `a-0 -> 1, a-1 -> 2`."""
+    pairs = (entry.split(" -> ") for entry in entries.split(", ") if entry)
+    return {name: int(offset) for name, offset in pairs}
+
+
+def _listed(topics: Collection[str]) -> str:
+    names = ", ".join(repr(name) for name in sorted(topics))
+    return f"topic {names}" if len(topics) == 1 else f"topics {names}"
+
+
+def _subscription(
+    whose: str, topics: Sequence[str] | None, pattern: str | None
+) -> tuple[tuple[str, ...], str | None]:
+    if isinstance(topics, str) or bool(topics) == bool(pattern):
+        raise TopologyError(
+            f"{whose} needs either topics=['a', 'b'] or pattern='a|b.*', and not both."
+        )
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise TopologyError(
+                f"{whose} has a pattern that is no regular expression: {error}."
+            ) from error
+    return tuple(dict.fromkeys(topics or ())), pattern
+
+
+def _timestamp_ms(whose: str, first_poll: str, given: int | datetime | None) -> int | None:
+    if first_poll.endswith("timestamp") != (given is not None):
+        raise TopologyError(
+            f"{whose} has first_poll={first_poll!r} and start_timestamp={given!r}: the timestamp "
+            "strategies need a start_timestamp, and the others have no use for one."
+        )
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise TopologyError(
+                f"{whose} has a start_timestamp without a time zone: {given}. Give one, such as "
+                "datetime(..., tzinfo=timezone.utc)."
+            )
+        return int(given.timestamp() * 1000)
+    return given
+
+
+def _one_of(whose: str, setting: str, value: Any, allowed: Sequence[str], as_type: Any) -> Any:
+    plain = getattr(value, "value", value)
+    if plain not in allowed:
+        raise TopologyError(f"{whose} has {setting}={plain!r}. Possible are: {', '.join(allowed)}.")
+    return as_type(plain)

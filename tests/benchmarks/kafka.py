@@ -1,0 +1,158 @@
+"""Records/s of the Kafka spout beside Structured Streaming's Kafka source, on the same topic.
+
+    python -m tests.benchmarks.kafka [--records 1000000] [--per-batch 100000] [--rounds 3]
+
+Four ways to read the whole topic, one after the other, round by round, in one Spark session; the
+first round warms up and is not counted. Both ways to Delta write the same columns.
+
+- spout:        a topology of a KafkaSpout and an AppendTable: exactly once, in ZooKeeper and Delta
+- streaming:    readStream Kafka -> writeStream Delta with a checkpoint, trigger availableNow
+- spout read, streaming read: the same without a table (Spark's sink "noop")
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import deltalake
+from pyspark.sql import DataFrame, SparkSession
+
+from committers.append_table import AppendTable
+from spouts.kafka import KafkaSpout
+from tests.spouts.kafka_broker import Broker, send
+from txn import Topology, TransactionAttempt
+from txn.session import delta_session
+
+TOPIC = "benchmark"
+PARTITIONS = 8
+
+
+def fill(broker: Broker, records: int) -> None:
+    """Records of about 100 bytes over all partitions."""
+    broker.create(TOPIC, PARTITIONS)
+    producer = broker.producer(**{"linger.ms": 50})
+    filler = "x" * 80
+    for number in range(records):
+        value = f'{{"n": {number}, "f": "{filler}"}}'.encode()
+        send(producer, TOPIC, value, key=str(number % 1000).encode(), partition=number % PARTITIONS)
+    assert producer.flush(120) == 0
+
+
+def spout(broker: Broker, per_batch: int) -> KafkaSpout:
+    """The spout under test."""
+    return KafkaSpout(broker.servers, topics=[TOPIC], max_records_per_batch=per_batch)
+
+
+def by_spout(spark: SparkSession, broker: Broker, folder: Path, per_batch: int) -> None:
+    """A topology into an append table."""
+    topology = Topology(folder.name)
+    stream = topology.stream("records", spout(broker, per_batch))
+    stream.partition_persist(AppendTable(str(folder / "table")))
+    topology.run(spark, zookeeper=f"embedded:{folder}/zookeeper", until="caught_up")
+
+
+def by_streaming(spark: SparkSession, broker: Broker, folder: Path, per_batch: int) -> None:
+    """Structured Streaming into a Delta table."""
+    query = (
+        stream_reader(spark, broker, per_batch)
+        .writeStream.format("delta")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "table"))
+    )
+    query.awaitTermination()
+
+
+def by_spout_read(spark: SparkSession, broker: Broker, folder: Path, per_batch: int) -> None:
+    """The spout's batches, planned and read, into nothing."""
+    source = spout(broker, per_batch)
+    source.open(spark, None)
+    attempt = TransactionAttempt(1, 0)
+    planned = source.initialize_transaction(attempt, None)
+    while planned is not None:
+        batch = source.emit_batch(spark, attempt, planned)
+        batch.write.format("noop").mode("overwrite").save()
+        attempt = TransactionAttempt(attempt.txid + 1, 0)
+        planned = source.initialize_transaction(attempt, planned)
+
+
+def by_streaming_read(spark: SparkSession, broker: Broker, folder: Path, per_batch: int) -> None:
+    """Structured Streaming into nothing."""
+    query = (
+        stream_reader(spark, broker, per_batch)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def stream_reader(spark: SparkSession, broker: Broker, per_batch: int) -> DataFrame:
+    """Structured Streaming's source over the topic."""
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", broker.servers)
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", per_batch)
+        .load()
+    )
+
+
+WAYS: dict[str, Callable[[SparkSession, Broker, Path, int], None]] = {
+    "spout": by_spout,
+    "streaming": by_streaming,
+    "spout read": by_spout_read,
+    "streaming read": by_streaming_read,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--per-batch", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    rates: dict[str, list[float]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as name, Broker(Path(name) / "kafka") as broker:
+        fill(broker, options.records)
+        conf = {"spark.driver.memory": "2g"}
+        spark = delta_session("kafka", "local[2]", conf, packages=KafkaSpout.packages)
+        for number in range(options.rounds + 1):
+            for way, run in WAYS.items():
+                folder = Path(name) / f"{way.replace(' ', '-')}-{number}"
+                began = time.monotonic()
+                run(spark, broker, folder, options.per_batch)
+                rate = options.records / (time.monotonic() - began)
+                if (folder / "table").exists():
+                    rows = deltalake.DeltaTable(str(folder / "table")).to_pyarrow_table(
+                        columns=["offset"]
+                    )
+                    assert rows.num_rows == options.records, (way, rows.num_rows)
+                print(f"round {number} {way:15} {rate:10,.0f} records/s", flush=True)
+                if number > 0:
+                    rates[way].append(rate)
+        spark.stop()
+    median = {way: statistics.median(values) for way, values in rates.items()}
+    result = {
+        "records": options.records,
+        "per_batch": options.per_batch,
+        "records_per_s": {way: round(rate) for way, rate in median.items()},
+        "spout_to_streaming": round(median["spout"] / median["streaming"], 2),
+        "read_to_read": round(median["spout read"] / median["streaming read"], 2),
+        "by_round": [
+            round(a / b, 2) for a, b in zip(rates["spout"], rates["streaming"], strict=True)
+        ],
+    }
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""What a Kafka spout plans, against a real broker; nothing is read here."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import time
+from typing import Any
+
+import pytest
+
+from spouts.kafka import KafkaSpout
+from tests.spouts.kafka_broker import PASSWORD, USER, Broker, wait_until
+from txn.attempts import TransactionAttempt
+from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError
+from txn.interfaces import PartitionPositions
+
+JAAS = (
+    'org.apache.kafka.common.security.plain.PlainLoginModule required username="{}" password="{}";'
+)
+
+THEN = int(time.time() * 1000) - 3_600_000
+"""An hour ago, in Kafka's milliseconds: within the retention of a topic."""
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def topic(kafka: Broker) -> str:
+    """A topic of this test, with one partition."""
+    return kafka.create(f"plan-{next(_names)}")
+
+
+def plan(spout: KafkaSpout, previous: PartitionPositions | None = None) -> Any:
+    """The metadata of the next txid, as it comes back from ZooKeeper."""
+    planned = spout.initialize_transaction(TransactionAttempt(1, 0), previous)
+    return planned and PartitionPositions.model_validate_json(planned.model_dump_json())
+
+
+def spans(planned: PartitionPositions) -> dict[str, tuple[int, int]]:
+    """Partition number -> (start, end) of what is to be read."""
+    return {name.rpartition("-")[2]: (p["start"], p["end"]) for name, p in planned.read.items()}
+
+
+def only(planned: PartitionPositions) -> tuple[int, int]:
+    """(start, end) of the only partition."""
+    return spans(planned)["0"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "start"),
+    [("earliest", 2), ("latest", 9), ("timestamp", 5)],
+)
+@pytest.mark.parametrize("prefix", ["", "uncommitted_"])
+def test_first_poll(kafka: Broker, topic: str, strategy: str, start: int, prefix: str) -> None:
+    """A topic without positions begins where the strategy says; what comes then follows on.
+
+    Trident row 71.
+    """
+    for second in range(9):
+        kafka.produce(topic, [second], timestamp=THEN + 1000 * second)
+    kafka.expire(topic, 0, 2)
+    when = THEN + 4500 if strategy == "timestamp" else None
+    spout = KafkaSpout(
+        kafka.servers, topics=[topic], first_poll=prefix + strategy, start_timestamp=when
+    )
+    first = plan(spout)
+    assert only(first) == (start, 9)
+    assert plan(spout, first) is None
+    kafka.produce(topic, ["more"])
+    assert only(plan(spout, first)) == (9, 10)
+
+
+def test_a_timestamp_after_the_last_record_begins_at_the_end(kafka: Broker, topic: str) -> None:
+    """With no record at or after the timestamp, reading begins with the next one that comes."""
+    kafka.produce(topic, [1], timestamp=THEN)
+    spout = KafkaSpout(
+        kafka.servers, topics=[topic], first_poll="timestamp", start_timestamp=THEN + 1
+    )
+    assert only(plan(spout)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "restarted", "deployed"),
+    [
+        ("earliest", (4, 5), (0, 5)),
+        ("latest", (4, 5), (5, 5)),
+        ("timestamp", (4, 5), (2, 5)),
+        ("uncommitted_earliest", (4, 5), (4, 5)),
+        ("uncommitted_latest", (4, 5), (4, 5)),
+        ("uncommitted_timestamp", (4, 5), (4, 5)),
+    ],
+)
+def test_stored_positions_count_within_a_deployment(
+    kafka: Broker,
+    topic: str,
+    strategy: str,
+    restarted: tuple[int, int],
+    deployed: tuple[int, int],
+) -> None:
+    """A restart goes on; a new deployment begins anew, but for the uncommitted strategies."""
+    for second in range(4):
+        kafka.produce(topic, [second], timestamp=THEN + 1000 * second)
+    when = THEN + 2000 if strategy.endswith("timestamp") else None
+
+    def spout(deployment: str) -> KafkaSpout:
+        return KafkaSpout(
+            kafka.servers,
+            topics=[topic],
+            first_poll=strategy,
+            start_timestamp=when,
+            deployment=deployment,
+        )
+
+    first = plan(spout("one"))
+    kafka.produce(topic, ["more"], timestamp=THEN + 9000)
+    assert only(plan(spout("one"), first)) == restarted
+    assert only(plan(spout("two"), first)) == deployed
+
+
+@pytest.mark.parametrize("strategy", ["uncommitted_earliest", "latest"])
+def test_a_partition_that_is_added_begins_at_its_beginning(
+    kafka: Broker, topic: str, strategy: str
+) -> None:
+    """A partition added to a Kafka topic is read from its beginning, whatever the strategy."""
+    kafka.produce(topic, [1])
+    spout = KafkaSpout(kafka.servers, topics=[topic], first_poll=strategy)
+    first = plan(spout)
+    kafka.grow(topic, 2)
+    kafka.produce(topic, [2, 3], partition=1)
+    second = plan(spout, first)
+    assert spans(second) == {"1": (0, 2)}
+    assert set(second.latest) == {f"{topic}-0", f"{topic}-1"}
+
+
+@pytest.mark.parametrize("strategy", ["uncommitted_earliest", "latest"])
+def test_topics_by_pattern(kafka: Broker, strategy: str) -> None:
+    """Topics that match are read; one made later from its beginning, whatever the strategy."""
+    base = f"pattern{next(_names)}"
+    kafka.create(f"{base}-a-not")
+    spout = KafkaSpout(
+        kafka.servers,
+        pattern=rf"{base}-(a|b)",
+        first_poll=strategy,
+        refresh_interval_secs=0,
+    )
+    nothing = plan(spout)
+    assert nothing == (PartitionPositions() if strategy == "latest" else None)
+    for name in ("a", "b"):
+        kafka.produce(kafka.create(f"{base}-{name}"), [1, 2])
+        nothing = plan(spout, nothing)
+        assert list(nothing.read) == [f"{base}-{name}-0"]
+        assert only(nothing) == (0, 2)
+
+
+def test_topic_names_are_asked_for_once_per_interval(kafka: Broker) -> None:
+    """A pattern is compared with all names only when the refresh interval has passed."""
+    base = f"interval{next(_names)}"
+    spout = KafkaSpout(kafka.servers, pattern=f"{base}.*", refresh_interval_secs=3600)
+    first = plan(spout)
+    kafka.produce(kafka.create(f"{base}-a"), [1])
+    assert plan(spout, first) is None
+    spout._cluster._refresh_secs = 0
+    assert only(plan(spout, first)) == (0, 1)
+
+
+def test_limits_are_spread_over_the_partitions(kafka: Broker) -> None:
+    """A batch takes no more than its limits, fairly, and the rest comes in the next ones."""
+    name = kafka.create(f"limits{next(_names)}", 3)
+    for partition, count in enumerate((2, 20, 20)):
+        kafka.produce(name, range(count), partition=partition)
+    both = KafkaSpout(
+        kafka.servers, topics=[name], max_records_per_batch=14, max_records_per_partition=5
+    )
+    assert spans(plan(both)) == {"0": (0, 2), "1": (0, 5), "2": (0, 5)}
+    spout = KafkaSpout(kafka.servers, topics=[name], max_records_per_batch=14)
+    first = plan(spout)
+    assert spans(first) == {"0": (0, 2), "1": (0, 6), "2": (0, 6)}
+    second = plan(spout, first)
+    assert spans(second) == {"1": (6, 13), "2": (6, 13)}
+    third = plan(spout, second)
+    assert spans(third) == {"1": (13, 20), "2": (13, 20)}
+    assert plan(spout, third) is None
+    assert {n.rpartition("-")[2] for n in third.latest} == {"0", "1", "2"}
+
+
+def test_records_of_an_open_transaction_wait(kafka: Broker, topic: str) -> None:
+    """With read_committed (the default) a batch ends before what is not yet committed."""
+    kafka.produce(topic, [1, 2])
+    producer = kafka.producer(**{"transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"3", partition=0)
+    assert producer.flush(30) == 0
+    committed = KafkaSpout(kafka.servers, topics=[topic])
+    every = KafkaSpout(
+        kafka.servers, topics=[topic], options={"isolation.level": "read_uncommitted"}
+    )
+    assert only(plan(committed)) == (0, 2)
+    assert only(plan(every)) == (0, 3)
+    producer.commit_transaction(30)
+    # The broker ends a transaction in its own time; its end has an offset, too.
+    wait_until(lambda: only(plan(committed)) == (0, 4), "the transaction is over")
+
+
+# --- loss ----------------------------------------------------------------------------------------
+
+
+def test_records_deleted_unread_stop_the_topology(kafka: Broker, topic: str) -> None:
+    """Kafka records deleted before they were read stop the topology, and the offsets are named."""
+    kafka.produce(topic, range(6))
+    spout = KafkaSpout(kafka.servers, topics=[topic], max_records_per_batch=2)
+    first = plan(spout)
+    kafka.expire(topic, 0, 4)
+    with pytest.raises(SourceChangedError, match=rf"offsets 2 to 3 of {topic}-0.*on_data_loss"):
+        plan(spout, first)
+
+
+def test_records_deleted_unread_can_be_skipped(
+    kafka: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With on_data_loss="skip" reading goes on; the log and the txid's metadata say what is
+    missing.
+    """
+    kafka.produce(topic, range(6))
+    spout = KafkaSpout(kafka.servers, topics=[topic], max_records_per_batch=2, on_data_loss="skip")
+    first = plan(spout)
+    kafka.expire(topic, 0, 6)
+    with caplog.at_level(logging.WARNING, "txn.spouts.kafka"):
+        second = plan(spout, first)
+    position = second.read[f"{topic}-0"]
+    assert (position["start"], position["end"]) == (6, 6)
+    assert position["skipped"] == {"reason": "retention", "first": 2, "next": 6}
+    assert re.search(f"goes on at offset 6: offsets 2 to 5 of {topic}-0", caplog.text)
+    assert plan(spout, second) is None
+
+
+@pytest.mark.parametrize("on_loss", ["error", "skip"])
+def test_a_topic_made_again_is_not_taken_for_the_old_one(
+    kafka: Broker, topic: str, on_loss: str
+) -> None:
+    """A Kafka topic that was deleted and made again is told by its id, also when its offsets have
+    passed the old position.
+    """
+    kafka.produce(topic, range(3))
+    spout = KafkaSpout(kafka.servers, topics=[topic], on_data_loss=on_loss)
+    first = plan(spout)
+    kafka.delete(topic)
+    kafka.create(topic)
+    kafka.produce(topic, range(7))
+    if on_loss == "error":
+        with pytest.raises(SourceChangedError, match=f"topic '{topic}' was deleted and made again"):
+            plan(spout, first)
+        return
+    second = plan(spout, first)
+    assert only(second) == (0, 7)
+    skipped = second.read[f"{topic}-0"]["skipped"]
+    assert skipped == {"reason": "recreated", "first": 3, "next": 0}
+
+
+def test_a_topic_that_is_gone_is_waited_for(kafka: Broker, topic: str) -> None:
+    """A Kafka topic that is gone makes the batch wait, by name; with "skip" the others go on
+    without it.
+    """
+    other = kafka.create(f"other-{topic}")
+    kafka.produce(topic, [1])
+    spout = KafkaSpout(kafka.servers, topics=[topic, other])
+    first = plan(spout)
+    kafka.delete(topic)
+    kafka.produce(other, [1])
+    with pytest.raises(SourceUnavailableError, match=f"topic '{topic}' gone.*waits"):
+        plan(spout, first)
+    skipping = KafkaSpout(kafka.servers, topics=[topic, other], on_data_loss="skip")
+    second = plan(skipping, first)
+    assert list(second.read) == [f"{other}-0"]
+    without = KafkaSpout(kafka.servers, topics=[other])
+    assert plan(without, first).read == second.read
+
+
+# --- brokers -------------------------------------------------------------------------------------
+
+
+def test_settings_that_librdkafka_refuses_are_named(kafka: Broker, topic: str) -> None:
+    """A setting unknown to the metadata client is named before anything runs."""
+    spout = KafkaSpout(kafka.servers, topics=[topic], client_options={"no.such": "1"})
+    with pytest.raises(TopologyError, match=r'refuses: .*"no\.such"'):
+        plan(spout)
+
+
+def test_a_password_is_passed_through(kafka: Broker, topic: str) -> None:
+    """With the right password (SASL/PLAIN) a secured listener answers."""
+    kafka.produce(topic, [1, 2])
+    assert only(plan(secure(kafka, topic, PASSWORD))) == (0, 2)
+
+
+def test_a_wrong_password_is_told_and_not_shown(
+    kafka: Broker,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Refused credentials stop the topology, and the password is in neither message nor log."""
+    monkeypatch.setattr("spouts._kafka_cluster.REQUEST_SECS", 2.0)
+    with caplog.at_level(logging.DEBUG), pytest.raises(TopologyError, match="is refused") as error:
+        plan(secure(kafka, topic, "wrong-9152"))
+    assert "Authentication failed" in str(error.value)
+    assert "wrong-9152" not in f"{error.value} {caplog.text}"
+
+
+def secure(kafka: Broker, topic: str, password: str) -> KafkaSpout:
+    """A spout at the listener that wants a password."""
+    options = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": JAAS.format(USER, password),
+    }
+    return KafkaSpout(kafka.secure_servers, topics=[topic], options=options)
+
+
+def test_brokers_that_do_not_answer_are_waited_for(
+    kafka: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is away makes the batch wait; once it is back the same spout goes on."""
+    monkeypatch.setattr("spouts._kafka_cluster.REQUEST_SECS", 2.0)
+    kafka.produce(topic, [1])
+    spout = KafkaSpout(kafka.servers, topics=[topic])
+    new = KafkaSpout(kafka.servers, topics=[topic])
+    first = plan(spout)
+    with kafka.away():
+        for asked in (spout, new):
+            with pytest.raises(SourceUnavailableError, match=re.escape(kafka.servers)):
+                plan(asked, first)
+    kafka.produce(topic, [2])
+    assert only(plan(spout, first)) == (1, 2)
