@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,9 +253,9 @@ COLUMNS = {
 }
 
 
-def read_tables(folder: Path) -> dict[str, TableImage]:
+def read_tables(folder: Path, names: Sequence[str] = ("rows", "totals")) -> dict[str, TableImage]:
     """The tables of a driver."""
-    return {name: read_table(folder / name, COLUMNS[name]) for name in COLUMNS}
+    return {name: read_table(folder / name, COLUMNS[name]) for name in names}
 
 
 def read_table(path: Path, columns: tuple[str, ...]) -> TableImage:

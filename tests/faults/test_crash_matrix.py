@@ -93,10 +93,10 @@ def chain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             code = driver.wait()
             assert code == -signal.SIGKILL, f"{crash.name}: {code}\n{driver.stderr()[-4000:]}"
             killed.append(where_it_died(driver.points(), crash.point))
-            after_kill.append(read_tables(folder))
+            after_kill.append(read_tables(folder, TABLES))
         last = start(spec.model_copy(update={"at": None, "tables": TABLES}))
         ended = last.report()["ended"]
-    return Chain(records, killed, after_kill, read_tables(folder), ended)
+    return Chain(records, killed, after_kill, read_tables(folder, TABLES), ended)
 
 
 def where_it_died(points: list[tuple[str, str]], point: str) -> tuple[str, str]:
