@@ -33,9 +33,9 @@ def publication(
     )
 
 
-def reconciled(found, *, progress=PROGRESS, streams=("s",), opaque=False) -> Recovered:
+def reconciled(found, *, progress=PROGRESS, streams=("s",), opaque=False, **more) -> Recovered:
     """`reconcile` for topology "t"."""
-    return reconcile("t", streams, streams if opaque else (), progress, found)
+    return reconcile("t", streams, streams if opaque else (), progress, found, **more)
 
 
 @pytest.mark.parametrize("opaque", [False, True])
@@ -109,6 +109,14 @@ def test_transactional_tables_one_ahead_by_different_attempts_roll_forward():
     """Attempts of a transactional batch are identical, so any of them will do."""
     found = {"a": (15, publication(5, attempt=1)), "b": (25, publication(5, attempt=2))}
     assert reconciled(found).roll_forward
+
+
+def test_transactional_tables_whose_replays_may_differ_are_replayed():
+    """A query as of the last committed txid makes attempts differ, whatever the spout."""
+    found = {"a": (15, publication(5, attempt=1)), "b": (25, publication(5, attempt=2))}
+    assert not reconciled(found, replays_differ=True).roll_forward
+    same = {"a": (15, publication(5, attempt=1)), "b": (25, publication(5, attempt=1))}
+    assert reconciled(same, replays_differ=True).roll_forward
 
 
 def test_the_replay_has_an_attempt_above_any_that_a_table_has_seen():
