@@ -62,6 +62,8 @@ def main(spec: KafkaSpec) -> int:
     observe(Observer(spec))
     conf = {
         "spark.driver.memory": "1g",
+        # A process that lives for seconds: C2 would cost it a quarter of them (measured).
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": f"{spec.folder}/spark-warehouse",
     }
