@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -11,10 +11,15 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 JARS := $(VENV)/.jars
 KAFKA := $(VENV)/.kafka
+BENCH := $(VENV)/.bench
+
+# Arguments of `make bench`, for example: make bench ARGS='--quick --only a,b'
+ARGS :=
 
 help: ## list the targets
 	@echo "make demo    run the example from end to end"
 	@echo "make test    run all tests"
+	@echo "make bench   measure it beside its peers (two hours or so; ARGS=--quick: a few minutes)"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"
@@ -26,6 +31,9 @@ demo: $(JARS) ## run the example
 
 test: $(JARS) $(KAFKA) ## run all tests
 	@$(PY) -m pytest -n 2 --dist loadfile
+
+bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/bench
+	@$(PY) -m tests.benchmarks $(ARGS)
 
 lint: $(STAMP) ## static checks
 	$(VENV)/bin/ruff format --check .
@@ -88,3 +96,9 @@ $(KAFKA): $(STAMP)
 	@echo "Fetching the jars of Kafka's broker and client for the tests (once; a minute) ..."
 	@$(PY) -m tests.spouts.kafka_broker </dev/null
 	@touch $(KAFKA)
+
+# What only the charts of the benchmarks need.
+$(BENCH): $(STAMP)
+	@echo "Installing what draws the charts of the benchmarks (once; half a minute) ..."
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[bench]' </dev/null
+	@touch $(BENCH)

@@ -9,6 +9,7 @@ from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType
 
 __all__ = [
     "Builtin",
@@ -16,6 +17,8 @@ __all__ = [
     "as_text",
     "as_values",
     "either",
+    "exact_sum",
+    "if_any",
     "input_column",
     "quoted",
     "require_number",
@@ -43,6 +46,26 @@ def either(combined: Column, stored: Column, partial: Column) -> Column:
     from pyspark.sql import functions as sf
 
     return sf.coalesce(combined, stored, partial)
+
+
+def exact_sum(values: Column, kind: DataType) -> Column:
+    """Sum of those that are not NULL, of the type `kind`; an error where it leaves the range.
+
+    Whatever `spark.sql.ansi.enabled` says: where totals are read, the session is the user's.
+    """
+    from pyspark.sql import functions as sf
+
+    total = sf.try_sum(values).try_cast(kind)
+    message = f"ARITHMETIC_OVERFLOW: a running total leaves the range of {kind.simpleString()}"
+    overflow = total.isNull() & (sf.count(values) > 0)
+    return sf.when(overflow, sf.raise_error(sf.lit(message))).otherwise(total)
+
+
+def if_any(merged: Column, partial: Column) -> Column:
+    """`merged`, an aggregate over partials; NULL when every one of them is NULL."""
+    from pyspark.sql import functions as sf
+
+    return sf.when(sf.count(partial) > 0, merged)
 
 
 def as_text(parameters: tuple[str | int, ...]) -> str:

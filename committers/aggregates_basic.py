@@ -5,12 +5,21 @@ Source: Trident's builtin `Count`, `Sum`, `Min`, `Max`, with SQL's treatment of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from committers.aggregates_base import Builtin, OfColumn, either, input_column, require_text
+from committers.aggregates_base import (
+    Builtin,
+    OfColumn,
+    either,
+    exact_sum,
+    if_any,
+    input_column,
+    require_text,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType, StructType
 
 __all__ = [
     "Avg",
@@ -47,6 +56,10 @@ class Count(Builtin):
         """The sum of both; NULL counts as 0."""
         return _or_zero(stored) + _or_zero(partial)
 
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The sum of all; NULL counts as 0."""
+        return _or_zero(exact_sum(partial, kind))
+
     def zero(self) -> Column:
         """0."""
         from pyspark.sql import functions as sf
@@ -71,6 +84,10 @@ class Sum(OfColumn):
         """The sum of those that are not NULL."""
         return either(stored + partial, stored, partial)
 
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The sum of those that are not NULL."""
+        return exact_sum(partial, kind)
+
 
 class Min(OfColumn):
     """Smallest value of a column, NULL when there is none. NaN is the greatest number."""
@@ -87,6 +104,12 @@ class Min(OfColumn):
 
         return sf.least(stored, partial)
 
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The smallest."""
+        from pyspark.sql import functions as sf
+
+        return sf.min(partial)
+
 
 class Max(OfColumn):
     """Greatest value of a column, NULL when there is none. NaN is the greatest number."""
@@ -102,6 +125,12 @@ class Max(OfColumn):
         from pyspark.sql import functions as sf
 
         return sf.greatest(stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The greatest."""
+        from pyspark.sql import functions as sf
+
+        return sf.max(partial)
 
 
 class Avg(OfColumn):
@@ -128,6 +157,16 @@ class Avg(OfColumn):
         counts = _or_zero(stored["count"]) + _or_zero(partial["count"])
         both = sf.struct(either(ours + theirs, ours, theirs).alias("sum"), counts.alias("count"))
         return _unless_both_null(stored, partial, both)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """Sums and counts added up."""
+        from pyspark.sql import functions as sf
+
+        kinds = {field.name: field.dataType for field in cast("StructType", kind)}
+        total = exact_sum(partial["sum"], kinds["sum"])
+        count = exact_sum(partial["count"], kinds["count"])
+        both = sf.struct(total.alias("sum"), _or_zero(count).alias("count"))
+        return if_any(both, partial)
 
     def result(self, stored: Column) -> Column:
         """The quotient; NULL, not an error, when nothing was counted."""
@@ -172,6 +211,16 @@ class Variance(OfColumn):
         )
         return _unless_both_null(stored, partial, both)
 
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """`combine` one after the other, in any order: sums of squares would lose digits."""
+        from pyspark.sql import functions as sf
+
+        def add(one: Column, other: Column) -> Column:
+            counted = sf.when(other["count"] == 0, one).otherwise(self.combine(one, other))
+            return sf.when(_or_zero(one["count"]) == 0, other).otherwise(counted).cast(kind)
+
+        return sf.reduce(sf.collect_list(partial), sf.lit(None).cast(kind), add)
+
     def result(self, stored: Column) -> Column:
         """m2 / (count - 1)."""
         from pyspark.sql import functions as sf
@@ -202,6 +251,12 @@ class BoolAnd(OfColumn):
         """Stored AND partial, of those that are not NULL."""
         return either(stored & partial, stored, partial)
 
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """True in all that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.bool_and(partial)
+
 
 class BoolOr(OfColumn):
     """Whether a boolean column is true in any row; NULL when it is NULL in all of them."""
@@ -215,6 +270,12 @@ class BoolOr(OfColumn):
     def combine(self, stored: Column, partial: Column) -> Column:
         """Stored OR partial, of those that are not NULL."""
         return either(stored | partial, stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """True in any."""
+        from pyspark.sql import functions as sf
+
+        return sf.bool_or(partial)
 
 
 class BitAnd(OfColumn):
@@ -230,6 +291,12 @@ class BitAnd(OfColumn):
         """Stored & partial, of those that are not NULL."""
         return either(stored.bitwiseAND(partial), stored, partial)
 
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """Bitwise AND of those that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.bit_and(partial)
+
 
 class BitOr(OfColumn):
     """Bitwise OR of an integer column over the rows where it is not NULL, in the column's type."""
@@ -244,6 +311,12 @@ class BitOr(OfColumn):
         """Stored | partial, of those that are not NULL."""
         return either(stored.bitwiseOR(partial), stored, partial)
 
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """Bitwise OR of those that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.bit_or(partial)
+
 
 class BitXor(OfColumn):
     """Bitwise XOR of an integer column over the rows where it is not NULL, in the column's type."""
@@ -257,6 +330,12 @@ class BitXor(OfColumn):
     def combine(self, stored: Column, partial: Column) -> Column:
         """Stored ^ partial, of those that are not NULL."""
         return either(stored.bitwiseXOR(partial), stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """Bitwise XOR of those that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.bit_xor(partial)
 
 
 def _or_zero(count: Column) -> Column:

@@ -11,6 +11,7 @@ from committers.aggregates_base import (
     Builtin,
     OfColumn,
     either,
+    if_any,
     input_column,
     require_number,
     require_text,
@@ -18,6 +19,7 @@ from committers.aggregates_base import (
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType
 
 __all__ = ["CollectSet", "CountDistinct", "First", "FirstN", "Last", "LastN"]
 
@@ -70,6 +72,12 @@ class First(_Ordered):
 
         return sf.least(stored, partial)
 
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The smallest (order, value)."""
+        from pyspark.sql import functions as sf
+
+        return sf.min(partial)
+
 
 class Last(_Ordered):
     """Value of a column in the row with the greatest order; NULL when no row has an order.
@@ -90,6 +98,12 @@ class Last(_Ordered):
         from pyspark.sql import functions as sf
 
         return sf.greatest(stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The greatest (order, value)."""
+        from pyspark.sql import functions as sf
+
+        return sf.max(partial)
 
 
 class FirstN(Builtin):
@@ -148,6 +162,13 @@ class FirstN(Builtin):
         both = either(sf.concat(stored, partial), stored, partial)
         return sf.slice(sf.sort_array(both, asc=not self.descending), 1, self.n)
 
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The first `n` of all."""
+        from pyspark.sql import functions as sf
+
+        rows = sf.sort_array(sf.flatten(sf.collect_list(partial)), asc=not self.descending)
+        return if_any(sf.slice(rows, 1, self.n), partial)
+
 
 class LastN(FirstN):
     """The `n` rows with the greatest order, the greatest first; otherwise as `FirstN`."""
@@ -196,6 +217,13 @@ class CollectSet(OfColumn):
         from pyspark.sql import functions as sf
 
         return self._smallest(either(sf.array_union(stored, partial), stored, partial))
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The smallest values of all."""
+        from pyspark.sql import functions as sf
+
+        values = sf.array_distinct(sf.flatten(sf.collect_list(partial)))
+        return if_any(self._smallest(values), partial)
 
     def _smallest(self, values: Column) -> Column:
         from pyspark.sql import functions as sf
@@ -248,6 +276,15 @@ class CountDistinct(OfColumn):
         from pyspark.sql import functions as sf
 
         return either(sf.hll_union(stored, partial), stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The union of all sketches."""
+        from pyspark.sql import functions as sf
+
+        # A union estimates a little differently from the sketch that it was made of.
+        single = sf.any_value(partial, sf.lit(True))
+        union = sf.when(sf.count(partial) == 1, single).otherwise(sf.hll_union_agg(partial))
+        return if_any(union, partial)
 
     def result(self, stored: Column) -> Column:
         """The sketch's estimate."""

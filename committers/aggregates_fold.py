@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from committers.aggregates_base import Builtin, input_column, require_text
+from committers.aggregates_base import Builtin, if_any, input_column, require_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType
 
 __all__ = ["Fold"]
 
@@ -70,6 +71,15 @@ class Fold(Builtin):
 
         folded = self._fold(sf.coalesce(stored, sf.expr(self.init)), partial)
         return sf.when(partial.isNull(), stored).otherwise(folded)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The rows of all, batch by batch in the order of txids."""
+        from pyspark.sql import functions as sf
+
+        entry = sf.when(partial.isNotNull(), sf.struct(txid.alias("txid"), partial.alias("rows")))
+        batches = sf.sort_array(sf.collect_list(entry))
+        rows = sf.flatten(sf.transform(batches, lambda batch: batch["rows"]))
+        return if_any(rows, partial)
 
     def zero(self) -> Column:
         """No rows."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
+from committers.constants import bigint
 from committers.log_actions import TXID, ActiveFile
 from committers.staging import random_id
 from committers.table_committer import TableCommitter, read_table, require_same_columns
@@ -19,72 +20,50 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["AppendTable"]
+__all__ = ["AppendTable", "AppendingCommitter"]
 
 
-class AppendTable(TableCommitter):
-    """Rows of each batch plus a bigint column `txid`, each txid's rows exactly once.
+class AppendingCommitter(TableCommitter):
+    """Adds files of each txid and never touches those of committed ones.
 
     The processing phase writes the files where they stay; the commit turn only appends to the log.
     When an attempt that never finished has published already: a transactional table keeps its rows
     and skips the replay, an opaque one drops them in the same version that adds the replay's, a
     non-transactional one appends again.
-
-    Args:
-        path: the table's folder: a local path or an object-store URI.
-        semantics: "opaque" (default), "transactional" or "non_transactional".
-        storage_options: credentials and endpoints for delta-rs.
-        new_id: source of folder names and commit tokens.
     """
-
-    layout = "append"
-    """How rows lie in the table, for `txn plan`."""
 
     def __init__(
         self,
         path: str | os.PathLike[str],
-        semantics: Semantics | str = Semantics.OPAQUE,
+        semantics: Semantics | str,
         *,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
+        unique: str | None = None,
     ) -> None:
-        super().__init__(path, semantics, storage_options=storage_options, new_id=new_id)
+        super().__init__(
+            path, semantics, storage_options=storage_options, new_id=new_id, unique=unique
+        )
         self._rows_schema: StructType | None = None
-
-    def required_columns(self) -> Sequence[str]:
-        """None: whatever columns come are stored."""
-        return ()
-
-    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
-        """The rows themselves."""
-        from pyspark.sql import functions as sf
-
-        return batch if count_as is None else batch.withColumn(count_as, sf.lit(1))
-
-    def _spec(self, schema: StructType) -> TableSpec:
-        from pyspark.sql.types import LongType, StructType
-
-        for name in schema.fieldNames():
-            if name.lower() == TXID:
-                raise TopologyError(
-                    f"Table {self.name} keeps the transaction id in a column '{TXID}', and the "
-                    f"rows bring a column '{name}' of their own. Rename it."
-                )
-        self._rows_schema = schema
-        whole = StructType([*schema.fields]).add(TXID, LongType())
-        columns = storable_columns(whole, self.name)
-        return TableSpec(self._opened.topology, "append", self.semantics, columns)
 
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
         """Write the rows with their txid, in no more files than the cluster has task slots."""
+        slots = self._spark.sparkContext.defaultParallelism
+        return self._area.stage(self._stamped(partials, attempt).coalesce(slots), attempt)
+
+    def stage_together(self, group: Sequence[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
+        """Write the rows of several attempts with one job, each attempt's in files of its own."""
+        return self._area.stage_together(
+            [(self._stamped(rows, attempt), attempt) for rows, attempt in group]
+        )
+
+    def _stamped(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
         from pyspark.sql import functions as sf
 
         schema = self._known_schema()
-        require_same_columns(schema, partials.schema, self.name)
+        require_same_columns(schema, rows.schema, self.name)
         columns = [sf.col(quoted(name)) for name in schema.fieldNames()]
-        rows = partials.select(*columns, sf.lit(attempt.txid).cast("bigint").alias(TXID))
-        slots = self._spark.sparkContext.defaultParallelism
-        return self._area.stage(rows.coalesce(slots), attempt)
+        return rows.select(*columns, bigint(attempt.txid).alias(TXID))
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
         adds = staged.files
@@ -111,14 +90,6 @@ class AppendTable(TableCommitter):
         older = stored.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
         return self._area.write(older, attempt), removes
 
-    def read(self, spark: SparkSession) -> DataFrame:
-        """The rows with their txid, as of the newest version now.
-
-        Raises:
-            TableRefusedError: there is no such table.
-        """
-        return read_table(spark, self._storage, self._options)[0]
-
     def _known_schema(self) -> StructType:
         if self._rows_schema is None:
             raise TopologyError(f"Table {self.name} is staged into before it was opened.")
@@ -128,3 +99,61 @@ class AppendTable(TableCommitter):
         from pyspark.sql.types import LongType, StructType
 
         return StructType([*self._known_schema().fields]).add(TXID, LongType())
+
+
+class AppendTable(AppendingCommitter):
+    """Rows of each batch plus a bigint column `txid`, each txid's rows exactly once.
+
+    See `AppendingCommitter` for what happens at a replay.
+
+    Args:
+        path: the table's folder: a local path or an object-store URI.
+        semantics: "opaque" (default), "transactional" or "non_transactional".
+        storage_options: credentials and endpoints for delta-rs.
+        new_id: source of folder names and commit tokens.
+    """
+
+    layout = "append"
+    """How rows lie in the table, for `txn plan`."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        semantics: Semantics | str = Semantics.OPAQUE,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        new_id: Callable[[], str] = random_id,
+    ) -> None:
+        super().__init__(path, semantics, storage_options=storage_options, new_id=new_id)
+
+    def required_columns(self) -> Sequence[str]:
+        """None: whatever columns come are stored."""
+        return ()
+
+    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
+        """The rows themselves."""
+        from pyspark.sql import functions as sf
+
+        return batch if count_as is None else batch.withColumn(count_as, sf.lit(1))
+
+    def _spec(self, schema: StructType) -> TableSpec:
+        from pyspark.sql.types import LongType, StructType
+
+        for name in schema.fieldNames():
+            if name.lower() == TXID:
+                raise TopologyError(
+                    f"Table {self.name} keeps the transaction id in a column '{TXID}', and the "
+                    f"rows bring a column '{name}' of their own. Rename it."
+                )
+        self._rows_schema = schema
+        whole = StructType([*schema.fields]).add(TXID, LongType())
+        columns = storable_columns(whole, self.name)
+        return TableSpec(self._opened.topology, "append", self.semantics, columns)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The rows with their txid, as of the newest version now.
+
+        Raises:
+            TableRefusedError: there is no such table.
+        """
+        return read_table(spark, self._storage, self._options)[0]

@@ -19,6 +19,7 @@ on a local disk, and recovery then replays them. Object stores acknowledge durab
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from committers.log_actions import (
+    COMPACTION_KEY,
     TOKEN_KEY,
     ActiveFile,
     Commit,
@@ -42,14 +44,21 @@ from committers.log_actions import (
     load_files,
     parse_commit,
 )
+from committers.log_append import (
+    AppendFailedError,
+    StaleFilesError,
+    epoch_app,
+    file_actions,
+    require_staged,
+    txid_app,
+)
 from committers.publication_rules import fenced, judge, require_newer, require_unsettled
 from committers.staging import random_id
 from committers.storage import Storage
-from committers.table_spec import TableSpec, refuse_foreign
+from committers.table_spec import TableSpec, refuse_foreign, refuse_foreign_folder
 from txn.errors import (
     CommitConflictError,
     RecoveryRefusedError,
-    StagedFileError,
     TableRefusedError,
 )
 from txn.interfaces import (
@@ -70,18 +79,10 @@ CHECKPOINT_INTERVAL = 25
 about 0.05 ms, a checkpoint costs 10 ms, or 100 ms with 20,000 files."""
 
 
-class StaleFilesError(CommitConflictError):
-    """Files to be removed were rewritten (OPTIMIZE) meanwhile: prepare again, nothing is lost."""
-
-
-class AppendFailedError(CommitConflictError):
-    """An append failed and is not in the log; a request in flight may still land there."""
-
-
 class DeltaLog:
     """The log of one table: its newest state in memory, and the only way to append to it.
 
-    Not thread-safe: one committer's turn at a time.
+    Not thread-safe: one committer's turn at a time. Any thread may ask for `files_now`.
 
     Args:
         storage: the table's folder.
@@ -107,6 +108,7 @@ class DeltaLog:
         self._spec: TableSpec | None = None
         self._topology = ""
         self._files: dict[str, ActiveFile] = {}
+        self._files_lock = threading.Lock()
         self._version = -1
         self._epoch = 0
         self._last: tuple[int, Publication] | None = None
@@ -124,6 +126,11 @@ class DeltaLog:
         """Path -> file, of `version`."""
         return self._files
 
+    def files_now(self) -> tuple[ActiveFile, ...]:
+        """The files of `version`, for another thread than that of the commit turns."""
+        with self._files_lock:
+            return tuple(self._files.values())
+
     def attach(self, topology: str) -> bool:
         """Load an existing table of this topology; False when the folder holds none.
 
@@ -132,7 +139,7 @@ class DeltaLog:
             RecoveryRefusedError: its log does not say any more what was published last.
         """
         if not DeltaTable.is_deltatable(self._storage.uri, self._options):
-            self._refuse_foreign_folder()
+            refuse_foreign_folder(self._storage.entries(), self._name)
             return False
         table = DeltaTable(self._storage.uri, storage_options=self._options)
         refuse_foreign(table, self._name, topology)
@@ -169,7 +176,7 @@ class DeltaLog:
                 storage_options=self._options,
                 commit_properties=CommitProperties(
                     custom_metadata={FENCE_KEY: fence},
-                    app_transactions=[Transaction(_epoch_app(spec.topology), epoch)],
+                    app_transactions=[Transaction(epoch_app(spec.topology), epoch)],
                 ),
                 raise_if_key_not_exists=False,
             )
@@ -178,20 +185,13 @@ class DeltaLog:
             if not DeltaTable.is_deltatable(self._storage.uri, self._options):
                 raise
 
-    def _refuse_foreign_folder(self) -> None:
-        # `_txn` and `data` are ours, `_delta_log` may be left empty by a crash while creating.
-        foreign = [e for e in self._storage.entries() if e not in ("_delta_log", "_txn")]
-        if foreign:
-            raise TableRefusedError(
-                f"Folder {self._name} is no Delta table and holds other files ('{foreign[0]}'). "
-                "Give the committer an empty or new folder."
-            )
-
     def _reload(self, table: DeltaTable) -> None:
         self._loaded = table
         self._version = table.version()
-        self._files = load_files(table)
-        self._epoch = table.transaction_version(_epoch_app(self._topology)) or 0
+        files = load_files(table)
+        with self._files_lock:
+            self._files = files
+        self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
         self._last = self._find_last()
 
     @property
@@ -256,9 +256,10 @@ class DeltaLog:
         return commits
 
     def _apply(self, commit: Commit) -> None:
-        for path in commit.removes:
-            self._files.pop(path, None)
-        self._files.update(active_files(commit.adds))
+        with self._files_lock:
+            for path in commit.removes:
+                self._files.pop(path, None)
+            self._files.update(active_files(commit.adds))
         self._version = commit.version
         self._epoch = max(self._epoch, commit.epoch)
         if commit.publication is not None:
@@ -266,7 +267,7 @@ class DeltaLog:
         self._settled = max(self._settled, commit.settled_txid)
 
     def _find_last(self) -> tuple[int, Publication] | None:
-        """Walk back to the newest publication. Fences and settled marks carry it: a short walk.
+        """Walk back to the newest publication. Other versions of ours carry it: a short walk.
 
         What is settled is learned on the way: only a mark behind the publication counts.
         """
@@ -275,12 +276,12 @@ class DeltaLog:
             if commit.publication is not None:
                 return commit.version, commit.publication
             self._settled = max(self._settled, commit.settled_txid)
-            if commit.fence is not None or commit.settled is not None:
+            if commit.mark is not None:
                 last = commit.last
                 if last is None:
                     return None
                 return last["version"], Publication.model_validate(last["publication"])
-        txid = self._table.transaction_version(_txid_app(self._topology))
+        txid = self._table.transaction_version(txid_app(self._topology))
         if txid is None:
             return None
         raise RecoveryRefusedError(
@@ -337,14 +338,54 @@ class DeltaLog:
                 return
         raise self._exhausted(f"settle txid {txid}")
 
-    def _mark(self, key: str, epoch: int, **more: int) -> Commit | None:
-        """One try at an empty version of ours. It carries the last publication (`_find_last`)."""
+    def compact(
+        self,
+        adds: Sequence[StagedFile],
+        removes: Sequence[ActiveFile],
+        epoch: int,
+        txids: tuple[int, int],
+    ) -> Commit | None:
+        """Append a version with the same rows in other files; None: `removes` are not there now.
+
+        Args:
+            txids: the first and last txid of the rows.
+
+        Raises:
+            StagedFileError: a file to be added is gone or has another size.
+            FencedError: the table holds a newer epoch.
+            CommitConflictError: the log could not be appended to.
+        """
+        actions = file_actions(adds, removes, self._now_ms(), data_change=False)
+        for _ in range(MAX_TRIES):
+            self.refresh()
+            if self._epoch > epoch:
+                raise fenced(self._name, self._topology, self._epoch, epoch)
+            self.require_staged(adds)
+            if any(file.path not in self._files for file in removes):
+                return None
+            more = {"txids": list(txids), "settled": self._settled}
+            if landed := self._mark(COMPACTION_KEY, epoch, actions, **more):
+                return landed
+        raise self._exhausted("compact")
+
+    def _mark(
+        self,
+        key: str,
+        epoch: int,
+        actions: Sequence[AddAction | RemoveAction] = (),
+        **more: Any,
+    ) -> Commit | None:
+        """One try at a version of ours that changes no row, and what it says of itself.
+
+        It carries the last publication (`_find_last`).
+        """
         last = self._last and {
             "version": self._last[0],
             "publication": self._last[1].model_dump(mode="json"),
         }
         mark = {"topology": self._topology, "epoch": epoch, **more, "last": last}
-        return self._append([], {key: mark}, [Transaction(_epoch_app(self._topology), epoch)])
+        app = [Transaction(epoch_app(self._topology), epoch)]
+        return self._append(list(actions), {key: mark}, app)
 
     def publish(
         self,
@@ -368,13 +409,14 @@ class DeltaLog:
         for version in range(read_version + 1, self._version + 1):
             judge(self.read_commit(version), version, publication, self._name)
         app = [
-            Transaction(_txid_app(self._topology), publication.last_txid),
-            Transaction(_epoch_app(self._topology), publication.epoch),
+            Transaction(txid_app(self._topology), publication.last_txid),
+            Transaction(epoch_app(self._topology), publication.epoch),
         ]
         metadata = {PUBLICATION_KEY: publication.model_dump(mode="json")}
         for _ in range(MAX_TRIES):
             self._require_active(removes)
-            landed = self._append(self._actions(adds, removes), metadata, app)
+            actions = file_actions(adds, removes, self._now_ms(), data_change=True)
+            landed = self._append(actions, metadata, app)
             if landed is not None:
                 return Published(landed.version, landed.adds)
             for commit in self.refresh():
@@ -420,18 +462,6 @@ class DeltaLog:
         self._apply(landed)
         return landed
 
-    def _actions(
-        self, adds: Sequence[StagedFile], removes: Sequence[ActiveFile]
-    ) -> list[AddAction | RemoveAction]:
-        now = self._now_ms()
-        return [
-            *(
-                AddAction(a.path, a.size, dict(a.partition), now, data_change=True, stats=a.stats)
-                for a in adds
-            ),
-            *(RemoveAction(r.path, True, now, r.size, dict(r.partition)) for r in removes),
-        ]
-
     # --- refusals ----------------------------------------------------------------------------
 
     def require_staged(self, files: Sequence[StagedFile]) -> None:
@@ -440,14 +470,7 @@ class DeltaLog:
         Raises:
             StagedFileError: naming the first one that does not.
         """
-        for file, size in zip(files, self._storage.sizes([f.path for f in files]), strict=True):
-            if size != file.size:
-                found = "is gone" if size is None else f"now has {size} bytes"
-                raise StagedFileError(
-                    f"Staged file {file.path} of table {self._name} {found}; {file.size} bytes "
-                    "were written. Something else deletes or writes files below this path; the "
-                    "batch is staged again."
-                )
+        require_staged(self._storage, files)
 
     def _require_active(self, removes: Sequence[ActiveFile]) -> None:
         for remove in removes:
@@ -471,11 +494,3 @@ class DeltaLog:
             f"Table {self._name}: {MAX_TRIES} appends in a row lost against other writers "
             f"({what}). Pause the other jobs that write to this table; the batch is tried again."
         )
-
-
-def _txid_app(topology: str) -> str:
-    return f"txn/{topology}"
-
-
-def _epoch_app(topology: str) -> str:
-    return f"txn/{topology}/epoch"

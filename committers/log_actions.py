@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUCKET",
+    "COMPACTION_KEY",
     "TOKEN_KEY",
     "TXID",
     "ActiveFile",
@@ -44,6 +45,9 @@ TXID = "txid"
 """The column that says which txid last wrote a row."""
 BUCKET = "txn_bucket"
 """The partition column of state tables: the hash bucket of the keys."""
+COMPACTION_KEY = "txn_compaction"
+"""Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of what was
+folded, "settled", "last": as a fence's}."""
 TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append
 """Key of the random token by which a writer knows its own commit again."""
 
@@ -90,6 +94,8 @@ class Commit:
     fence: Mapping[str, Any] | None = None
     settled: Mapping[str, Any] | None = None
     """What `Committer.settle` wrote: like a fence, and the newest txid that is final."""
+    compaction: Mapping[str, Any] | None = None
+    """What a compaction says of itself: like a fence, and the txids of what it folded."""
     token: str | None = None
 
     @property
@@ -97,21 +103,24 @@ class Commit:
         """Epoch of the leader that wrote it; 0 for anybody else's commit."""
         if self.publication is not None:
             return self.publication.epoch
-        mark = self.fence or self.settled
-        return int(mark["epoch"]) if mark else 0
+        return int(self.mark["epoch"]) if self.mark else 0
+
+    @property
+    def mark(self) -> Mapping[str, Any] | None:
+        """What a version of ours that publishes nothing says of itself; None for any other."""
+        return self.fence or self.settled or self.compaction
 
     @property
     def settled_txid(self) -> int:
         """The newest txid that a mark calls final; 0 when this version says nothing of it."""
         if self.settled is not None:
             return int(self.settled["txid"])
-        return int(self.fence.get("settled", 0)) if self.fence else 0
+        return int(self.mark.get("settled", 0)) if self.mark else 0
 
     @property
     def last(self) -> Mapping[str, Any] | None:
-        """{"version", "publication"} of the last publication, of a fence or a settled mark."""
-        mark = self.fence or self.settled
-        return mark["last"] if mark else None
+        """{"version", "publication"} of the last publication, as a version of ours says."""
+        return self.mark["last"] if self.mark else None
 
 
 def commit_path(version: int) -> str:
@@ -140,6 +149,7 @@ def parse_commit(version: int, text: bytes, table: str) -> Commit:
         publication=_publication(info, version, table),
         fence=info.get(FENCE_KEY),
         settled=info.get(SETTLED_KEY),
+        compaction=info.get(COMPACTION_KEY),
         token=info.get(TOKEN_KEY),
     )
 

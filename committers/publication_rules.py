@@ -42,12 +42,21 @@ def require_newer(
             f"table {table} was published when {held.first_txid - 1} was committed already. The "
             "coordinator's state is older than the table: run `txn recover`."
         )
-    repeats = publication.last_txid == held.last_txid and publication.attempt_id <= held.attempt_id
-    if publication.epoch == held.epoch and (goes_back or repeats):
+    if publication.epoch == held.epoch and (goes_back or _repeats(publication, held)):
         raise CommitConflictError(
             f"{attempt} of epoch {publication.epoch} is not newer than what version {version} of "
             f"table {table} holds: {held.last_txid}:{held.attempt_id}. It is dropped."
         )
+
+
+def _repeats(publication: Publication, held: Publication) -> bool:
+    """Whether some txid of both comes with an attempt that is no newer than the held one."""
+    attempts = {member.txid: member.attempt_id for member in held.txids}
+    return any(
+        member.attempt_id <= attempts[member.txid]
+        for member in publication.txids
+        if member.txid in attempts
+    )
 
 
 def require_unsettled(publication: Publication, settled: int, table: str) -> None:

@@ -4,31 +4,36 @@
     <table>/_txn/<txid>-<attempt>-<random>/...   scratch: read once by the commit turn
 
 `data` is a visible name, so that VACUUM removes what no version refers to; `_txn` is hidden from
-it. Every staging job has a folder of its own: attempts never share Spark's `_temporary`.
+it. Every staging job has a folder of its own: attempts never share Spark's `_temporary`. A job of
+several attempts has one, named after the first of them.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pyarrow import parquet
 
+from committers.log_actions import TXID
 from committers.parquet_stats import delta_stats
 from committers.row_digest import Summary, row_digest, summarize
 from committers.storage import Storage
+from committers.unions import side_by_side
 from txn.attempts import TransactionAttempt
+from txn.errors import StagedFileError
 from txn.interfaces import Staged, StagedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["DATA", "SCRATCH", "StagingArea", "random_id"]
+__all__ = ["DATA", "SCRATCH", "StagingArea", "random_id", "write_options"]
 
 DATA = "data"
 """Folder of files that are published where they lie."""
@@ -40,7 +45,14 @@ _WRITE_OPTIONS = {
     "compression": "snappy",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
+# Hadoop's usual file system writes a checksum file beside each file, and starts `chmod` twice for
+# either of them; this one starts it once. Not from its cache: that is asked by name alone.
+_LOCAL_WRITE_OPTIONS = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
 _FOOTER_THREADS = 8
+_Found = tuple[StagedFile, Summary]
 
 
 def random_id() -> str:
@@ -54,13 +66,26 @@ class StagingArea:
     Args:
         storage: the table's folder.
         new_id: source of folder names; letters and digits.
+        unique: a column that has no value twice in a file; None: there is none.
     """
 
-    def __init__(self, storage: Storage, *, new_id: Callable[[], str] = random_id) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        new_id: Callable[[], str] = random_id,
+        unique: str | None = None,
+    ) -> None:
         self._storage = storage
+        self._options = write_options(storage, unique)
         self._new_id = new_id
         self._lock = threading.Lock()
-        self._folders: dict[TransactionAttempt, set[str]] = {}
+        self._owned: dict[TransactionAttempt, dict[str, set[str]]] = {}
+        """attempt -> folder -> its files there, as far as they are known: others may have some."""
+        self._referred: set[str] = set()
+        """Folders of which a version may refer to some file, and an attempt still owns others."""
+        self._mixes = False
+        """Whether a joint job has put rows of several txids into one file."""
 
     def stage(
         self,
@@ -71,10 +96,53 @@ class StagingArea:
         partition_by: str | None = None,
     ) -> Staged:
         """As `write`, with the fingerprint of the rows (`committers.row_digest`)."""
-        found = self._write(rows, attempt, below, partition_by)
-        files = tuple(file for file, _ in found)
-        digest = row_digest((summary for _, summary in found), sum(file.rows for file in files))
-        return Staged(attempt, files, digest)
+        return _staged(attempt, self._write(rows, [attempt], below, partition_by))
+
+    def stage_together(
+        self,
+        group: Sequence[tuple[DataFrame, TransactionAttempt]],
+        *,
+        below: str = DATA,
+        partition_by: str | None = None,
+    ) -> list[Staged]:
+        """Stage several attempts with one job, each with files of its own.
+
+        Each DataFrame brings a column `txid`, the same for all of its rows. Tasks of different
+        DataFrames stay apart, so each file has one txid: that in its footer says whose it is. If
+        Spark ever puts them together all the same, this raises, and from then on stages one by one.
+
+        Raises:
+            StagedFileError: a file's footer does not say whose it is; nothing is staged.
+        """
+        if self._mixes:
+            return [
+                self.stage(rows, attempt, below=below, partition_by=partition_by)
+                for rows, attempt in group
+            ]
+        attempts = [attempt for _, attempt in group]
+        rows = side_by_side([frame for frame, _ in group])
+        found = self._write(rows, attempts, below, partition_by)
+        by_txid: dict[int, list[_Found]] = {attempt.txid: [] for attempt in attempts}
+        for one in found:
+            by_txid[self._txid_of(one[0], by_txid)].append(one)
+        staged = [_staged(attempt, by_txid[attempt.txid]) for attempt in attempts]
+        with self._lock:
+            for member in staged:
+                for file in member.files:
+                    self._owned[member.attempt][_folder_of(file.path)].add(file.path)
+        return staged
+
+    def _txid_of(self, file: StagedFile, known: Collection[int]) -> int:
+        bounds = json.loads(file.stats)
+        low, high = (bounds[name].get(TXID) for name in ("minValues", "maxValues"))
+        if low != high or low not in known:
+            self._mixes = True
+            raise StagedFileError(
+                f"Staged file {file.path} of table {self._storage.location} holds rows of txids "
+                f"{low} to {high}, as its footer says, and each file must hold those of one of "
+                f"{sorted(known)}. The batches are staged one by one."
+            )
+        return int(low)
 
     def write(
         self,
@@ -85,24 +153,37 @@ class StagingArea:
         partition_by: str | None = None,
     ) -> tuple[StagedFile, ...]:
         """Run one Spark job that writes `rows` as Parquet; the files with at least one row."""
-        return tuple(file for file, _ in self._write(rows, attempt, below, partition_by))
+        return tuple(file for file, _ in self._write(rows, [attempt], below, partition_by))
 
     def _write(
-        self, rows: DataFrame, attempt: TransactionAttempt, below: str, partition_by: str | None
-    ) -> list[tuple[StagedFile, Summary]]:
-        folder = f"{below}/{attempt.txid}-{attempt.attempt_id}-{self._new_id()}"
+        self,
+        rows: DataFrame,
+        attempts: Sequence[TransactionAttempt],
+        below: str,
+        partition_by: str | None,
+    ) -> list[_Found]:
+        # Named after the first: once that is published, the folder is no dead process's leftover,
+        # and what the later ones may have left in it is for VACUUM.
+        first = attempts[0]
+        folder = f"{below}/{first.txid}-{first.attempt_id}-{self._new_id()}"
         with self._lock:
-            self._folders.setdefault(attempt, set()).add(folder)
-        writer = rows.write.options(**_WRITE_OPTIONS)
+            for attempt in attempts:
+                self._owned.setdefault(attempt, {})[folder] = set()
+        writer = rows.write.options(**self._options)
         if partition_by is not None:
             writer = writer.partitionBy(partition_by)
         writer.parquet(self._storage.url(folder))
         return self._describe(folder, partition_by)
 
-    def _describe(self, folder: str, partition_by: str | None) -> list[tuple[StagedFile, Summary]]:
+    def write_folder(self, rows: DataFrame, folder: str) -> tuple[StagedFile, ...]:
+        """As `write`, into a folder whose fate is the caller's."""
+        rows.write.options(**self._options).parquet(self._storage.url(folder))
+        return tuple(file for file, _ in self._describe(folder, None))
+
+    def _describe(self, folder: str, partition_by: str | None) -> list[_Found]:
         found = self._storage.files(folder)
 
-        def footer(one: tuple[str, int]) -> tuple[StagedFile, Summary]:
+        def footer(one: tuple[str, int]) -> _Found:
             return self._footer(one[0], one[1], partition_by)
 
         if len(found) > 1:
@@ -114,7 +195,7 @@ class StagingArea:
         self._storage.delete_files(file.path for file, _ in files if file.rows == 0)
         return [(file, summary) for file, summary in files if file.rows > 0]
 
-    def _footer(self, path: str, size: int, partition_by: str | None) -> tuple[StagedFile, Summary]:
+    def _footer(self, path: str, size: int, partition_by: str | None) -> _Found:
         metadata = parquet.read_metadata(
             self._storage.absolute(path), filesystem=self._storage.filesystem
         )
@@ -123,27 +204,43 @@ class StagingArea:
         return StagedFile(path, size, rows, partition, stats), summarize(metadata)
 
     def publishing(self, files: Iterable[StagedFile]) -> None:
-        """From now on a version may refer to these files: never delete their folders.
+        """From now on a version may refer to these files: never delete them.
 
-        Called before the append: when its outcome stays unknown, the files must stay.
+        Called before the append: when its outcome stays unknown, the files must stay. What other
+        attempts have in the same folders is still theirs.
         """
-        published = {_folder_of(file.path) for file in files}
+        published = {file.path for file in files}
+        folders = {_folder_of(path) for path in published}
         with self._lock:
-            for folders in self._folders.values():
-                folders -= published
+            for owned in self._owned.values():
+                for folder in folders & owned.keys():
+                    if not owned[folder] or owned[folder] & published:
+                        del owned[folder]
+            self._referred |= folders
+            self._forget_referred()
 
     def withdraw(self, attempt: TransactionAttempt, files: Iterable[StagedFile]) -> None:
         """Take `publishing` back: these files of `attempt` are in no version, for certain."""
         with self._lock:
-            folders = {_folder_of(file.path) for file in files}
-            self._folders.setdefault(attempt, set()).update(folders)
+            for file in files:
+                folder = _folder_of(file.path)
+                self._owned.setdefault(attempt, {}).setdefault(folder, set()).add(file.path)
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Delete every folder of an attempt that was not given to `publishing`."""
+        """Delete what an attempt has written and did not give to `publishing`."""
         with self._lock:
-            folders = self._folders.pop(attempt, set())
-        for folder in folders:
-            self._storage.delete_folder(folder)
+            owned = self._owned.pop(attempt, {})
+            shared = self._referred.union(*self._owned.values())
+            self._forget_referred()
+        for folder, paths in owned.items():
+            if folder in shared:
+                self._storage.delete_files(sorted(paths))
+            else:
+                self._storage.delete_folder(folder)
+
+    def _forget_referred(self) -> None:
+        """Of folders that nobody owns a part of, nothing will ever be deleted."""
+        self._referred &= set().union(*self._owned.values())
 
     def sweep(self, published: int, active: Collection[str]) -> None:
         """Delete what dead processes left: all scratch, and data of txids never published.
@@ -153,7 +250,7 @@ class StagingArea:
             active: paths of the files of the current version, which are never touched.
         """
         with self._lock:
-            mine = set().union(*self._folders.values()) if self._folders else set()
+            mine = set().union(*self._owned.values())
         kept = mine | {_folder_of(path) for path in active}
         scratch = [f"{SCRATCH}/{name}" for name in self._storage.folders(SCRATCH)]
         data = [
@@ -164,6 +261,23 @@ class StagingArea:
         for folder in (*scratch, *data):
             if folder not in kept:
                 self._storage.delete_folder(folder)
+
+
+def _staged(attempt: TransactionAttempt, found: Sequence[_Found]) -> Staged:
+    files = tuple(file for file, _ in found)
+    digest = row_digest((summary for _, summary in found), sum(file.rows for file in files))
+    return Staged(attempt, files, digest)
+
+
+def write_options(storage: Storage, unique: str | None = None) -> dict[str, str]:
+    """Options of every Parquet file that is written for a table.
+
+    Args:
+        unique: a column that has no value twice in a file. A dictionary of its values would be
+            built, found useless when it is full, and cost a quarter of the time of writing.
+    """
+    plain = {} if unique is None else {f"parquet.enable.dictionary#{unique}": "false"}
+    return {**_WRITE_OPTIONS, **plain, **(_LOCAL_WRITE_OPTIONS if storage.is_local else {})}
 
 
 def _folder_of(path: str) -> str:

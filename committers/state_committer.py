@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from committers.log_actions import BUCKET, ActiveFile
+from committers.constants import bigint
+from committers.log_actions import BUCKET, TXID, ActiveFile
 from committers.staging import SCRATCH, random_id
 from committers.state_changes import changes_schema, from_previous_values, from_replaced_rows
+from committers.state_join import StateJoin
 from committers.state_shape import described
 from committers.table_committer import TableCommitter, read_table, require_same_columns
 from committers.table_spec import TableSpec, storable_columns
-from committers.upsert import StateLayout
+from committers.upsert import StateLayout, overrides
 from txn.attempts import TransactionAttempt
 from txn.errors import TableRefusedError, TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["StateCommitter"]
 
 HASHED_BYTES = 32 * 1024 * 1024
-"""Largest staged (compressed) size of one bucket's partials that a task joins in memory."""
+"""Largest staged (compressed) size of partials that a task joins in memory."""
+TASK_BYTES = 1024 * 1024
+"""Stored and staged bytes that are worth a task of their own."""
+MOST_TASKS = 32
+"""Tasks of a rewrite: each is a part of Spark's plan, which takes longer to make by that."""
 
 _VACUUMED = (
     "It is asked for because the txid was published before a crash, and something downstream of "
@@ -48,10 +55,42 @@ class StateCommitter(TableCommitter):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
-        super().__init__(path, semantics, storage_options=storage_options, new_id=new_id)
+        super().__init__(
+            path,
+            semantics,
+            storage_options=storage_options,
+            new_id=new_id,
+            unique=layout.keys[0] if len(layout.keys) == 1 else None,
+        )
         self._layout = layout
         self._partials_schema: StructType | None = None
         self._table_schema: StructType | None = None
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._forget()
+
+    def close(self) -> None:
+        """Forget the Spark session; the table needs no closing."""
+        super().close()
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was built for a session and a schema is built anew when it is needed."""
+        for name in ("_join", "_stored", "_scratch"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def groups(self) -> bool:
+        """Whether the partials of several txids may be merged before they meet what is stored.
+
+        Not where a key may be removed by one txid and come back with the next, nor for an aggregate
+        that stores something else than partials and does not say how those are merged.
+        """
+        return self._layout.remove_where is None and all(
+            overrides(agg, "merge") or not overrides(agg, "initial")
+            for agg in self._layout.aggregates.values()
+        )
 
     def required_columns(self) -> Sequence[str]:
         """The keys and the columns that the aggregates read."""
@@ -69,6 +108,7 @@ class StateCommitter(TableCommitter):
             # In the session that will evaluate it: functions of the user's own are not known there.
             _check_condition(self._joining(), self._layout.remove_where, shown, self.name)
         self._partials_schema, self._table_schema = schema, table_schema
+        self._forget()
         return TableSpec(
             self._opened.topology,
             "upsert",
@@ -81,14 +121,23 @@ class StateCommitter(TableCommitter):
         )
 
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
-        """Write the partial aggregates by bucket into scratch."""
+        """Write the partial aggregates, with their txid, by bucket into scratch."""
+        rows = self._stamped(partials, attempt)
+        return self._area.stage(rows, attempt, below=SCRATCH, partition_by=BUCKET)
+
+    def stage_together(self, group: Sequence[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
+        """Write the partials of several attempts with one job, each in files of its own."""
+        stamped = [(self._stamped(partials, attempt), attempt) for partials, attempt in group]
+        return self._area.stage_together(stamped, below=SCRATCH, partition_by=BUCKET)
+
+    def _stamped(self, partials: DataFrame, attempt: TransactionAttempt) -> DataFrame:
         require_same_columns(self._known_schema(), partials.schema, self.name)
-        return self._area.stage(partials, attempt, below=SCRATCH, partition_by=BUCKET)
+        return partials.withColumn(TXID, bigint(attempt.txid))
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
         first = publication.first_txid
         reverts = self.semantics is Semantics.OPAQUE and self._unfinished(publication)
-        buckets = {int(file.partition[BUCKET] or 0) for file in staged.files}
+        buckets = {_bucket(file) for file in staged.files}
         if reverts:
             # Whatever the replay mentions: the dead attempt's keys go back in every bucket.
             buckets |= {f.bucket for f in self._log.files.values() if f.may_hold(first)}
@@ -106,34 +155,58 @@ class StateCommitter(TableCommitter):
         publication: Publication,
         reverts: bool,
     ) -> DataFrame:
-        partials_schema = self._known_schema()
-        schema = self._known_table_schema()
-        stored = self._read_files([file.path for file in old], schema)
-        if stored is not None:
-            first = publication.first_txid
-            stored = self._layout.revert(stored, first) if reverts else self._layout.alive(stored)
-        sizes: dict[str | None, int] = {}
-        for file in new:
-            bucket = file.partition[BUCKET]
-            sizes[bucket] = sizes.get(bucket, 0) + file.size
-        return self._layout.merge(
-            stored,
-            self._read_files([file.path for file in new], partials_schema),
-            (schema, partials_schema),
-            publication.last_txid,
-            hash_partials=max(sizes.values(), default=0) <= HASHED_BYTES,
+        shares, hashed = shared_out(
+            [(file.bucket, file.size) for file in old],
+            [(_bucket(file), file.size) for file in new],
+            self._spark.sparkContext.defaultParallelism,
         )
+        pairs = []
+        for share in shares:
+            stored = self._read(self._stored, [f.path for f in old if f.bucket in share])
+            if stored is not None and reverts:
+                stored = self._layout.revert(stored, publication.first_txid)
+            elif stored is not None:
+                stored = self._layout.alive(stored)
+            partials = self._read(self._scratch, [f.path for f in new if _bucket(f) in share])
+            pairs.append((stored, partials))
+        return self._join.rows(pairs, several=bool(publication.members), in_one_task=hashed)
 
-    def _read_files(self, paths: Sequence[str], schema: StructType) -> DataFrame | None:
-        return self._rows_of(self._joining(), paths, schema) if paths else None
+    def _read(self, reader: DataFrameReader, paths: Sequence[str]) -> DataFrame | None:
+        return reader.parquet(*map(self._storage.read_url, paths)) if paths else None
+
+    @cached_property
+    def _join(self) -> StateJoin:
+        return StateJoin(self._layout, self._known_table_schema(), self._known_schema())
+
+    @cached_property
+    def _stored(self) -> DataFrameReader:
+        """Reads the table's files."""
+        return _reader(self._joining(), self._known_table_schema())
+
+    @cached_property
+    def _scratch(self) -> DataFrameReader:
+        """Reads staged partials."""
+        from pyspark.sql.types import LongType, StructType
+
+        fields = self._known_schema().fields
+        return _reader(self._joining(), StructType([*fields]).add(TXID, LongType()))
 
     def _joining(self) -> SparkSession:
         """The session of the commit turn's join."""
+        buckets = str(self._layout.buckets)
         return self._session(
             {
-                # One shuffle partition per bucket, never merged: each task writes one file.
-                "spark.sql.shuffle.partitions": str(self._layout.buckets),
+                # Where a shuffle is needed, one partition per bucket, never merged.
+                "spark.sql.shuffle.partitions": buckets,
                 "spark.sql.adaptive.enabled": "false",
+                # Each pair of the join stays in a task of its own.
+                "spark.sql.unionOutputPartitioning": "false",
+                # A task has one writer per bucket, instead of sorting all rows by bucket.
+                "spark.sql.maxConcurrentOutputFileWriters": buckets,
+                # The same code for each of the pairs.
+                "spark.sql.codegen.useIdInClassName": "false",
+                # A few hundred files are listed sooner than a Spark job is started for it.
+                "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
             }
         )
 
@@ -141,16 +214,7 @@ class StateCommitter(TableCommitter):
         self, session: SparkSession, paths: Sequence[str], schema: StructType
     ) -> DataFrame | None:
         """Rows of exactly these files, without the bucket: it follows from the keys."""
-        from pyspark.sql.types import StructType
-
-        if not paths:
-            return None
-        stored = StructType([field for field in schema if field.name != BUCKET])
-        reader = session.read.schema(stored)
-        for silent in ("ignoreMissingFiles", "ignoreCorruptFiles"):
-            # Whatever the session says: a row that is passed over is a wrong total.
-            reader = reader.option(silent, "false")
-        return reader.parquet(*map(self._storage.read_url, paths))
+        return self._read(_reader(session, schema), paths)
 
     def _known_schema(self) -> StructType:
         if self._partials_schema is None:
@@ -184,10 +248,17 @@ class StateCommitter(TableCommitter):
         replay does not mention went back to what they were before, and are no change.
 
         Raises:
+            TopologyError: the publication is of several txids.
             TableRefusedError: the txid was published before, and the files that it replaced then
                 were vacuumed since.
         """
         txid = publication.last_txid
+        if publication.members:
+            raise TopologyError(
+                f"What one txid changed in table {self.name} cannot be told: txids "
+                f"{publication.first_txid} to {txid} are published together. Run the topology "
+                "with max_group_commit=1."
+            )
         written = [file.path for file in prepared.adds]
         replaced = [file.path for file in prepared.removes if isinstance(file, ActiveFile)]
         if prepared.skipped and prepared.staged.files:
@@ -241,6 +312,54 @@ class StateCommitter(TableCommitter):
                     f"told any more: file {path} of version {version} was vacuumed. {_VACUUMED}"
                 )
         return written, replaced
+
+
+def shared_out(
+    stored: Sequence[tuple[int, int]], staged: Sequence[tuple[int, int]], slots: int
+) -> tuple[list[set[int]], bool]:
+    """Hash buckets dealt out to tasks of about the same bytes; whether their partials are hashed.
+
+    Args:
+        stored: (bucket, bytes) of each file of the table.
+        staged: (bucket, bytes) of each file of partials.
+        slots: tasks that can run at once.
+    """
+    sizes, partials = (_summed(files) for files in ([*stored, *staged], staged))
+    wanted = sum(sizes.values()) // TASK_BYTES
+    few = max(1, min(slots, MOST_TASKS, wanted, len(sizes)))
+    for tasks in (few, len(sizes)):
+        shares: list[set[int]] = [set() for _ in range(tasks)]
+        loads = [0] * tasks
+        for bucket in sorted(sizes, key=lambda one: (-sizes[one], one)):
+            least = loads.index(min(loads))
+            shares[least].add(bucket)
+            loads[least] += sizes[bucket]
+        if all(sum(partials.get(one, 0) for one in share) <= HASHED_BYTES for share in shares):
+            return shares, True
+    return [set(sizes)], False
+
+
+def _summed(files: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Bucket -> bytes."""
+    sums: dict[int, int] = {}
+    for bucket, size in files:
+        sums[bucket] = sums.get(bucket, 0) + size
+    return sums
+
+
+def _bucket(file: StagedFile) -> int:
+    return int(file.partition[BUCKET] or 0)
+
+
+def _reader(session: SparkSession, schema: StructType) -> DataFrameReader:
+    """Reads files of these columns, but for the bucket."""
+    from pyspark.sql.types import StructType
+
+    reader = session.read.schema(StructType([f for f in schema if f.name != BUCKET]))
+    for silent in ("ignoreMissingFiles", "ignoreCorruptFiles"):
+        # Whatever the session says: a row that is passed over is a wrong total.
+        reader = reader.option(silent, "false")
+    return reader
 
 
 def _check_condition(spark: SparkSession, condition: str, shown: StructType, table: str) -> None:

@@ -26,7 +26,8 @@ def version_of(storage: Storage, options: Mapping[str, str], txid: int) -> int:
     """The table version that holds the state as of `txid`.
 
     Walks back from the newest version, one commit file each. A txid that was published again is
-    found as it was published last. Before its first publication a table is empty.
+    found as it was published last. Before its first publication a table is empty. Of versions with
+    the same rows (a compaction, OPTIMIZE, a fence) it is the last: VACUUM spares its files longest.
 
     Raises:
         TableRefusedError: no table, a txid that it has not reached, that was published together
@@ -41,6 +42,7 @@ def version_of(storage: Storage, options: Mapping[str, str], txid: int) -> int:
     log = DeltaLog(storage, storage_options=options)
     version = DeltaTable(storage.uri, storage_options=dict(options)).version()
     newest = later = None
+    same_rows = version
     while version >= 0:
         commit = log.read_commit(version)
         if commit is None:
@@ -54,7 +56,7 @@ def version_of(storage: Storage, options: Mapping[str, str], txid: int) -> int:
             if newest < txid:
                 break
             if held.last_txid <= txid:
-                return version
+                return same_rows
             if held.first_txid <= txid:
                 raise TableRefusedError(
                     f"State table {where} cannot be read as of txid {txid}: version {version} "
@@ -63,6 +65,8 @@ def version_of(storage: Storage, options: Mapping[str, str], txid: int) -> int:
                 )
             later = held.last_txid
         version -= 1
+        if commit.publication or commit.data_change:
+            same_rows = version
     if newest is None or newest < txid:
         raise TableRefusedError(
             f"State table {where} has not reached txid {txid}: the newest one that it holds is "
@@ -78,7 +82,7 @@ def rows_of_keys(
     keys: DataFrame | Sequence[Any],
     where: str,
 ) -> DataFrame:
-    """The table's rows of the given keys, out of their hash buckets only.
+    """The table's rows of the given keys, out of their hash buckets only where it has some.
 
     Raises:
         TableRefusedError: keys that are not the table's, by number, name or type.
@@ -89,6 +93,8 @@ def rows_of_keys(
         )
     types = {name: table.schema[name].dataType for name in shape.keys}
     wanted = _frame(spark, keys, types, where)
+    if not shape.buckets:
+        return with_keys_of(table, wanted, shape.keys)
     buckets = wanted.select(bucket_of(types, shape.buckets).alias(BUCKET)).distinct()
     numbers = [row[BUCKET] for row in buckets.collect()]
     return with_keys_of(table.where(table[BUCKET].isin(numbers)), wanted, shape.keys)

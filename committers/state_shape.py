@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from committers.aggregates import by_identity, identity, quoted
+from committers.log_fold import folded
 from committers.upsert import REMOVED, overrides
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate, Semantics
@@ -26,10 +27,14 @@ __all__ = ["StateShape", "described"]
 _RESULT, _OWN_RESULT = "result", "own result"
 
 
-def described(aggregate: Aggregate) -> tuple[str, ...]:
-    """What `txn.values` says of an aggregate: its identity, and whose `result` it has, if any."""
+def described(aggregate: Aggregate, *, always: bool = False) -> tuple[str, ...]:
+    """What `txn.values` says of an aggregate: its identity, and whose `result` it has, if any.
+
+    Args:
+        always: readers need the aggregate itself, whether or not it has a `result`.
+    """
     name = identity(aggregate)
-    if not overrides(aggregate, "result"):
+    if not always and not overrides(aggregate, "result"):
         return (name,)
     known = by_identity(name)
     return (name, _RESULT if type(known) is type(aggregate) else _OWN_RESULT)
@@ -41,13 +46,16 @@ class StateShape:
 
     Args:
         values: value column -> aggregate whose `result` readers see; None: what is stored.
+        buckets: number of hash buckets; 0: it has none.
         keeps_removed: whether it has tombstones of removed keys.
+        layout: "upsert", or "log": then every value has its aggregate.
     """
 
     keys: tuple[str, ...]
     values: Mapping[str, Aggregate | None]
     buckets: int
     keeps_removed: bool
+    layout: str = "upsert"
 
     @classmethod
     def of(
@@ -64,7 +72,8 @@ class StateShape:
         Raises:
             TableRefusedError: no state table, or an aggregate that is missing or another one.
         """
-        if properties.get("txn.kind") != "upsert":
+        layout = properties.get("txn.kind")
+        if layout not in ("upsert", "log"):
             raise TableRefusedError(
                 f"Table {table} is not a state table (its property txn.kind is "
                 f"{properties.get('txn.kind')}). Read it with spark.read.format('delta')."
@@ -86,12 +95,15 @@ class StateShape:
             values,
             int(properties.get("txn.buckets") or 1),
             removes and properties.get("txn.semantics") == Semantics.OPAQUE.value,
+            layout,
         )
 
     def shown(self, rows: DataFrame) -> DataFrame:
         """Keys and values of the table's rows, as readers see them; removed keys do not show."""
         from pyspark.sql import functions as sf
 
+        if self.layout == "log":
+            return self._put_together(rows)
         if self.keeps_removed:
             rows = rows.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
         columns = [sf.col(quoted(key)) for key in self.keys]
@@ -99,6 +111,16 @@ class StateShape:
             stored = sf.col(quoted(name))
             columns.append(stored if aggregate is None else aggregate.result(stored).alias(name))
         return rows.select(*columns)
+
+    def _put_together(self, rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as sf
+
+        aggregates = {name: value for name, value in self.values.items() if value is not None}
+        columns = [sf.col(quoted(key)) for key in self.keys]
+        for name, aggregate in aggregates.items():
+            stored = aggregate.initial(sf.col(quoted(name)))
+            columns.append(aggregate.result(stored).alias(name))
+        return folded(rows, self.keys, aggregates).select(*columns)
 
 
 def _aggregate(

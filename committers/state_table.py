@@ -6,20 +6,26 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from committers.aggregates import Fold, identity
+from committers.log_actions import TXID
+from committers.log_committer import LogCommitter
 from committers.staging import random_id
 from committers.state_committer import StateCommitter
 from committers.state_reader import rows_of_keys, version_of
 from committers.state_shape import StateShape
 from committers.storage import Storage
 from committers.table_committer import parse_semantics, read_table
-from committers.upsert import RESERVED, StateLayout
+from committers.upsert import RESERVED, StateLayout, overrides
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Semantics, State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["StateTable"]
+__all__ = ["LAYOUTS", "StateTable"]
+
+LAYOUTS = ("upsert", "log")
+"""How rows may lie in a state table."""
 
 
 class StateTable(State):
@@ -30,9 +36,17 @@ class StateTable(State):
         semantics: "opaque" (default) keeps the previous value of each row and survives replays
             that differ; "transactional" skips identical replays and stores no previous values;
             "non_transactional" applies replays again.
-        layout: "upsert": one row per key; a commit rewrites the touched hash buckets.
+        layout: "upsert": one row per key; a commit rewrites the touched hash buckets. "log": a
+            commit only adds the batch's partial aggregates, whatever the size of the state, and
+            readers put those of a key together; compaction keeps them few.
         buckets: number of hash buckets: the unit of rewriting, and the parallelism of a commit.
             Fixed when the table is made; about one per 500,000 keys and at least one per core.
+            Only with layout="upsert".
+        compact_files: only with layout="log": as soon as there are so many files of about the same
+            size, they are folded into one in the background, 2 or more; None: never. Fewer make
+            reading cheaper and compaction more frequent.
+        compact_share: share of the time that compaction may take, above 0 and up to 1: while it
+            has had more, up to four times `compact_files` wait. 1: they never wait.
         remove_where: SQL condition over keys and values as readers see them, such as
             "flights = 0": a key of the batch that satisfies it after the update is removed, in
             the same txid; rows that come later start it afresh (Trident: `multiRemove`).
@@ -40,7 +54,8 @@ class StateTable(State):
         new_id: source of folder names and commit tokens.
 
     Raises:
-        TopologyError: an unknown semantics or layout, or less than one bucket.
+        TopologyError: an unknown semantics or layout, less than one bucket, or a `compact_files`
+            or `compact_share` out of range.
     """
 
     def __init__(
@@ -50,22 +65,36 @@ class StateTable(State):
         layout: str = "upsert",
         buckets: int = 4,
         *,
+        compact_files: int | None = 16,
+        compact_share: float = 0.1,
         remove_where: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
         self.path = os.fspath(path)
         self.semantics = parse_semantics(semantics)
-        if layout != "upsert":
+        if layout not in LAYOUTS:
+            known = " or ".join(f'"{name}"' for name in LAYOUTS)
             raise TopologyError(
-                f"State table {self.path} cannot have layout={layout!r}: this version has only "
-                '"upsert". Leave layout out.'
+                f"State table {self.path} cannot have layout={layout!r}. Choose {known}."
             )
         if buckets < 1:
             raise TopologyError(
                 f"State table {self.path} cannot have {buckets} hash buckets; give 1 or more."
             )
+        if compact_files is not None and compact_files < 2:
+            raise TopologyError(
+                f"State table {self.path} cannot have compact_files={compact_files}; give 2 or "
+                "more, or None for no compaction."
+            )
+        if not 0 < compact_share <= 1:
+            raise TopologyError(
+                f"State table {self.path} cannot have compact_share={compact_share}; give a share "
+                "above 0 and up to 1."
+            )
         self.layout = layout
+        self.compact_files = compact_files
+        self.compact_share = compact_share
         self.buckets = buckets
         self.remove_where = remove_where
         self._options = dict(storage_options or {})
@@ -75,8 +104,11 @@ class StateTable(State):
         """The committer that keeps `aggregates` (value column -> aggregate) per `keys`.
 
         Raises:
-            TopologyError: no aggregate, or a name that is used twice or reserved.
+            TopologyError: no aggregate, a name that is used twice or reserved, or something that
+                the layout cannot do.
         """
+        if self.layout == "log":
+            return self._bind_log(keys, aggregates)
         layout = StateLayout(
             tuple(keys),
             dict(aggregates),
@@ -84,11 +116,37 @@ class StateTable(State):
             self.semantics is Semantics.OPAQUE,
             self.remove_where,
         )
-        _refuse_names(layout, self.path)
+        _refuse_names(keys, aggregates, (*layout.bookkeeping, *RESERVED), self.path)
         return StateCommitter(
             self.path,
             self.semantics,
             layout,
+            storage_options=self._options,
+            new_id=self._new_id,
+        )
+
+    def _bind_log(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Committer:
+        _refuse_names(keys, aggregates, (TXID, *RESERVED), self.path)
+        if self.remove_where is not None:
+            raise TopologyError(
+                f'State table {self.path} has layout="log", whose commits do not read the state, '
+                'and remove_where needs the values after the update. Use layout="upsert".'
+            )
+        for name, aggregate in aggregates.items():
+            folds = overrides(aggregate, "initial") and not overrides(aggregate, "merge")
+            if folds or isinstance(aggregate, Fold):
+                raise TopologyError(
+                    f"Value '{name}' of state table {self.path} is {identity(aggregate)}, whose "
+                    'partial values cannot be put together in any order, as layout="log" does. '
+                    'Use layout="upsert", or an aggregate that can be combined.'
+                )
+        return LogCommitter(
+            self.path,
+            self.semantics,
+            keys,
+            aggregates,
+            self.compact_files,
+            self.compact_share,
             storage_options=self._options,
             new_id=self._new_id,
         )
@@ -125,8 +183,8 @@ class StateTable(State):
     ) -> DataFrame:
         """Keys and values of those of the given keys that the table has (Trident: `multiGet`).
 
-        As of the newest version now. Reads only the hash buckets of the given keys; a small job
-        finds out at once which those are.
+        As of the newest version now. With layout="upsert" only the hash buckets of the given keys
+        are read; a small job finds out at once which those are.
 
         Args:
             keys: a DataFrame of exactly the key columns; or a list of keys, each a tuple or dict
@@ -155,15 +213,38 @@ class StateTable(State):
         rows, properties = read_table(spark, Storage(self.path), self._options, version)
         return StateShape.of(properties, self.path, aggregates).shown(rows)
 
+    def create_view(
+        self,
+        spark: SparkSession,
+        name: str,
+        *,
+        aggregates: Mapping[str, Aggregate] | None = None,
+    ) -> None:
+        """Make (or replace) a temporary SQL view of this session: keys and values as by `read`.
 
-def _refuse_names(layout: StateLayout, table: str) -> None:
-    if not layout.aggregates:
+        Each query of the view sees the newest version at that moment.
+
+        Args:
+            name: of the view, as in `spark.table(name)`.
+            aggregates: as in `read`.
+
+        Raises:
+            TableRefusedError: there is no such table yet, it is no state table, or an aggregate
+                must be handed in.
+        """
+        rows, properties = read_table(spark, Storage(self.path), self._options, follow=True)
+        StateShape.of(properties, self.path, aggregates).shown(rows).createOrReplaceTempView(name)
+
+
+def _refuse_names(
+    keys: Sequence[str], aggregates: Mapping[str, Aggregate], own: Sequence[str], table: str
+) -> None:
+    if not aggregates:
         raise TopologyError(
             f"State table {table} has no aggregate. Name at least one, such as rows=Count()."
         )
-    own = (*layout.bookkeeping, *RESERVED)
     taken = {name.lower(): "the table's own bookkeeping" for name in own}
-    for role, names in (("a key", layout.keys), ("a value", layout.values)):
+    for role, names in (("a key", tuple(keys)), ("a value", tuple(aggregates))):
         for name in names:
             if name.lower() in taken:
                 raise TopologyError(

@@ -73,6 +73,12 @@ class Storage:
         except FileNotFoundError:
             return None
 
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file, and the folders above it."""
+        self.filesystem.create_dir(self.absolute(path.rpartition("/")[0]), recursive=True)
+        with self.filesystem.open_output_stream(self.absolute(path)) as stream:
+            stream.write(data)
+
     def files(self, folder: str) -> list[tuple[str, int]]:
         """(path, bytes) of every visible file below a folder, by path; nothing hidden (`.`, `_`).
 

@@ -20,6 +20,7 @@ from txn.attempts import TransactionAttempt
 from txn.errors import (
     CommitConflictError,
     FencedError,
+    RecoveryRefusedError,
     SourceChangedError,
     StagedFileError,
     TableRefusedError,
@@ -28,6 +29,7 @@ from txn.errors import (
 from txn.interfaces import (
     Committer,
     CommitterContext,
+    Member,
     Prepared,
     Publication,
     Published,
@@ -50,6 +52,7 @@ class TableCommitter(Committer):
         semantics: what the table absorbs.
         storage_options: credentials and endpoints for delta-rs; Spark and pyarrow have their own.
         new_id: source of folder names and commit tokens.
+        unique: a column that has no value twice in a staged file; None: there is none.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class TableCommitter(Committer):
         *,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
+        unique: str | None = None,
     ) -> None:
         self.name = os.fspath(path)
+        self._unique = unique
         self.semantics = parse_semantics(semantics)
         self._storage = Storage(self.name)
         self._options = dict(storage_options or {})
@@ -72,7 +77,7 @@ class TableCommitter(Committer):
     def _begin(self) -> None:
         """Forget the last run."""
         self._log = DeltaLog(self._storage, storage_options=self._options, new_id=self._new_id)
-        self._area = StagingArea(self._storage, new_id=self._new_id)
+        self._area = StagingArea(self._storage, new_id=self._new_id, unique=self._unique)
         self._work_session: SparkSession | None = None
         self._fenced = False
 
@@ -101,6 +106,10 @@ class TableCommitter(Committer):
         if self._log.version < 0:
             return
         self._log.fence(self._opened.epoch)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete what dead processes staged and never published."""
         last = self._log.last_publication()
         self._area.sweep(last[1].last_txid if last else 0, self._log.files)
 
@@ -127,62 +136,71 @@ class TableCommitter(Committer):
             return Prepared(staged, (), skipped=True)
         self._log.require_newer(publication)
         self._log.require_staged(staged.files)
-        held = self._identical_replay(publication)
-        if held is not None:
-            return Prepared(staged, (), (), held, skipped=True)
-        return self._prepare(staged, publication)
+        version, held = self._held(publication)
+        if held >= publication.last_txid:
+            return Prepared(staged, (), (), version, skipped=True)
+        return replace(self._prepare(_after(held, staged), publication), staged=staged)
 
     @abstractmethod
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
-        """The next version's files, when the table does not hold this txid for good."""
+        """The next version's files, out of what the table does not hold for good."""
 
     def _unfinished(self, publication: Publication) -> bool:
         """Whether the table may hold rows of an attempt that never finished."""
         last = self._log.last_publication()
         return last is not None and last[1].last_txid >= publication.first_txid
 
-    def _identical_replay(self, publication: Publication) -> int | None:
-        """The version that holds this txid of a transactional table already, else None."""
-        last = self._log.last_publication()
-        if (
-            self.semantics is not Semantics.TRANSACTIONAL
-            or last is None
-            or last[1].last_txid < publication.first_txid
-        ):
-            return None
-        version, held = last
-        span = (publication.first_txid, publication.last_txid)
-        if held.last_txid < publication.last_txid:
-            raise CommitConflictError(
-                f"Table {self.name} holds txids {held.first_txid} to {held.last_txid} of the txids "
-                f"{span[0]} to {span[1]} that are to be published together. Publish them one by "
-                "one, so that the first can be skipped."
-            )
-        if (held.first_txid, held.last_txid) == span:
-            self._require_identical(publication, version, held)
-        return version
+    def _held(self, publication: Publication) -> tuple[int, int]:
+        """(version, newest txid) of what the table holds already and must not be applied again.
 
-    def _require_identical(self, publication: Publication, version: int, held: Publication) -> None:
+        (-1, 0) when it holds nothing of the publication for good: only a transactional table does.
+
+        Raises:
+            RecoveryRefusedError: the publication begins inside a group of txids that cannot be
+                taken back in part.
+            SourceChangedError: a txid that is held was replayed with other rows.
+        """
+        last = self._log.last_publication()
+        if last is None or last[1].last_txid < publication.first_txid:
+            return -1, 0
+        version, held = last
+        if self.semantics is Semantics.TRANSACTIONAL:
+            known = {member.txid: member for member in held.txids}
+            for member in publication.txids:
+                if found := known.get(member.txid):
+                    self._require_identical(member, version, found)
+            return version, held.last_txid
+        if held.first_txid < publication.first_txid:
+            raise RecoveryRefusedError(
+                f"Version {version} of table {self.name} holds txids {held.first_txid} to "
+                f"{held.last_txid} together, and attempt {publication.last_txid}:"
+                f"{publication.attempt_id} would start at txid {publication.first_txid}, inside of "
+                "them: they can only be taken back as a whole. The coordinator's state is not that "
+                "of the table: run `txn recover`."
+            )
+        return -1, 0
+
+    def _require_identical(self, member: Member, version: int, held: Member) -> None:
         """Refuse a replay that can be told from what the table holds: by its rows or digest."""
-        attempt = f"Attempt {publication.last_txid}:{publication.attempt_id}"
+        attempt = f"Attempt {member.txid}:{member.attempt_id}"
         remedy = (
             "Either the source is not transactional (then use an opaque spout and "
             'semantics="opaque"), or the transform computes from more than its rows, such as a '
             "clock or a random number."
         )
-        if held.rows != publication.rows:
+        if held.rows != member.rows:
             raise SourceChangedError(
-                f"{attempt} staged {publication.rows} rows for table {self.name}, and its version "
+                f"{attempt} staged {member.rows} rows for table {self.name}, and its version "
                 f"{version} holds {held.rows} rows of the same txid from attempt "
                 f"{held.attempt_id}. {remedy}"
             )
-        columns = differing_columns(held.digest, publication.digest)
+        columns = differing_columns(held.digest, member.digest)
         if columns:
             raise SourceChangedError(
                 f"{attempt} staged other values in column '{columns[0]}' for table {self.name} "
                 f"than its version {version} holds of the same txid from attempt "
                 f"{held.attempt_id}, as the nulls and bounds in the Parquet files say (digests "
-                f"{publication.digest} now, {held.digest} then). {remedy}"
+                f"{member.digest} now, {held.digest} then). {remedy}"
             )
 
     # --- publish -----------------------------------------------------------------------------
@@ -209,8 +227,16 @@ class TableCommitter(Committer):
             raise  # the request may still land: its files must stay
         except (StagedFileError, CommitConflictError, FencedError):
             # These say for certain that nothing landed; after any other error the files stay.
-            self._area.withdraw(prepared.staged.attempt, prepared.adds)
+            self._withdraw(prepared)
             raise
+
+    def _withdraw(self, prepared: Prepared) -> None:
+        """The files of a version that was not made are their attempts' own again."""
+        staged, left = prepared.staged, {file.path: file for file in prepared.adds}
+        for member in staged.members:
+            own = [left.pop(file.path) for file in member.files if file.path in left]
+            self._area.withdraw(member.attempt, own)
+        self._area.withdraw(staged.attempt, left.values())
 
     # --- clean-up ----------------------------------------------------------------------------
 
@@ -243,27 +269,42 @@ class TableCommitter(Committer):
     def _session(self, conf: Mapping[str, str]) -> SparkSession:
         """A session of our own over the same executors: the user's settings stay untouched."""
         if self._work_session is None:
-            session = self._spark.newSession()
-            own = {
-                # A running total that leaves its type's range must raise, not wrap or turn NULL.
-                "spark.sql.ansi.enabled": "true",
-                # INT96, Spark's default, is a deprecated type that other readers round.
-                "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-                "spark.sql.session.timeZone": str(
-                    self._spark.conf.get("spark.sql.session.timeZone")
-                ),
-                **conf,
-            }
-            for key, value in own.items():
-                session.conf.set(key, value)
-            self._work_session = session
+            self._work_session = self._new_session(conf)
         return self._work_session
+
+    def _new_session(self, conf: Mapping[str, str]) -> SparkSession:
+        """A session with the settings that all of a table's rows are computed with, and `conf`."""
+        session = self._spark.newSession()
+        own = {
+            # A running total that leaves its type's range must raise, not wrap or turn NULL.
+            "spark.sql.ansi.enabled": "true",
+            # INT96, Spark's default, is a deprecated type that other readers round.
+            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            "spark.sql.session.timeZone": str(self._spark.conf.get("spark.sql.session.timeZone")),
+            **conf,
+        }
+        for key, value in own.items():
+            session.conf.set(key, value)
+        return session
+
+
+def _after(txid: int, staged: Staged) -> Staged:
+    """What is left of a group without its txids up to `txid`."""
+    left = [member for member in staged.members if member.attempt.txid > txid]
+    return Staged.together(left) if len(left) < len(staged.members) else staged
 
 
 def read_table(
-    spark: SparkSession, storage: Storage, options: Mapping[str, str], version: int | None = None
+    spark: SparkSession,
+    storage: Storage,
+    options: Mapping[str, str],
+    version: int | None = None,
+    *,
+    follow: bool = False,
 ) -> tuple[DataFrame, Mapping[str, str | None]]:
-    """(every column of a version, None: the newest now; table properties). Later ones do not show.
+    """(every column of a version, None: the newest now; table properties).
+
+    Later versions do not show, unless `follow`: then each query sees the newest one.
 
     Raises:
         TableRefusedError: there is no Delta table, or no such version.
@@ -277,7 +318,9 @@ def read_table(
         )
     table = DeltaTable(storage.uri, storage_options=dict(options))
     as_of = table.version() if version is None else version
-    reader = spark.read.format("delta").option("versionAsOf", as_of)
+    reader = spark.read.format("delta")
+    if not follow:
+        reader = reader.option("versionAsOf", as_of)
     try:
         return reader.load(storage.url()), table.metadata().configuration
     except AnalysisException as error:

@@ -7,7 +7,7 @@ metadata by somebody else. The first difference is named; nothing is adapted sil
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql.types import StructType
 
-__all__ = ["FORMAT", "TableSpec", "refuse_features", "refuse_foreign", "storable_columns"]
+__all__ = [
+    "FORMAT",
+    "TableSpec",
+    "refuse_features",
+    "refuse_foreign",
+    "refuse_foreign_folder",
+    "storable_columns",
+]
 
 FORMAT = "1"
 """Bump when columns, properties or the hash of the buckets change their meaning."""
@@ -73,7 +80,7 @@ class TableSpec:
     """The shape that a committer needs.
 
     Args:
-        kind: "append" or "upsert".
+        kind: "append", "upsert" or "log".
         columns: (name, Delta type as JSON) of every column, in order, partition column included.
         keys: key columns of a state table.
         values: of each value column: its name, the identity of its aggregate, such as
@@ -182,6 +189,21 @@ def refuse_foreign(table: DeltaTable, name: str, topology: str) -> None:
         raise TableRefusedError(
             f"Table {name} belongs to topology '{owner}', not to '{topology}'. A table has one "
             "writer: give this committer a path of its own, or run the topology under its old name."
+        )
+
+
+def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
+    """Refuse a folder that is no Delta table and holds other files than those of a table to be.
+
+    Args:
+        entries: names of everything directly below it.
+    """
+    # `_txn` and `data` are ours, `_delta_log` may be left empty by a crash while creating.
+    foreign = [entry for entry in entries if entry not in ("_delta_log", "_txn")]
+    if foreign:
+        raise TableRefusedError(
+            f"Folder {name} is no Delta table and holds other files ('{foreign[0]}'). "
+            "Give the committer an empty or new folder."
         )
 
 

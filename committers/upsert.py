@@ -1,12 +1,10 @@
-"""The Spark half of a state table: hash buckets, partial aggregates, the join with what is stored.
+"""The columns of a state table: hash buckets, partial aggregates, previous values.
 
 A state table is partitioned into hash buckets of its keys, one file each. A commit reads only the
-buckets that the batch touches, joins them with the batch's partial aggregates and writes them
-again. The bucket of a key is the partition in which Spark's own shuffle for that join puts it, so
-each task of the join holds one bucket and writes one file, without a second shuffle. Measured
-side by side (100,000 stored keys, 100,000 partials, two busy cores): this join 0.5 s; full outer
-join with Spark's default settings 0.65 s and twice the files; one join per bucket without any
-shuffle 0.8 s; union + GROUP BY 0.9 s.
+buckets that the batch touches, joins them with the batch's partial aggregates (`state_join`) and
+writes them again. The bucket of a key is the partition in which Spark's own shuffle for a join by
+keys puts it: where partials are so many that the join needs one, each of its tasks holds one
+bucket and writes one file.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
 from committers.log_actions import BUCKET, TXID
+from committers.partials import ROWS, partial_rows
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ __all__ = [
     "RESERVED",
     "StateLayout",
     "bucket_of",
+    "nullable",
     "overrides",
     "with_keys_of",
 ]
@@ -38,10 +38,9 @@ PREV_TXID = "prev_txid"
 REMOVED = "txn_removed"
 """True in a tombstone: the key was removed at `txid`. Only in opaque tables with `remove_where`."""
 
-_STORED, _NEW = "s", "n"
 _KEY = "txn_key"
-_ROWS, _ROW = "txn_rows", "txn_row"
-RESERVED = (REMOVED, _ROWS, _ROW)
+_ROW = "txn_row"
+RESERVED = (REMOVED, ROWS, _ROW)
 """Names that keys and values may not have, besides those of the table's own columns."""
 
 
@@ -109,14 +108,14 @@ class StateLayout:
         """Types of keys and values after `Aggregate.initial` or `Aggregate.result`."""
         from pyspark.sql import functions as sf
 
-        types = {field.name: _nullable(field.dataType) for field in columns}
+        types = {field.name: nullable(field.dataType) for field in columns}
         own = {name: agg for name, agg in self.aggregates.items() if overrides(agg, step)}
         if own:
             made = [
                 getattr(agg, step)(sf.col(quoted(name))).alias(name) for name, agg in own.items()
             ]
             analysed = spark.createDataFrame([], columns).select(*made).schema
-            types |= {field.name: _nullable(field.dataType) for field in analysed}
+            types |= {field.name: nullable(field.dataType) for field in analysed}
         return types
 
     def shown(self, name: str, stored: Column) -> Column:
@@ -127,23 +126,7 @@ class StateLayout:
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """One row per group of the batch: keys, partial values, its row count, bucket."""
-        from pyspark.sql import functions as sf
-
-        columns = [agg.partial().alias(name) for name, agg in self.aggregates.items()]
-        count = sf.count(sf.lit(1))
-        if not self.keys:
-            # An aggregate may answer no rows with something else than NULL, and than its zero.
-            whole = batch.agg(*columns, count.alias(_ROWS))
-            any_row = sf.col(_ROWS) > 0
-            values = [
-                sf.coalesce(sf.when(any_row, sf.col(quoted(name))), agg.zero()).alias(name)
-                for name, agg in self.aggregates.items()
-            ]
-            kept = [] if count_as is None else [sf.col(_ROWS).alias(count_as)]
-            return whole.select(*values, *kept, self._bucket([]).alias(BUCKET))
-        if count_as is not None:
-            columns.append(count.alias(count_as))
-        groups = batch.groupBy(*(sf.col(quoted(key)) for key in self.keys)).agg(*columns)
+        groups = partial_rows(batch, self.keys, self.aggregates, count_as)
         types = {field.name: field.dataType for field in groups.schema}
         # After the grouping, which makes -0.0 and 0.0 one key.
         return groups.withColumn(BUCKET, self._bucket([types[key] for key in self.keys]))
@@ -185,101 +168,9 @@ class StateLayout:
             kept = sf.when(dead, existed).otherwise(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
         return stored.where(kept).select(*columns)
 
-    def merge(
-        self,
-        stored: DataFrame | None,
-        partials: DataFrame | None,
-        schemas: tuple[StructType, StructType],
-        txid: int,
-        *,
-        hash_partials: bool,
-    ) -> DataFrame:
-        """Stored rows and partial aggregates, combined; every row of either side once.
-
-        Args:
-            stored: living rows of the table, reverted if need be; None when there are none.
-            partials: one row per key; None when there are none.
-            schemas: of the table, and of the partials.
-            txid: what updated rows are marked with.
-            hash_partials: whether the partials of one bucket fit into one task's memory.
-        """
-        types = {field.name: field.dataType for field in schemas[0]}
-        joined = self._join(stored, partials, schemas, hash_partials)
-        rows = joined.select(*self._columns(types, txid))
-        if self.remove_where is not None:
-            rows = self._remove(rows, self.remove_where, txid)
-        return rows.withColumn(BUCKET, self._bucket([types[key] for key in self.keys]))
-
-    def _join(
-        self,
-        stored: DataFrame | None,
-        partials: DataFrame | None,
-        schemas: tuple[StructType, StructType],
-        hash_partials: bool,
-    ) -> DataFrame:
-        from pyspark.sql import functions as sf
-
-        new_names = (*self.keys, *self.values)
-        old_names = [name for name in schemas[0].fieldNames() if name not in (REMOVED, BUCKET)]
-        old = None if stored is None else _prefixed(stored, old_names, _STORED)
-        new = None if partials is None else _prefixed(partials, new_names, _NEW)
-        if old is None and new is not None:
-            return _with_absent(new, old_names, schemas[0], _STORED)
-        if old is not None and new is None:
-            return _with_absent(old, new_names, schemas[1], _NEW)
-        if old is None or new is None:
-            raise ValueError("a merge needs stored rows or partials")
-        if hash_partials and self.keys:
-            new = new.hint("shuffle_hash")
-        condition = sf.lit(True)
-        for key in self.keys:
-            condition &= _old(key).eqNullSafe(_fresh(key))
-        return old.join(new, condition, "full_outer")
-
-    def _columns(self, types: Mapping[str, DataType], txid: int) -> list[Column]:
-        from pyspark.sql import functions as sf
-
-        updated, existed = sf.col(_at(_NEW)).isNotNull(), sf.col(_at(_STORED)).isNotNull()
-        keys = [sf.when(existed, _old(key)).otherwise(_fresh(key)).alias(key) for key in self.keys]
-        values = [
-            sf.when(~updated, _old(name))
-            .when(~existed, _initial(agg, _fresh(name), types[name]))
-            .otherwise(agg.combine(_old(name), _fresh(name)).cast(types[name]))
-            .alias(name)
-            for name, agg in self.aggregates.items()
-        ]
-        marks = [sf.when(updated, sf.lit(txid)).otherwise(_old(TXID)).cast("bigint").alias(TXID)]
-        if self.keeps_previous:
-            marks += [
-                sf.when(updated, _old(name)).otherwise(_old(f"prev_{name}")).alias(f"prev_{name}")
-                for name in (*self.values, TXID)
-            ]
-        return [*keys, *values, *marks]
-
-    def _remove(self, rows: DataFrame, condition: str, txid: int) -> DataFrame:
-        """Take the keys of this txid that satisfy `condition` out, or leave a tombstone.
-
-        A key that is new and removed at once leaves nothing: there is nothing to go back to.
-        """
-        from pyspark.sql import functions as sf
-
-        seen = rows.select(
-            *(sf.col(quoted(key)) for key in self.keys),
-            *(self.shown(name, sf.col(quoted(name))).alias(name) for name in self.values),
-            sf.struct(*(sf.col(quoted(name)) for name in rows.columns)).alias(_ROW),
-        )
-        gone = sf.coalesce(sf.expr(condition), sf.lit(False))
-        gone &= sf.col(_ROW).getField(TXID).eqNullSafe(sf.lit(txid))
-        marked = seen.select(sf.col(f"{_ROW}.*"), gone.alias(REMOVED))
-        removed = sf.col(REMOVED)
-        if not self.keeps_removed:
-            return marked.where(~removed).drop(REMOVED)
-        emptied = {name: sf.when(~removed, sf.col(quoted(name))) for name in self.values}
-        return marked.where(~removed | sf.col(PREV_TXID).isNotNull()).withColumns(emptied)
-
 
 def overrides(aggregate: Aggregate, step: str) -> bool:
-    """Whether an aggregate has an `initial` or `result` of its own."""
+    """Whether an aggregate has an `initial`, `merge` or `result` of its own."""
     return getattr(type(aggregate), step) is not getattr(Aggregate, step)
 
 
@@ -313,59 +204,17 @@ def with_keys_of(rows: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> Dat
     return rows.join(renamed, condition, "left_semi")
 
 
-def _nullable(kind: DataType) -> DataType:
+def nullable(kind: DataType) -> DataType:
     """`kind` with everything in it nullable, as the table stores it: Spark casts no other way."""
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
     if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType))
+        return ArrayType(nullable(kind.elementType))
     if isinstance(kind, MapType):
-        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+        return MapType(nullable(kind.keyType), nullable(kind.valueType))
     if isinstance(kind, StructType):
-        return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind])
+        return StructType([StructField(field.name, nullable(field.dataType)) for field in kind])
     return kind
-
-
-def _initial(aggregate: Aggregate, partial: Column, kind: DataType) -> Column:
-    """What is stored for a new key, in the type of the table's column."""
-    if not overrides(aggregate, "initial"):
-        return partial
-    return aggregate.initial(partial).cast(kind)
-
-
-def _at(side: str, name: str | None = None) -> str:
-    """A column of one side of the join; without a name, the mark that the side has a row."""
-    return side if name is None else f"{side}_{name}"
-
-
-def _old(name: str) -> Column:
-    from pyspark.sql import functions as sf
-
-    return sf.col(quoted(_at(_STORED, name)))
-
-
-def _fresh(name: str) -> Column:
-    from pyspark.sql import functions as sf
-
-    return sf.col(quoted(_at(_NEW, name)))
-
-
-def _prefixed(frame: DataFrame, names: Sequence[str], side: str) -> DataFrame:
-    from pyspark.sql import functions as sf
-
-    columns = [sf.col(quoted(name)).alias(_at(side, name)) for name in names]
-    return frame.select(*columns, sf.lit(True).alias(_at(side)))
-
-
-def _with_absent(
-    frame: DataFrame, names: Sequence[str], schema: StructType, side: str
-) -> DataFrame:
-    """`frame` with the columns of a side that has no rows at all."""
-    from pyspark.sql import functions as sf
-
-    types = {field.name: field.dataType for field in schema}
-    absent = [sf.lit(None).cast(types[name]).alias(_at(side, name)) for name in names]
-    return frame.select("*", *absent, sf.lit(None).cast("boolean").alias(_at(side)))
 
 
 def _filler(kind: DataType) -> Column | None:

@@ -102,6 +102,8 @@ def run_until(kill_after: int | None) -> None:
     ):
         assert child.stdout is not None
         for event in map(json.loads, child.stdout):
+            if event["event"] == "waiting":  # which stage waits for which: `txn run` shows it
+                continue
             show(event)
             if kill_after is not None and event.get("txid") == kill_after:
                 child.send_signal(signal.SIGKILL)

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from spouts._delta_log import AddedFile, SourceLog, SourceVersion, TableNow
 from spouts._delta_plan import Candidate, Rules, final_version, next_batch
 from spouts._delta_read import scan, struct_of
+from spouts._sizes import BatchSize, Size
 from spouts._uris import plain
 from txn.attempts import TransactionAttempt
 from txn.errors import (
@@ -98,13 +99,15 @@ class DeltaSpout(Spout[DeltaBatch]):
         changes: read Delta's change data feed: the columns of the table and `_change_type`,
             `_commit_version`, `_commit_timestamp`. The table must record it
             (`delta.enableChangeDataFeed`).
-        versions_per_batch: at most so many versions with rows in one txid.
-        bytes_per_batch: no further version once the files of a batch would be larger than this;
-            one version is always taken. None: no such limit.
+        versions_per_batch: at most so many versions with rows in one txid; (least, most): at most
+            `least` while the topology is caught up, and up to `most` while it is behind.
+        bytes_per_batch: no further version once the files of a batch would be larger than this
+            (or than what lies in a range (least, most)); one version is always taken. None: no
+            such limit.
         storage_options: credentials and endpoints for deltalake; Spark has its own.
 
     Raises:
-        TopologyError: a `start` that is none of these, or a limit below 1.
+        TopologyError: a `start` that is none of these, or a limit below 1 or that is no range.
     """
 
     kind = SpoutKind.TRANSACTIONAL
@@ -116,8 +119,8 @@ class DeltaSpout(Spout[DeltaBatch]):
         *,
         start: Literal["first", "latest"] | int = "first",
         changes: bool = False,
-        versions_per_batch: int = 1,
-        bytes_per_batch: int | None = None,
+        versions_per_batch: Size = 1,
+        bytes_per_batch: Size | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         """See the class."""
@@ -129,16 +132,13 @@ class DeltaSpout(Spout[DeltaBatch]):
                 f"{self._name} cannot start at {start!r}. Give 'first', 'latest' or a version of "
                 "the table, 0 or more."
             )
-        for limit, value in (("versions", versions_per_batch), ("bytes", bytes_per_batch)):
-            if value is not None and value < 1:
-                raise TopologyError(
-                    f"{self._name} needs {limit}_per_batch of 1 or more, not {value}."
-                )
         self._log = SourceLog(location, storage_options)
         self._start = start
         self._changes = changes
-        self._versions_per_batch = versions_per_batch
-        self._bytes_per_batch = bytes_per_batch
+        self._versions = BatchSize(versions_per_batch, self._name, "versions_per_batch")
+        self._bytes = None
+        if bytes_per_batch is not None:
+            self._bytes = BatchSize(bytes_per_batch, self._name, "bytes_per_batch")
 
     # --- plan --------------------------------------------------------------------------------
 
@@ -163,6 +163,12 @@ class DeltaSpout(Spout[DeltaBatch]):
         if now is None:
             return None
         return self._emitted(previous.read_schema if previous else now.schema)
+
+    def set_batch_target(self, share: float) -> None:
+        """Move within the ranges of `versions_per_batch` and `bytes_per_batch`."""
+        for size in (self._versions, self._bytes):
+            if size is not None:
+                size.set_target(share)
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: DeltaBatch | None
@@ -399,8 +405,8 @@ class DeltaSpout(Spout[DeltaBatch]):
             waits=semantics in ("opaque", "non_transactional"),
             replaces=semantics == "opaque",
             changes=self._changes,
-            versions_per_batch=self._versions_per_batch,
-            bytes_per_batch=self._bytes_per_batch,
+            versions_per_batch=self._versions.now,
+            bytes_per_batch=None if self._bytes is None else self._bytes.now,
         )
 
     def _emitted(self, schema: str) -> StructType | None:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from spouts._listing import FileStat, Listing
 from spouts._schemas import as_nullable, as_struct, check_same
+from spouts._sizes import BatchSize, Size
 from spouts._uris import literal, plain
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, SourceChangedError, TopologyError
@@ -79,7 +80,8 @@ class FileSpout(Spout[FileBatch]):
         format: "csv", "json", "parquet" or "text".
         schema: DDL or StructType; None: Spark infers it once, from the first file in name order,
             and it then stays. "text" has one column, `value string`.
-        files_per_batch: at most so many files in one txid.
+        files_per_batch: at most so many files in one txid; (least, most): at most `least` while
+            the topology is caught up, and up to `most` while it is behind.
         forget_missing: True: a file that is gone from the folder is forgotten, which keeps the
             metadata small where files are moved away once they are read; should it come back, or
             was its folder only out of reach for a moment, it is read again. False: never forget.
@@ -88,7 +90,7 @@ class FileSpout(Spout[FileBatch]):
             that names other columns than the schema (`enforceSchema=False`).
 
     Raises:
-        TopologyError: an unknown format, or `files_per_batch` below 1.
+        TopologyError: an unknown format, or a `files_per_batch` below 1 or that is no range.
     """
 
     kind = SpoutKind.TRANSACTIONAL
@@ -100,7 +102,7 @@ class FileSpout(Spout[FileBatch]):
         *,
         format: Format,  # noqa: A002 - Spark's own word
         schema: str | StructType | None = None,
-        files_per_batch: int = 1,
+        files_per_batch: Size = 1,
         forget_missing: bool = False,
         **reader_options: Any,
     ) -> None:
@@ -110,16 +112,11 @@ class FileSpout(Spout[FileBatch]):
                 f"FileSpout({path_glob!r}) cannot read format {format!r}. Formats are: "
                 f"{', '.join(get_args(Format))}."
             )
-        if files_per_batch < 1:
-            raise TopologyError(
-                f"FileSpout({path_glob!r}) needs files_per_batch of 1 or more, not "
-                f"{files_per_batch}."
-            )
         self._listing = Listing(path_glob)
         self._name = f"FileSpout({path_glob!r})"
         self._format = format
         self._given = "value string" if format == "text" and schema is None else schema
-        self._files_per_batch = files_per_batch
+        self._size = BatchSize(files_per_batch, self._name, "files_per_batch")
         self._forget_missing = forget_missing
         self._options = _reader_defaults(format, reader_options)
         self._schema: StructType | None = None
@@ -141,6 +138,10 @@ class FileSpout(Spout[FileBatch]):
         self._schema = self._settle_schema(spark, previous)
         return self._schema
 
+    def set_batch_target(self, share: float) -> None:
+        """Move within the range of `files_per_batch`."""
+        self._size.set_target(share)
+
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: FileBatch | None
     ) -> FileBatch | None:
@@ -152,7 +153,7 @@ class FileSpout(Spout[FileBatch]):
         try:
             names = self._listing.names()
             taken = _decode(previous.seen) if previous else set()
-            files = self._first_new(names, taken)
+            files = self._first_new(names, taken, self._size.now)
         except OSError as error:
             raise FailedException(
                 f"{self._name} could not list its files for {attempt}: {error}. It is asked again."
@@ -198,10 +199,10 @@ class FileSpout(Spout[FileBatch]):
         read = (plain(unquote(uri)) for uri in batch.inputFiles())
         return sorted(planned.get(path, path) for path in read)
 
-    def _first_new(self, names: Iterable[str], taken: set[bytes]) -> list[PlannedFile]:
+    def _first_new(self, names: Iterable[str], taken: set[bytes], most: int) -> list[PlannedFile]:
         files: list[PlannedFile] = []
         for name in names:
-            if len(files) == self._files_per_batch:
+            if len(files) == most:
                 break
             if _digest(name) in taken:
                 continue
@@ -258,7 +259,7 @@ class FileSpout(Spout[FileBatch]):
         return given
 
     def _infer(self, spark: SparkSession) -> StructType:
-        first = self._first_new(self._listing.names(), set())
+        first = self._first_new(self._listing.names(), set(), 1)
         if not first:
             raise TopologyError(
                 f"{self._name} has no schema, and no file matches from which Spark could infer "

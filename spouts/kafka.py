@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from spouts._kafka_cluster import Cluster, Look, Partition
 from spouts._kafka_options import client_settings
 from spouts._kafka_plan import Lost, Position, Start, fair_shares, going_on, name_of, parsed
+from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import (
     FailedException,
@@ -85,7 +86,8 @@ class KafkaSpout(PartitionedSpout):
             "latest" and "timestamp" begin anew; a restart with the same one does not.
         max_records_per_partition: offsets of one partition in one txid; None: no limit.
         max_records_per_batch: offsets of all partitions in one txid, spread fairly over them;
-            None: no limit.
+            None: no limit. Of either, (least, most): at most `least` while the topology is caught
+            up, and up to `most` while it is behind.
         on_data_loss: records that were to be read are gone: "error" stops the topology; "skip"
             goes on with what is there, logs a warning and notes the offsets in the metadata.
         include_headers: add the column `headers`.
@@ -112,8 +114,8 @@ class KafkaSpout(PartitionedSpout):
         first_poll: FirstPoll = "uncommitted_earliest",
         start_timestamp: int | datetime | None = None,
         deployment: str = "",
-        max_records_per_partition: int | None = None,
-        max_records_per_batch: int | None = 1_000_000,
+        max_records_per_partition: Size | None = None,
+        max_records_per_batch: Size | None = 1_000_000,
         on_data_loss: Literal["error", "skip"] = "error",
         include_headers: bool = False,
         options: Mapping[str, str] | None = None,
@@ -128,13 +130,14 @@ class KafkaSpout(PartitionedSpout):
         self._on_loss = _one_of(self._name, "on_data_loss", on_data_loss, _LOSS, str)
         self._topics, self._pattern = _subscription(self._name, topics, pattern)
         self._start_ms = _timestamp_ms(self._name, self._first_poll, start_timestamp)
-        self._limits = {
+        limits = {
             "max_records_per_partition": max_records_per_partition,
             "max_records_per_batch": max_records_per_batch,
         }
-        for setting, value in self._limits.items():
-            if value is not None and value < 1:
-                raise TopologyError(f"{self._name} needs {setting} of 1 or more, not {value}.")
+        self._limits = {
+            setting: None if given is None else BatchSize(given, self._name, setting)
+            for setting, given in limits.items()
+        }
         self._deployment = deployment
         self._include_headers = include_headers
         self._settings = client_settings(
@@ -179,6 +182,12 @@ class KafkaSpout(PartitionedSpout):
             )
 
     # --- planning --------------------------------------------------------------------------------
+
+    def set_batch_target(self, share: float) -> None:
+        """Move within the ranges of `max_records_per_batch` and `max_records_per_partition`."""
+        for limit in self._limits.values():
+            if limit is not None:
+                limit.set_target(share)
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: PartitionPositions | None
@@ -235,8 +244,7 @@ class KafkaSpout(PartitionedSpout):
                 self._note_loss(start.lost)
         shares = fair_shares(
             {name_of(p): max(0, look.latest[p] - start.offset) for p, start in starts.items()},
-            self._limits["max_records_per_partition"],
-            self._limits["max_records_per_batch"],
+            *(None if limit is None else limit.now for limit in self._limits.values()),
         )
         return {
             name: Position(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spouts._rows import Row, Rows, frame_of
 from spouts._schemas import as_struct
+from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError
 from txn.interfaces import PartitionedSpout, PartitionPositions, SpoutKind
@@ -41,7 +42,8 @@ class MemoryPartitionedSpout(PartitionedSpout):
         partitions: name -> rows.
         schema: DDL or StructType.
         take_per_partition: most rows that a batch has of one partition (Storm:
-            `takePerPartition`).
+            `takePerPartition`); (least, most): at most `least` while the topology is caught up,
+            and up to `most` while it is behind.
         kind: TRANSACTIONAL or OPAQUE.
 
     Raises:
@@ -53,7 +55,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
         partitions: Mapping[str, Rows],
         schema: str | StructType,
         *,
-        take_per_partition: int,
+        take_per_partition: Size,
         kind: SpoutKind = SpoutKind.TRANSACTIONAL,
     ) -> None:
         """See the class."""
@@ -63,13 +65,8 @@ class MemoryPartitionedSpout(PartitionedSpout):
                 "A MemoryPartitionedSpout is transactional or opaque; for a source that promises "
                 "nothing use MemoryOpaqueSpout(kind=SpoutKind.NON_TRANSACTIONAL) or ReaderSpout."
             )
-        if take_per_partition < 1:
-            raise TopologyError(
-                f"MemoryPartitionedSpout was told to take {take_per_partition} rows of a "
-                "partition: take_per_partition must be 1 or more."
-            )
         self._schema = schema
-        self._take = take_per_partition
+        self._take = BatchSize(take_per_partition, "MemoryPartitionedSpout", "take_per_partition")
         self._rows: dict[str, list[Row]] = {}
         self._failures: dict[str, list[tuple[int, Exception]]] = {}
         self._disabled: set[str] = set()
@@ -137,6 +134,10 @@ class MemoryPartitionedSpout(PartitionedSpout):
         """The schema; nothing else is to be done."""
         return as_struct(self._schema, "MemoryPartitionedSpout")
 
+    def set_batch_target(self, share: float) -> None:
+        """Move within the range of `take_per_partition`."""
+        self._take.set_target(share)
+
     def get_partitions(self) -> list[str]:
         """The partitions that there are, by name; also those that are disabled."""
         with self._lock:
@@ -157,7 +158,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
             size = len(self._rows[partition])
             if size < start:
                 raise self._shrunk(attempt, partition, start)
-            end = min(start + self._take, size)
+            end = min(start + self._take.now, size)
             return {"start": start, "end": end} if end > start else None
 
     def emit_partitions(

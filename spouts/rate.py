@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
 from txn.interfaces import Spout, SpoutKind
@@ -44,7 +45,8 @@ class RateSpout(Spout[RateSpan]):
     when no batch is due, so here too a txid is the better end.
 
     Args:
-        rows_per_batch: values in a batch; the last one of `total` may have fewer.
+        rows_per_batch: values in a batch; the last one of `total` may have fewer. (least, most):
+            `least` while the topology is caught up, up to `most` while it is behind.
         total: end of the values; None: they never end.
         rows_per_second: the pace; None: as fast as batches are asked for.
         interval_us: microseconds between the timestamps of two values.
@@ -60,7 +62,7 @@ class RateSpout(Spout[RateSpan]):
 
     def __init__(
         self,
-        rows_per_batch: int,
+        rows_per_batch: Size,
         *,
         total: int | None = None,
         rows_per_second: float | None = None,
@@ -69,13 +71,12 @@ class RateSpout(Spout[RateSpan]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """See the class."""
-        _require("rows_per_batch", rows_per_batch, rows_per_batch >= 1, "1 or more")
         _require("total", total, total is None or total >= 0, "0 or more")
         pace_is_positive = rows_per_second is None or 0 < rows_per_second < math.inf
         _require("rows_per_second", rows_per_second, pace_is_positive, "more than 0")
         _require("interval_us", interval_us, interval_us >= 0, "0 or more")
         _require("partitions", partitions, partitions is None or partitions >= 1, "1 or more")
-        self._rows_per_batch = rows_per_batch
+        self._size = BatchSize(rows_per_batch, "RateSpout", "rows_per_batch")
         self._total = total
         self._rows_per_second = rows_per_second
         self._interval_us = interval_us
@@ -92,12 +93,16 @@ class RateSpout(Spout[RateSpan]):
         self._first = previous.end if previous is not None else 0
         return StructType().add("value", LongType(), False).add("timestamp", TimestampType())
 
+    def set_batch_target(self, share: float) -> None:
+        """Move within the range of `rows_per_batch`."""
+        self._size.set_target(share)
+
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: RateSpan | None
     ) -> RateSpan | None:
         """The next values; None when all were taken, or the next batch is not due yet."""
         start = previous.end if previous is not None else 0
-        end = start + self._rows_per_batch
+        end = start + self._size.now
         end = end if self._total is None else min(end, self._total)
         if end <= start or end > self._due():
             return None

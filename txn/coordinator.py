@@ -27,7 +27,11 @@ Why it is right, in five steps:
    followed from the old answer: those batches are dropped, their opaque metadata forgotten.
    Recovery forgets it too. A START in ZooKeeper may be older than the last replanning of a
    smaller txid, and nothing in it says so.
-3. *Commits are in txid order, one at a time.* Only committed + 1 gets the commit turn.
+3. *Commits are in txid order, one turn at a time.* Only committed + 1 gets the commit turn, and
+   with it, as one version of every table, the txids behind it that are processed by then. Such a
+   group is committed as a whole or not at all. If its turn fails, nobody can say whose fault that
+   is: it is dissolved, nothing is counted, and its txids have turns of their own. Where a table
+   may hold the group, they come as new attempts, so that an attempt id still means one try.
    A batch that replays a quarantined txid has metadata of its own, fixed for all streams by the
    record of what was set aside, and moves no position: nothing follows from it, and it follows
    from nothing. At most one is in flight per quarantined txid, and its COMMITTED deletes the
@@ -54,6 +58,8 @@ from txn.coordinator_rules import (
     answered,
     can_be_emptied,
     cancels,
+    commit_group,
+    committing,
     current,
     drop_later,
     forget_opaque,
@@ -65,7 +71,7 @@ from txn.coordinator_rules import (
     plan_for,
     positions_before,
     with_batch,
-    without_batch,
+    without_batches,
 )
 from txn.errors import StateError
 from txn.events import (
@@ -78,6 +84,7 @@ from txn.events import (
     CoordinatorState,
     Event,
     Finish,
+    GroupFailed,
     Halt,
     Halted,
     PersistCommitted,
@@ -114,6 +121,7 @@ def recovered_state(
     config: TopologyConfig,
     until: int | Literal["forever", "caught_up"] = "forever",
     published: Collection[int] = (),
+    grouped: bool = True,
 ) -> CoordinatorState:
     """The state in which a run begins, from what is durable.
 
@@ -125,6 +133,7 @@ def recovered_state(
         config: limits of the run.
         until: a txid to end with, or a word as in `Topology.run`.
         published: open txids that some table, not all, holds already.
+        grouped: whether several txids may be committed together (`config.max_group_commit`).
 
     Raises:
         StateError: the open txids are not contiguous from the committed one.
@@ -146,6 +155,7 @@ def recovered_state(
         streams=tuple(streams),
         max_spout_pending=config.max_spout_pending,
         max_batch_attempts=config.max_batch_attempts,
+        max_group_commit=config.max_group_commit if grouped else 1,
         quarantine=config.on_exhausted == "quarantine",
         until=until if isinstance(until, int) else None,
         until_caught_up=until == "caught_up",
@@ -214,13 +224,17 @@ def _advance(state: CoordinatorState, actions: Actions = ()) -> Step:
 
 
 def _give_commit_turn(state: CoordinatorState) -> Step:
-    batch = state.batches.get(state.committed + 1)
-    # Only committed + 1 can be committing, so this one batch tells whether the turn is taken.
-    if batch is None or batch.phase is not Phase.PROCESSED:
+    """The turn of committed + 1, and of the txids behind it that can be committed with it."""
+    group = commit_group(state)
+    if not group:
         return state, ()
-    state = with_batch(state, replace(batch, phase=Phase.COMMITTING, had_turn=True))
-    positions = positions_before(state, batch.attempt.txid + 1)
-    return state, (Publish(batch.attempt, batch.metadata or {}, positions),)
+    for batch in group:
+        # Whether a table may hold the txids of a group is said when its turn fails.
+        had_turn = batch.had_turn or len(group) == 1
+        state = with_batch(state, replace(batch, phase=Phase.COMMITTING, had_turn=had_turn))
+    *earlier, (attempt, metadata) = [(b.attempt, b.metadata or {}) for b in group]
+    positions = positions_before(state, attempt.txid + 1)
+    return state, (Publish(attempt, metadata, positions, tuple(earlier)),)
 
 
 def _replay_waiting(state: CoordinatorState) -> Step:
@@ -313,7 +327,7 @@ def _nothing_to_read(state: CoordinatorState, batch: Batch) -> Step:
     """The txid does not come to be. It was the newest, so no gap arises; its id is used up."""
     txid, attempt_id = batch.attempt.txid, batch.attempt.attempt_id
     state = replace(
-        without_batch(state, txid),
+        without_batches(state, {txid}),
         next_attempts={txid: attempt_id + 1},
         plan_idle=True,
         plan_scheduled=True,
@@ -350,16 +364,18 @@ def _on_processed(state: CoordinatorState, event: BatchProcessed) -> Step:
 
 
 def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
-    batch = current(state, event.attempt, Phase.COMMITTING)
-    if batch is None:
+    attempts = (*event.earlier, event.attempt)
+    group = committing(state)
+    if tuple(batch.attempt for batch in group) != attempts:
         return state, ()
-    txid = batch.attempt.txid
+    batch, txid = group[-1], event.attempt.txid
     positions = positions_before(state, txid + 1)
-    state = replace(without_batch(state, txid), committed=txid, positions=positions)
+    state = without_batches(state, {attempt.txid for attempt in attempts})
+    state = replace(state, committed=txid, positions=positions)
     durable = PersistCommitted(
-        batch.attempt, positions, event.tables, batch.quarantined, batch.replay_of
+        event.attempt, positions, event.tables, batch.quarantined, batch.replay_of, event.earlier
     )
-    return _advance(state, (durable, Succeed(batch.attempt)))
+    return _advance(state, (durable, *(Succeed(attempt) for attempt in attempts)))
 
 
 # --- failing ---------------------------------------------------------------------------------
@@ -369,12 +385,44 @@ def _on_failed(state: CoordinatorState, event: BatchFailed) -> Step:
     batch = current(state, event.attempt, *AT_WORK)
     if batch is None:
         return state, ()
+    if batch.phase is Phase.COMMITTING and len(committing(state)) > 1:
+        return _dissolve(state, published=True)
     actions: Actions = (Cancel(batch.attempt),)
     # Nothing follows from what a replay of a quarantined txid reads: later batches stand.
     if state.opaque_streams and batch.replay_of is None:
         state, dropped = drop_later(state, batch.attempt.txid)
         actions += dropped
     return _fail(state, batch, event, actions)
+
+
+def _on_group_failed(state: CoordinatorState, event: GroupFailed) -> Step:
+    group = committing(state)
+    if len(group) < 2 or tuple(batch.attempt for batch in group) != event.attempts:
+        return state, ()
+    return _dissolve(state, published=event.published)
+
+
+def _dissolve(state: CoordinatorState, *, published: bool) -> Step:
+    """The group's txids come to turns of their own; no failure is counted.
+
+    What no table holds keeps its staged work. Otherwise every txid is tried anew, and an opaque
+    stream plans it anew, as after the failure of one txid.
+    """
+    group = committing(state)
+    state = replace(state, ungrouped_until=group[-1].attempt.txid)
+    if not published:
+        for batch in group:
+            state = with_batch(state, replace(batch, phase=Phase.PROCESSED))
+        return _advance(state)
+    if state.opaque_streams:
+        state, actions = drop_later(state, state.committed)
+    else:
+        actions = tuple(Cancel(batch.attempt) for batch in group)
+    for batch in group:
+        txid, attempt = batch.attempt.txid, batch.attempt.next()
+        dropped = replace(state.batches[txid], attempt=attempt, phase=Phase.WAITING, had_turn=True)
+        state = with_batch(state, dropped)
+    return _advance(state, actions)
 
 
 def _fail(
@@ -442,6 +490,7 @@ _HANDLERS: dict[type, Callable[[CoordinatorState, Any], Step]] = {
     BatchProcessed: _on_processed,
     BatchFailed: _on_failed,
     BatchPublished: _on_published,
+    GroupFailed: _on_group_failed,
     RetryDue: _on_retry_due,
     StopRequested: _on_stop_requested,
     Halted: _on_halted,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,8 @@ __all__ = [
     "answered",
     "can_be_emptied",
     "cancels",
+    "commit_group",
+    "committing",
     "current",
     "drop_later",
     "forget_opaque",
@@ -28,7 +30,7 @@ __all__ = [
     "plan_for",
     "positions_before",
     "with_batch",
-    "without_batch",
+    "without_batches",
 ]
 
 AT_WORK = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
@@ -57,14 +59,46 @@ def with_batch(state: CoordinatorState, batch: Batch) -> CoordinatorState:
     return replace(state, batches={**state.batches, batch.attempt.txid: batch})
 
 
-def without_batch(state: CoordinatorState, txid: int) -> CoordinatorState:
-    """`state` without this txid."""
-    return replace(state, batches={t: b for t, b in state.batches.items() if t != txid})
+def without_batches(state: CoordinatorState, txids: Collection[int]) -> CoordinatorState:
+    """`state` without these txids."""
+    return replace(state, batches={t: b for t, b in state.batches.items() if t not in txids})
 
 
 def is_committing(state: CoordinatorState) -> bool:
     """True while a commit turn runs."""
     return any(batch.phase is Phase.COMMITTING for batch in state.batches.values())
+
+
+def committing(state: CoordinatorState) -> tuple[Batch, ...]:
+    """The batches whose commit turn runs, in txid order: none, one, or a group."""
+    return tuple(batch for batch in in_order(state) if batch.phase is Phase.COMMITTING)
+
+
+def commit_group(state: CoordinatorState) -> tuple[Batch, ...]:
+    """The batches that get the next commit turn, in txid order; none while there is none to get.
+
+    Only ordinary batches are taken together: an emptied one and the replay of a quarantined one
+    write more with their COMMITTED than positions, and so stand alone. So does every txid of a
+    group that has failed: the one that is to blame then fails by itself.
+    """
+    group: list[Batch] = []
+    for txid in range(state.committed + 1, state.committed + 1 + state.max_group_commit):
+        batch = state.batches.get(txid)
+        # Only committed + 1 and its group can be committing, so that the first of them tells
+        # whether the turn is taken.
+        if batch is None or batch.phase is not Phase.PROCESSED:
+            break
+        is_single = (
+            batch.quarantined is not None
+            or batch.replay_of is not None
+            or txid <= state.ungrouped_until
+        )
+        if is_single and group:
+            break
+        group.append(batch)
+        if is_single:
+            break
+    return tuple(group)
 
 
 def positions_before(state: CoordinatorState, txid: int) -> dict[str, Any]:

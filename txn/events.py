@@ -27,6 +27,7 @@ __all__ = [
     "CoordinatorState",
     "Event",
     "Finish",
+    "GroupFailed",
     "Halt",
     "Halted",
     "Metadata",
@@ -56,7 +57,7 @@ class Phase(str, Enum):
     PLANNING = "planning"  # a spout is being asked what an attempt of this txid shall read
     PROCESSING = "processing"  # START is durable; Spark is at work
     PROCESSED = "processed"  # everything staged and acked; waits for its commit turn
-    COMMITTING = "committing"  # its commit turn: at most one batch at a time
+    COMMITTING = "committing"  # its commit turn: one at a time, of one txid or of a group
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,10 @@ class CoordinatorState:
     streams: tuple[str, ...]
     max_spout_pending: int
     max_batch_attempts: int
+    max_group_commit: int = 1
+    """Consecutive txids that one commit turn may publish together."""
+    ungrouped_until: int = 0
+    """Up to this txid each has a turn of its own: a group with them has failed."""
     quarantine: bool = False
     """True: an exhausted batch is committed empty; False: it stops the topology."""
     until: int | None = None
@@ -174,8 +179,22 @@ class BatchPublished:
     """Every table holds `attempt` and the commit ledger is zero but for COMMITTED itself."""
 
     attempt: TransactionAttempt
+    """Of a group: its last."""
     tables: Mapping[str, int]
     """committer name -> table version."""
+    earlier: tuple[TransactionAttempt, ...] = ()
+    """Of a group: the attempts before its last, in txid order."""
+
+
+@dataclass(frozen=True)
+class GroupFailed:
+    """The commit turn of a group failed; whose fault it is, nobody can say."""
+
+    attempts: tuple[TransactionAttempt, ...]
+    """All of the group, in txid order."""
+    error: str
+    published: bool
+    """Some table may hold the group. False: for certain none does, nor will."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +223,7 @@ Event = (
     | BatchProcessed
     | BatchFailed
     | BatchPublished
+    | GroupFailed
     | RetryDue
     | StopRequested
     | Halted
@@ -260,29 +280,49 @@ class Process:
 
 @dataclass(frozen=True)
 class Publish:
-    """Run the commit turn of `attempt`; answer with BatchPublished or BatchFailed."""
+    """Run the commit turn of `attempt`; answer with BatchPublished or BatchFailed.
+
+    Of a group, one version of every table holds all its txids; then the answer is BatchPublished
+    with all of them, or GroupFailed.
+    """
 
     attempt: TransactionAttempt
+    """Of a group: its last."""
     metadata: Metadata
     positions: Metadata
     """stream -> newest metadata as of this txid: goes into every table's log."""
+    earlier: tuple[tuple[TransactionAttempt, Metadata], ...] = ()
+    """Of a group: the attempts before its last and what they read, in txid order."""
+
+    @property
+    def members(self) -> tuple[tuple[TransactionAttempt, Metadata], ...]:
+        """Every attempt of the turn and what it read, in txid order."""
+        return (*self.earlier, (self.attempt, self.metadata))
 
 
 @dataclass(frozen=True)
 class PersistCommitted:
     """Move `committed` to this txid and drop its batch node: one multi. Precedes its Succeed.
 
-    In the same multi, a batch that was emptied is entered as quarantined, and what it was the
-    replay of is struck out.
+    In the same multi, the nodes of a whole group are dropped, a batch that was emptied is entered
+    as quarantined, and what it was the replay of is struck out.
     """
 
     attempt: TransactionAttempt
+    """Of a group: its last."""
     positions: Metadata
     tables: Mapping[str, int]
     quarantined: str | None = None
     """The error for which the batch was emptied."""
     replay_of: int | None = None
     """The quarantined txid that the batch has replayed."""
+    earlier: tuple[TransactionAttempt, ...] = ()
+    """Of a group: the attempts before its last, in txid order."""
+
+    @property
+    def attempts(self) -> tuple[TransactionAttempt, ...]:
+        """Every attempt that is committed by it, in txid order."""
+        return (*self.earlier, self.attempt)
 
 
 @dataclass(frozen=True)

@@ -173,9 +173,14 @@ def history(
     by_txid: dict[int, dict[str, TablePublication]] = {}
     names = list(tables)
     for table in names:
+        above: int | None = None
         for entry in _newest(table, topology, limit):
-            # A replay publishes a txid again; the newest version is the one that counts.
-            by_txid.setdefault(entry.publication.last_txid, {}).setdefault(table, entry)
+            first, last = entry.publication.first_txid, entry.publication.last_txid
+            # A replay publishes txids again, and takes back whatever came with them; the newest
+            # version is the one that counts.
+            for txid in range(first, last + 1 if above is None else min(last + 1, above)):
+                by_txid.setdefault(txid, {})[table] = entry
+            above = first if above is None else min(above, first)
     newest = sorted(by_txid, reverse=True)[:limit]
     if committed is None:
         committed = max((t for t in newest if len(by_txid[t]) == len(names)), default=0)
@@ -194,15 +199,19 @@ def _newest(table: str, topology: str, limit: int | None) -> Iterator[TablePubli
 
 
 def _entry(txid: int, found: Mapping[str, TablePublication], committed: int) -> HistoryEntry:
-    newest = max(found.values(), key=lambda e: (e.publication.epoch, e.publication.attempt_id))
-    publication = newest.publication
+    parts = {
+        table: next(m for m in entry.publication.txids if m.txid == txid)
+        for table, entry in found.items()
+    }
+    table = max(found, key=lambda t: (found[t].publication.epoch, parts[t].attempt_id))
+    publication = found[table].publication
     return HistoryEntry(
         txid=txid,
-        attempt_id=publication.attempt_id,
+        attempt_id=parts[table].attempt_id,
         epoch=publication.epoch,
         committed=txid <= committed,
-        read=publication.read,
-        rows={table: entry.publication.rows for table, entry in found.items()},
+        read=parts[table].read,
+        rows={table: part.rows for table, part in parts.items()},
         tables={table: entry.version for table, entry in found.items()},
         timestamp_ms=max(entry.timestamp_ms for entry in found.values()),
         timings_ms=publication.timings_ms,

@@ -7,11 +7,11 @@ of `txn`. Nothing here imports Spark: its types appear in annotations only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
@@ -20,6 +20,8 @@ from txn.publications import (
     PUBLICATION_KEY,
     SETTLED_KEY,
     CommitterContext,
+    Member,
+    PartitionPositions,
     Prepared,
     Publication,
     Published,
@@ -29,7 +31,7 @@ from txn.publications import (
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 __all__ = [
     "FENCE_KEY",
@@ -38,6 +40,7 @@ __all__ = [
     "Aggregate",
     "Committer",
     "CommitterContext",
+    "Member",
     "PartitionPositions",
     "PartitionedSpout",
     "Prepared",
@@ -135,7 +138,8 @@ class Spout(ABC, Generic[M]):
     ) -> DataFrame:
         """The records that `metadata` describes, as a lazy DataFrame.
 
-        Who and how often: the processing phase, once per attempt; `metadata` is durable by then.
+        Who and how often: the processing phase, once per attempt, and once more when a Spark job
+        that several attempts shared has failed; `metadata` is durable by then.
         A transactional spout returns the same rows for the same metadata on every attempt. Not
         promised: that the DataFrame is read, or read only once.
 
@@ -158,11 +162,22 @@ class Spout(ABC, Generic[M]):
         """How many rows `metadata` stands for, where known; `verify="rows"` counts them."""
         return None
 
+    def set_batch_target(self, share: float) -> None:
+        """How large the next new batches should be, within the user's caps. May be ignored.
+
+        Called by the planner's thread before `initialize_transaction` of a new txid.
+
+        Args:
+            share: 0.0 (as small as allowed: caught up, latency counts) to 1.0 (the cap: behind,
+                throughput counts).
+        """
+
     def commit(self, attempt: TransactionAttempt, metadata: M) -> None:
         """The commit turn of this attempt begins; nothing of it is published yet.
 
-        Who and how often: the commit turn, strictly in txid order, once per attempt that comes to
-        its turn. Source: `ICommitterTridentSpout.Emitter.commit`.
+        Who and how often: the commit turn, strictly in txid order, once per turn of the attempt: of
+        its own, or of a group that shares one. An attempt whose group failed has another turn.
+        Source: `ICommitterTridentSpout.Emitter.commit`.
 
         Raises:
             FailedException: the attempt must not be committed; the batch is replayed.
@@ -173,17 +188,6 @@ class Spout(ABC, Generic[M]):
 
     def close(self) -> None:
         """The run ended. May be missed by a crash."""
-
-
-class PartitionPositions(BaseModel):
-    """Metadata of a `PartitionedSpout`: what to read now, and where each partition stands."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    read: dict[str, Any] = Field(default_factory=dict)
-    """Partition -> position to read in this txid."""
-    latest: dict[str, Any] = Field(default_factory=dict)
-    """Partition -> newest position of this or an earlier txid; carried over idle batches."""
 
 
 class PartitionedSpout(Spout[PartitionPositions]):
@@ -264,6 +268,27 @@ class Aggregate(ABC):
     def combine(self, stored: Column, partial: Column) -> Column:
         """Scalar expression joining two partial results of one key; either may be SQL NULL."""
 
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """Aggregate expression over several partials of one key: the partial of all their rows.
+
+        Used where txids are taken together: by group commit, and by tables that keep partials. The
+        default applies `combine` to them one after the other, in the order of txids; where
+        SQL has an aggregate function for it (sum, max), that is many times faster.
+
+        Args:
+            txid: the txid of each partial.
+            kind: the type of `partial`.
+        """
+        from pyspark.sql import functions as sf
+
+        entry = sf.struct(txid.alias("txid"), partial.alias("partial"))
+        partials = sf.transform(sf.sort_array(sf.collect_list(entry)), lambda one: one["partial"])
+        return sf.reduce(
+            partials,
+            sf.lit(None).cast(kind),
+            lambda left, right: self.combine(left, right).cast(kind),
+        )
+
     @abstractmethod
     def zero(self) -> Column:
         """The partial of no rows at all: what a global aggregate has for an empty batch."""
@@ -289,6 +314,11 @@ class Committer(ABC):
     name: str
     """Where the table lies, as the user wrote it; unique within a topology."""
     semantics: Semantics
+
+    @property
+    def groups(self) -> bool:
+        """Whether one version may hold several txids (group commit); False: one version each."""
+        return True
 
     @abstractmethod
     def required_columns(self) -> Sequence[str]:
@@ -334,9 +364,21 @@ class Committer(ABC):
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
         """Run the job that writes `partials` (of `self.partials`) where no reader sees it."""
 
+    def stage_together(self, group: Sequence[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
+        """`stage` for several attempts, in one job where that is cheaper: one answer for each.
+
+        Raises:
+            Exception: nothing of the group is staged for certain; each is then staged alone.
+        """
+        return [self.stage(partials, attempt) for partials, attempt in group]
+
     @abstractmethod
     def prepare(self, staged: Staged, publication: Publication) -> Prepared:
         """Compute the next version's files, applying the guard of `semantics`. May run Spark.
+
+        Group commit: `staged.members` and `publication.members` name every txid of the group; all
+        of them become one version, which an opaque replay reverts as a whole and of which a
+        transactional replay skips txid by txid.
 
         `publication.first_txid` is committed + 1: everything the table holds at or above it comes
         from an attempt that never finished.
@@ -364,6 +406,13 @@ class Committer(ABC):
         """Columns of `changes`, given those of the partials; TopologyError: it has none."""
         raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
 
+    def values_schema(self, partials: StructType) -> StructType:
+        """Columns that readers of a state see, given those of the partials; TopologyError: none.
+
+        A state query finds its columns here; more than keys and values may be among them.
+        """
+        return self.changes_schema(partials)
+
     def changes(self, prepared: Prepared, publication: Publication) -> DataFrame:
         """What this txid changes (Trident: `newValuesStream`); between `prepare` and `publish`.
 
@@ -375,6 +424,22 @@ class Committer(ABC):
 
     def committed(self, attempt: TransactionAttempt) -> None:
         """The txid is durable everywhere: scratch files of it may go. Best effort."""
+
+    def maintain(self, committed: int) -> Callable[[], None] | None:
+        """Work on the table that no commit turn waits for, such as compaction.
+
+        Called again and again on a thread of its own, never twice at once for one committer; may
+        run Spark jobs. What is staged here must be harmless if nothing more comes of it: the
+        process may die at any point.
+
+        Args:
+            committed: the newest txid that is durable everywhere; no later row may be touched.
+
+        Returns:
+            What makes the work visible: called between two commit turns, on their thread, so it
+            appends to the log and does nothing else. None: there is nothing to do.
+        """
+        return None
 
     def settle(self, txid: int) -> None:
         """Nothing follows `txid` for now: mark it in the table as final.

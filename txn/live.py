@@ -58,7 +58,7 @@ class LiveAttempts:
             self._threads.quietly(partial(self._work.cancel, live.tag))
         self._threads.join()
         for live in self._attempts.values():
-            if live.commit_ledger is None:
+            if not live.had_turn:
                 self._threads.quietly(partial(self._work.discard, live.attempt))
 
     def _discard(self, live: AttemptWork) -> None:
@@ -67,5 +67,5 @@ class LiveAttempts:
         A commit turn that failed may still have published (an append whose answer was lost):
         then a table needs the files. What it does not need, the next run or VACUUM deletes.
         """
-        if live.commit_ledger is None:
+        if not live.had_turn:
             self._threads.clean(lambda: self._work.discard(live.attempt))

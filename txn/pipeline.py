@@ -5,9 +5,10 @@ they mean, and carries the answer out in order. Everything slow happens on other
 only report facts:
 
     planner     1 thread           asks the spouts, one txid after the other; tells them success
-    processing  2 x pending        staging jobs of several attempts at once (FAIR pool)
+    processing  2 x pending        staging jobs, each of one or several attempts (FAIR pool)
     commit      1 thread           commit turns: never two at once, whatever fails
     clean-up    1 thread           deletes scratch and dead attempts' files
+    maintenance 1 thread           asks the tables for work that nobody waits for
 
 The acker is owned by the same one thread, so it needs no lock. An exception of a thread becomes a
 fact too: `BatchFailed` for what a replay may mend, `Halted` for the rest.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txn import coordinator
@@ -32,7 +34,6 @@ from txn.events import (
     Action,
     BatchFailed,
     BatchProcessed,
-    BatchPublished,
     Cancel,
     CoordinatorState,
     Event,
@@ -55,10 +56,12 @@ from txn.events import (
     Succeed,
 )
 from txn.faults import first_line, is_lost_work, stopped
-from txn.interfaces import Publication, Staged
+from txn.interfaces import Staged
 from txn.live import LiveAttempts
 from txn.loop import FactLoop
+from txn.maintenance import Maintenance
 from txn.points import reached
+from txn.processing import ProcessingQueue, Told
 from txn.progress import (
     committed_record,
     publication_of,
@@ -69,8 +72,9 @@ from txn.progress import (
 from txn.recorder import Recorder
 from txn.report import RunReport, RunStatus
 from txn.threads import Threads
-from txn.tracker import CommitLedger, ProcessingLedger, Tracking, Verdict
-from txn.work import AttemptWork, BatchWork, Turn
+from txn.tracker import ProcessingLedger, Tracking, Verdict
+from txn.turns import CommitTurns
+from txn.work import AttemptWork, BatchWork
 
 if TYPE_CHECKING:
     from txn.zookeeper import ZooKeeperProgress
@@ -129,6 +133,30 @@ class Pipeline:
         self._recorder = Recorder(name, epoch, state.committed, clock)
         self._threads = Threads(name, config.max_spout_pending)
         self._live = LiveAttempts(work, self._threads)
+        self._turns = CommitTurns(
+            work,
+            self._live,
+            self._tracking,
+            self._recorder,
+            self._threads,
+            clock=clock,
+            ids=ids,
+            assert_leading=store.assert_leading,
+            post=self.post,
+            failed=self._failed,
+            raised=self._raised,
+        )
+        self._maintenance = Maintenance(
+            name,
+            f"txn-{name}-{epoch}-maintenance",
+            work,
+            self._threads,
+            assert_leading=store.assert_leading,
+            halt=self.halt,
+        )
+        self._queue = ProcessingQueue(
+            config.max_processing_jobs, config.max_group_processing, work.slots
+        )
         self._orders: dict[type[Action], Callable[[Any], None]] = {
             Plan: self._order_plan,  # these six in the order of a batch's life
             PersistStart: self._persist_start,
@@ -198,6 +226,7 @@ class Pipeline:
 
     def _take(self, state: CoordinatorState, actions: Sequence[Action]) -> None:
         self._state = state
+        self._recorder.observe(state)
         for action in actions:
             self._act(action)
 
@@ -213,16 +242,18 @@ class Pipeline:
         self._orders[type(action)](action)
 
     def _order_plan(self, action: Plan) -> None:
+        window_full = len(self._state.batches) >= self._config.max_spout_pending
         self._threads.spawn(
             self._threads.planner,
-            lambda: self._plan(action),
+            lambda: self._plan(action, window_full=window_full),
             lambda error: self._raised(action.attempt, error),
         )
 
-    def _plan(self, action: Plan) -> None:
+    def _plan(self, action: Plan, *, window_full: bool) -> None:
         answer = requested_replay(self._store, action)
         if answer is None:
-            answer = PlanMade(action.attempt, self._work.plan(action))
+            made = self._work.plan(action, window_full=window_full)
+            answer = PlanMade(action.attempt, made)
         reached("after-plan", action.attempt)
         self.post(answer)
 
@@ -256,64 +287,59 @@ class Pipeline:
             empty=action.empty,
         )
         self._live.add(live)
-        self._open_ledger(live, live.ledger)
-        self._threads.spawn(
-            self._threads.processing,
-            lambda: self._process(live),
-            lambda error: self._raised(attempt, error),
-        )
+        self._queue.add(live)
+        self._dispatch()
 
-    def _process(self, live: AttemptWork) -> None:
+    def _dispatch(self) -> None:
+        """Begin the processing phases that may begin now; the others wait, and do not age."""
+        if self._state.ended:
+            return
+        for group, crowded in self._queue.take():
+            for live in group:
+                self._open_ledger(live, live.ledger)
+            self._threads.spawn(
+                self._threads.processing,
+                partial(self._process, group, one_task=crowded),
+                self.halt,
+            )
+
+    def _process(self, group: list[AttemptWork], *, one_task: bool) -> None:
+        told = Told(
+            staged=lambda live, *staged: self.post(lambda: self._staged(live, *staged)),
+            emitted=lambda live: self.post(lambda: self._emitted(live)),
+            failed=lambda live, error: self._raised(live.attempt, error),
+        )
         try:
-            if not live.cancelled.is_set():
-                live.timeline.mark("processing", self._clock())
-                self._work.process(
-                    live, lambda *staged: self.post(lambda: self._staged(live, *staged))
-                )
-                self.post(lambda: self._emitted(live))
+            for live in group:
+                if not live.cancelled.is_set():
+                    live.timeline.mark("processing", self._clock())
+            self._work.process(group, told, one_task=one_task)
         finally:
-            self.post(lambda: self._live.thread_ended(live))
+            self.post(lambda: self._process_ended(group))
+
+    def _process_ended(self, group: list[AttemptWork]) -> None:
+        self._queue.ended(group)
+        for live in group:
+            self._live.thread_ended(live)
+        self._dispatch()
 
     def _order_publication(self, action: Publish) -> None:
-        live = self._live[action.attempt]
-        live.timeline.mark("turn", self._clock())
-        late = self._work.planned_parts(action.metadata, late=True, empty=live.empty)
-        live.commit_ledger = CommitLedger(self._ids, live.staged, late)
-        self._open_ledger(live, live.commit_ledger)
-        timings = live.timeline.durations_ms()
-        publication = publication_of(action, self._name, self._epoch, timings)
-        self._threads.spawn(
-            self._threads.commit,
-            lambda: self._publish(live, publication),
-            lambda error: self._raised(live.attempt, error),
-        )
-
-    def _publish(self, live: AttemptWork, publication: Publication) -> None:
-        try:
-            if not live.cancelled.is_set():
-                turn = self._work.publish(
-                    live,
-                    publication,
-                    lambda station: live.timeline.mark(station, self._clock()),
-                    self._store.assert_leading,
-                )
-                self.post(lambda: self._published(live, turn))
-        finally:
-            self._work.release(live.attempt)
-            self.post(lambda: self._live.thread_ended(live))
+        self._turns.begin(action, partial(publication_of, action, self._name, self._epoch))
 
     def _persist_committed(self, action: PersistCommitted) -> None:
-        attempt = action.attempt
-        reached("before-committed", attempt)
-        live = self._live[attempt]
+        first, group = action.attempts[0], len(action.attempts)
+        reached("before-committed", first)
         self._store.persist_committed(
             committed_record(action, self._epoch),
-            quarantine_record(action, live.metadata),
+            quarantine_record(action, self._live[action.attempt].metadata),
             action.replay_of,
         )
-        self._work.committed(attempt.txid, action.tables)
-        self._recorder.committed(attempt, live.staged, action.tables)
-        reached("after-committed", attempt)
+        self._work.committed(action.attempt.txid, action.tables)
+        for attempt in action.attempts:
+            staged = self._live[attempt].staged
+            self._recorder.committed(attempt, staged, action.tables, group=group)
+        reached("after-committed", first)
+        self._maintenance.committed(action.attempt)
 
     def _succeed(self, action: Succeed) -> None:
         attempt = action.attempt
@@ -325,6 +351,7 @@ class Pipeline:
         self._recorder.forget(action.attempt)
         self._tracking.drop(action.attempt)
         self._live.cancel(action.attempt)
+        self._dispatch()
 
     def _schedule_retry(self, action: ScheduleRetry) -> None:
         backoff = self._config.retry_backoff_ms / 1000 * 2 ** min(action.failures - 1, 16)
@@ -384,31 +411,9 @@ class Pipeline:
                 f"the ledger did not close: planned and never read: {live.ledger.missing()}",
             )
 
-    def _published(self, live: AttemptWork, turn: Turn) -> None:
-        """A commit turn ended: hold what the tables' logs say against what was staged."""
-        ledger = live.commit_ledger
-        if live.cancelled.is_set() or ledger is None:
-            return
-        for table, late in turn.late.items():
-            live.staged[table] = late.staged
-            self._tracking.ack(ledger, ledger.staged_late(table, late.staged, late.read))
-        for table, prepared in turn.prepared.items():
-            published = turn.published[table]
-            value = ledger.prepared(table, published.prepared or prepared)
-            self._tracking.ack(ledger, value ^ ledger.published(table, published))
-        self._tracking.ack(ledger, ledger.committed(turn.published))
-        if not self._tracking.is_open(ledger):
-            self.post(BatchPublished(live.attempt, turn.tables))
-        else:
-            self._tracking.drop(live.attempt)
-            self._failed(
-                live.attempt,
-                f"the ledger did not close: staged and not found published: {ledger.missing()}",
-            )
-
     # --- the acker ---------------------------------------------------------------------------
 
-    def _open_ledger(self, live: AttemptWork, ledger: ProcessingLedger | CommitLedger) -> None:
+    def _open_ledger(self, live: AttemptWork, ledger: ProcessingLedger) -> None:
         live.threads += 1
         self._tracking.open(live.attempt, ledger)
 
@@ -451,6 +456,8 @@ class Pipeline:
         batch = self._state.batches.get(attempt.txid)
         if batch is None or batch.attempt != attempt:
             return
+        if self._turns.group_failed(attempt, error):
+            return
         if blocked:
             self._recorder.blocked(batch, error)
         else:
@@ -471,4 +478,6 @@ class Pipeline:
 
     def _shut_down(self) -> None:
         self._recorder.ended()
+        self._maintenance.stop()
+        self._turns.stop()
         self._live.shut_down()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from txn.attempts import TransactionAttempt
 
-__all__ = ["POINTS", "observe", "reached"]
+__all__ = ["MAINTENANCE_POINTS", "POINTS", "observe", "reached"]
 
 POINTS = (
     "after-plan",  # the spouts answered; nothing is durable
@@ -24,6 +24,13 @@ POINTS = (
     "after-committed",  # COMMITTED is durable; the spouts were not told
     "during-clean-up",  # success was told; scratch files remain
 )
+
+MAINTENANCE_POINTS = (
+    "before-maintenance",  # a table is about to be asked for work of its own
+    "maintenance-staged",  # it has staged some, and no version refers to it
+    "after-maintenance",  # a version does
+)
+"""In the life of a table; the attempt is the newest one that was durable everywhere."""
 
 Observer = Callable[[str, TransactionAttempt], None]
 

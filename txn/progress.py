@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from txn.errors import ProgressUnavailableError, SourceUnavailableError
 from txn.events import Metadata, PersistCommitted, PersistStart, Plan, PlanMade, Publish
-from txn.interfaces import Publication
+from txn.interfaces import Member, Publication
 from txn.records import BatchRecord, CommittedRecord, QuarantineRecord
 
 if TYPE_CHECKING:
@@ -39,15 +39,20 @@ def publication_of(
     order: Publish, topology: str, epoch: int, timings_ms: Mapping[str, float]
 ) -> Publication:
     """What the tables' logs are to say of a commit turn."""
+    members = tuple(
+        Member(txid=attempt.txid, attempt_id=attempt.attempt_id, read=dict(metadata))
+        for attempt, metadata in order.members
+    )
     return Publication(
         topology=topology,
         epoch=epoch,
-        first_txid=order.attempt.txid,
+        first_txid=members[0].txid,
         last_txid=order.attempt.txid,
         attempt_id=order.attempt.attempt_id,
         spouts=dict(order.positions),
         read=dict(order.metadata),
         timings_ms=dict(timings_ms),
+        members=members if len(members) > 1 else (),
     )
 
 

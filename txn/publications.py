@@ -5,11 +5,11 @@ These are values of the contracts in `txn.interfaces`, which has them all; impor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
 
 from txn.attempts import TransactionAttempt
 
@@ -18,6 +18,8 @@ __all__ = [
     "PUBLICATION_KEY",
     "SETTLED_KEY",
     "CommitterContext",
+    "Member",
+    "PartitionPositions",
     "Prepared",
     "Publication",
     "Published",
@@ -59,11 +61,63 @@ class Staged:
     files: tuple[StagedFile, ...]
     digest: str = ""
     """Fingerprint of the rows, whatever their order and files; "" where it would not be cheap."""
+    members: tuple[Staged, ...] = ()
+    """Of a group of txids that are published as one version: what each staged, in txid order.
+    Empty for one txid. `attempt` is then that of the last, `files` are those of all."""
+
+    @classmethod
+    def together(cls, members: Sequence[Staged]) -> Staged:
+        """What consecutive txids staged for one table, as one; a single one is itself."""
+        if len(members) == 1:
+            return members[0]
+        files = tuple(file for member in members for file in member.files)
+        return cls(members[-1].attempt, files, members=tuple(members))
 
     @property
     def rows(self) -> int:
         """Rows in all files together."""
         return sum(f.rows for f in self.files)
+
+
+class PartitionPositions(BaseModel):
+    """Metadata of a `PartitionedSpout`: what to read now, and where each partition stands."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    read: dict[str, Any] = Field(default_factory=dict)
+    """Partition -> position to read in this txid."""
+    latest: dict[str, Any] = Field(default_factory=dict)
+    """Partition -> newest position of this or an earlier txid; carried over idle batches."""
+
+    # Positions are in every record of a batch, several times: as JSON, what `read` has is left out
+    # of `latest`, which is half of it where thousands of partitions are all being read.
+    @model_serializer(mode="plain")
+    def _dumped(self) -> dict[str, Any]:
+        read = self.read
+        rest = {p: at for p, at in self.latest.items() if p not in read or read[p] != at}
+        return {"read": read, "latest": rest}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _completed(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        read, latest = given.get("read"), given.get("latest", {})
+        if not isinstance(read, dict) or not isinstance(latest, dict):
+            return given
+        return {**given, "latest": {**read, **latest}}
+
+
+class Member(BaseModel):
+    """One txid of a group: what a publication of its own would have said of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    txid: int
+    attempt_id: int
+    read: dict[str, Any] = Field(default_factory=dict)
+    rows: int = 0
+    digest: str = ""
 
 
 class Publication(BaseModel):
@@ -93,6 +147,23 @@ class Publication(BaseModel):
     """`Staged.digest`: what an identical replay stages again."""
     timings_ms: dict[str, float] = Field(default_factory=dict)
     """phase -> milliseconds, of the batch up to this publication."""
+    members: tuple[Member, ...] = ()
+    """Group commit: every txid from `first_txid` to `last_txid`, ascending; empty for one txid.
+    `read` is then that of the last txid, `rows` are those of all, and `digest` is empty."""
+
+    @property
+    def txids(self) -> tuple[Member, ...]:
+        """What it says of each txid that it holds, grouped or not."""
+        if self.members:
+            return self.members
+        own = Member(
+            txid=self.last_txid,
+            attempt_id=self.attempt_id,
+            read=self.read,
+            rows=self.rows,
+            digest=self.digest,
+        )
+        return (own,)
 
 
 @dataclass(frozen=True)

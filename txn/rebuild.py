@@ -1,14 +1,15 @@
 """The coordinator's state out of the tables alone: what `txn recover` writes into ZooKeeper.
 
-With L = the newest txid that any table has published:
+With F..L = the txids of the newest publication of a table, one or a group:
 
-    every table at L                 committed = L, positions as published with L
-    some at L, the others at L - 1   committed = L - 1, positions as published with L - 1; L is an
-                                     open batch, which the next run replays everywhere
-    anything else                    refuse, and name the difference: no run can leave that behind
+    every table at the same L       committed = L, positions as published with L
+    tables at L, others at F - 1    committed = F - 1, positions as published with F - 1; F to L
+                                    are open batches, which the next run replays everywhere
+    anything else                   refuse, and name the difference: no run can leave that behind
 
-Opaque batches that all tables have, but not all from the same attempt, are the second case too:
-their replays may differ, so the tables may disagree about L.
+Opaque batches that all tables have, but not all from the same attempts, are the second case too:
+their replays may differ, so the tables may disagree about them. Identical replays never disagree:
+there committed is what all tables hold, be it a part of some table's group.
 
 Pure: a function from what was read to what is to be written.
 """
@@ -21,12 +22,12 @@ from typing import Any
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
-from txn.recovery import is_replay
+from txn.recovery import attempts_of, is_replay
 
 __all__ = ["Publications", "rebuild", "replayed"]
 
 Publications = Mapping[str, Sequence[tuple[int, Publication]]]
-"""table -> (table version, publication), newest first; L and L - 1 are enough."""
+"""table -> (table version, publication), newest first; back to F - 1 is enough."""
 
 
 def rebuild(topology: str, opaque: Collection[str], found: Publications) -> Progress:
@@ -48,25 +49,36 @@ def rebuild(topology: str, opaque: Collection[str], found: Publications) -> Prog
     known = [publication for publication in newest.values() if publication is not None]
     if not known:
         return Progress()
-    last = max(known, key=lambda p: (p.last_txid, p.epoch, p.attempt_id))
-    before = last.first_txid - 1
-    _check_distance(topology, newest, before, last.last_txid)
-    everywhere = all(p is not None and p.last_txid == last.last_txid for p in newest.values())
-    if everywhere and (not opaque or len({(p.epoch, p.attempt_id) for p in known}) == 1):
-        return Progress(committed=_committed(last.last_txid, found))
-    return Progress(
-        committed=_committed(before, found),
-        batches=(
-            BatchRecord(
-                txid=last.last_txid,
-                attempt=last.attempt_id,
-                epoch=last.epoch,
-                spouts=last.read,
+    ends = [publication.last_txid if publication else 0 for publication in newest.values()]
+    same = len(known) == len(found) and len({attempts_of(p) for p in known}) == 1
+    if same or not opaque:
+        txid = min(ends)
+    else:
+        txid = max(publication.first_txid for publication in known) - 1
+    _check_distance(topology, newest, txid, opaque)
+    return Progress(committed=_committed(txid, found), batches=_open(txid, known, opaque))
+
+
+def _open(
+    txid: int, newest: Iterable[Publication], opaque: Collection[str]
+) -> tuple[BatchRecord, ...]:
+    """The txids above `txid` that some table has been given, as the newest attempt of each."""
+    found: dict[int, BatchRecord] = {}
+    for publication in sorted(newest, key=lambda p: p.epoch):
+        for member in publication.txids:
+            known = found.get(member.txid)
+            this = (publication.epoch, member.attempt_id)
+            if member.txid <= txid or (known and (known.epoch, known.attempt) > this):
+                continue
+            found[member.txid] = BatchRecord(
+                txid=member.txid,
+                attempt=member.attempt_id,
+                epoch=publication.epoch,
+                spouts=member.read,
                 opaque=sorted(opaque),
-                replay_of=0 if is_replay(last) else None,
-            ),
-        ),
-    )
+                replay_of=0 if is_replay(publication) else None,
+            )
+    return tuple(found[txid] for txid in sorted(found))
 
 
 def replayed(
@@ -77,12 +89,13 @@ def replayed(
     For a ZooKeeper that lags behind the tables and has kept its quarantine records: what was
     replayed meanwhile must not be replayed again. A replay reads just what the record says; no
     other txid does, but for spouts whose metadata does not tell batches apart. A committed txid
-    that brought no rows may have been emptied in its turn, and replaces no record.
+    that brought no rows may have been emptied in its turn, and replaces no record. No replay is
+    in a group.
     """
     waiting = sorted(quarantine, key=lambda record: record.txid)
     found: dict[int, int] = {}
     for publication in publications:
-        if publication.last_txid <= committed and not publication.rows:
+        if publication.members or (publication.last_txid <= committed and not publication.rows):
             continue
         for record in waiting:
             if record.txid < publication.last_txid and _reads(publication.read, record.spouts):
@@ -96,18 +109,37 @@ def _reads(read: Mapping[str, Any], aside: Mapping[str, Any]) -> bool:
 
 
 def _check_distance(
-    topology: str, newest: Mapping[str, Publication | None], before: int, last: int
+    topology: str,
+    newest: Mapping[str, Publication | None],
+    committed: int,
+    opaque: Collection[str],
 ) -> None:
-    ahead = next(table for table, p in newest.items() if p is not None and p.last_txid == last)
+    """Refuse tables that no run leaves beside each other.
+
+    Each is at `committed`, or its newest publication begins right above it; a replay that is
+    identical may also be in a group that began before.
+    """
     for table, publication in newest.items():
-        txid = publication.last_txid if publication is not None else 0
-        if txid not in (before, last):
-            raise RecoveryRefusedError(
-                f"The tables of topology '{topology}' do not belong together: '{ahead}' holds "
-                f"txid {last}, but '{table}' holds {f'txid {txid}' if txid else 'none'}; a run "
-                f"leaves them at most one txid apart. Nothing was changed. Restore '{table}' to "
-                f"txid {before} or {last}, or give the topology a new name and new tables."
-            )
+        first, last = _span(publication)
+        begins = first == committed + 1 or (not opaque and first <= committed)
+        if last == committed or (last > committed and begins):
+            continue
+        ahead = max(newest, key=lambda name: _span(newest[name])[1])
+        least = min(newest, key=lambda name: _span(newest[name])[1])
+        behind = least if table == ahead else table
+        before, most = _span(newest[ahead])
+        held = _span(newest[behind])[1]
+        raise RecoveryRefusedError(
+            f"The tables of topology '{topology}' do not belong together: '{ahead}' holds txid "
+            f"{most}, but '{behind}' holds {f'txid {held}' if held else 'none'}; a run leaves them "
+            f"at most one publication apart. Nothing was changed. Restore '{behind}' to txid "
+            f"{before - 1} or {most}, or give the topology a new name and new tables."
+        )
+
+
+def _span(publication: Publication | None) -> tuple[int, int]:
+    """First and last txid; zeros for no publication."""
+    return (publication.first_txid, publication.last_txid) if publication else (0, 0)
 
 
 def _committed(txid: int, found: Publications) -> CommittedRecord:
@@ -115,10 +147,11 @@ def _committed(txid: int, found: Publications) -> CommittedRecord:
     if txid == 0:
         return CommittedRecord()
     held = {
-        table: next(((v, p) for v, p in entries if p.last_txid == txid), None)
+        table: next(((v, p) for v, p in entries if p.first_txid <= txid <= p.last_txid), None)
         for table, entries in found.items()
     }
-    known = [entry[1] for entry in held.values() if entry is not None]
+    # What a whole group has read says nothing of the positions in the midst of it.
+    known = [entry[1] for entry in held.values() if entry and entry[1].last_txid == txid]
     if not known:
         raise RecoveryRefusedError(
             f"No table says any more what the streams had read by txid {txid}: the commit files "

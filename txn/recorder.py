@@ -7,9 +7,10 @@ state is never changed in place.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from txn.attempts import TransactionAttempt
+from txn.backpressure import Stage, bound, waits
 from txn.events import Batch, CoordinatorState
 from txn.interfaces import Staged
 from txn.report import BatchReport, InFlight, RunReport, RunStatus, Timeline
@@ -35,6 +36,8 @@ class Recorder:
         self._rows_committed = 0
         self._timelines: dict[TransactionAttempt, Timeline] = {}
         self._blocked_since: dict[int, float] = {}
+        self._bound: Stage | None = None
+        self._bound_since = self._began
 
     def timeline(self, attempt: TransactionAttempt) -> Timeline:
         """The timeline of an attempt, begun when it is first asked for."""
@@ -54,6 +57,13 @@ class Recorder:
         self.report.failures.append(f"{attempt}: {error}")
         self.report.replays += 1
 
+    def dissolved(self, attempts: Sequence[TransactionAttempt], error: str) -> None:
+        """The commit turn of a group failed: nobody is to blame, each is committed by itself."""
+        first, last = attempts[0], attempts[-1]
+        log.warning(
+            "[%s] %s to %s are committed one by one: %s", self.report.topology, first, last, error
+        )
+
     def blocked(self, batch: Batch, error: str) -> None:
         """A live attempt of `batch` found a source away; the batch waits, and looks again."""
         self.report.waits += 1
@@ -66,18 +76,33 @@ class Recorder:
         attempt: TransactionAttempt,
         staged: Mapping[str, Staged],
         tables: Mapping[str, int],
+        *,
+        group: int = 1,
     ) -> None:
-        """The txid is durable everywhere."""
+        """The txid is durable everywhere.
+
+        Args:
+            group: how many txids were committed together with it, itself included.
+        """
         self.mark(attempt, "committed")
         rows = {table: part.rows for table, part in staged.items()}
         self._rows_committed += sum(rows.values())
         times = dict(self.timeline(attempt).at)
-        self.report.add(BatchReport(attempt, rows, dict(tables), times))
+        self.report.add(BatchReport(attempt, rows, dict(tables), times, group))
         for known in [a for a in self._timelines if a.txid <= attempt.txid]:
             del self._timelines[known]
         for txid in [t for t in self._blocked_since if t <= attempt.txid]:
             del self._blocked_since[txid]
         log.info("[%s %s] committed %s", self.report.topology, attempt, dict(tables))
+
+    def observe(self, state: CoordinatorState) -> None:
+        """The run is in this state from now on: the time until now is put down to its stage."""
+        now = self._clock()
+        if self._bound is not None:
+            seconds = self.report.bound_seconds
+            passed = max(0.0, now - self._bound_since)
+            seconds[self._bound] = seconds.get(self._bound, 0.0) + passed
+        self._bound, self._bound_since = None if state.ended else bound(state), now
 
     def ended(self, how: str | None = None) -> None:
         """The run ended, well if `how` says how."""
@@ -86,6 +111,7 @@ class Recorder:
 
     def status(self, state: CoordinatorState) -> RunStatus:
         """A snapshot for the live view."""
+        now = self._clock()
         return RunStatus(
             topology=self.report.topology,
             epoch=self.report.epoch,
@@ -95,8 +121,14 @@ class Recorder:
             rows_committed=self._rows_committed,
             replays=self.report.replays,
             last_failure=self.report.failures[-1] if self.report.failures else None,
-            seconds=self._clock() - self._began,
+            seconds=now - self._began,
+            held_up_by=bound(state),
+            waits=waits(state, self._times, now),
         )
+
+    def _times(self, batch: Batch) -> Mapping[str, float]:
+        timeline = self._timelines.get(batch.attempt)
+        return dict(timeline.at) if timeline else {}
 
     def _in_flight(self, batch: Batch) -> InFlight:
         timeline = self._timelines.get(batch.attempt)

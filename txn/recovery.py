@@ -2,13 +2,19 @@
 
 The tables are read first, after they have been fenced: from then on no older leader can add to
 them, so what stands there is final. Four cases per topology (DESIGN, "Recovery reads the tables
-first"), with C = ZooKeeper's committed txid and L = the last txid in a table's log:
+first"), with C = ZooKeeper's committed txid and F..L = the txids of the newest publication in a
+table's log, one txid or a group:
 
-    every L = C                      go on
-    every L = C + 1, one attempt     the crash came between publication and COMMITTED: roll
-                                     ZooKeeper forward, adopting the positions in the tables
-    some L = C + 1, others C         replay C + 1, attempt + 1; the guards make it land once
-    any L > C + 1, or L < C          refuse: somebody wiped or replaced something
+    every L = C                       go on
+    every F = C + 1, the same group   the crash came between publication and COMMITTED: roll
+    with the same attempts            ZooKeeper forward to L, adopting the positions in the tables
+    some F = C + 1, others L = C, or  replay from C + 1 on, with attempts above any that a table
+    other groups or attempts          has seen; the guards make it land once
+    any F > C + 1, or L < C           refuse: somebody wiped or replaced something
+
+Two attempts of a txid whose replays are identical are as good as one, so that ZooKeeper is then
+rolled forward to the smallest L. And a table that skips what it holds may have F <= C < L: the
+replay of a group of which it holds all came in smaller groups, and some of those are committed.
 
 Pure: a function from what was read to what is to be done.
 """
@@ -16,13 +22,13 @@ Pure: a function from what was read to what is to be done.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 
-__all__ = ["Found", "Recovered", "is_replay", "reconcile"]
+__all__ = ["Found", "Recovered", "attempts_of", "is_replay", "reconcile"]
 
 Found = Mapping[str, "tuple[int, Publication] | None"]
 
@@ -43,6 +49,10 @@ class Recovered:
     """Open txids that some table, not all, holds already."""
 
 
+Ahead = Mapping[str, "tuple[int, Publication]"]
+"""Of the tables that hold more than is committed: (version, newest publication)."""
+
+
 def reconcile(
     topology: str,
     streams: Sequence[str],
@@ -51,6 +61,7 @@ def reconcile(
     found: Found,
     *,
     replays_differ: bool = False,
+    skipping: Collection[str] = (),
 ) -> Recovered:
     """Decide from what ZooKeeper (`progress`) and every table's log (`found`) say.
 
@@ -60,6 +71,7 @@ def reconcile(
         found: table -> (version, newest publication), or None where there is none.
         replays_differ: two attempts of a txid may differ, whatever the spouts promise (a query of
             a state as of the last committed txid).
+        skipping: the tables that skip, txid by txid, what they hold (transactional ones).
 
     Raises:
         RecoveryRefusedError: the two tell different stories; names table, txids and the way out.
@@ -68,17 +80,20 @@ def reconcile(
     _check_kinds(topology, opaque, progress)
     committed = progress.committed
     for table, publication in found.items():
-        _check_table(topology, table, publication, committed)
-    ahead = {
-        table: entry
-        for table, entry in found.items()
-        if entry is not None and entry[1].last_txid == committed.txid + 1
-    }
+        _check_table(topology, table, publication, committed, skips=table in skipping)
+    ahead = _beyond(committed.txid, found)
     identical = not opaque and not replays_differ
-    if ahead and len(ahead) == len(found) and (identical or _same_attempt(ahead)):
-        return _rolled_forward(committed, progress.batches, ahead)
-    published = frozenset({committed.txid + 1} if ahead else ())
-    return Recovered(committed, _with_attempts(progress.batches, ahead), published=published)
+    result = Recovered(committed, progress.batches)
+    if ahead and len(ahead) == len(found) and (identical or _same_attempts(ahead)):
+        result = _rolled_forward(committed, progress.batches, ahead)
+        ahead = _beyond(result.committed.txid, found)
+    first = result.committed.txid + 1
+    last = max((publication.last_txid for _, publication in ahead.values()), default=0)
+    return replace(
+        result,
+        batches=_with_attempts(result.batches, ahead, first),
+        published=frozenset(range(first, last + 1)),
+    )
 
 
 def is_replay(publication: Publication) -> bool:
@@ -86,8 +101,9 @@ def is_replay(publication: Publication) -> bool:
 
     An ordinary txid is the newest that its streams have read; a replay reads what lies behind
     their positions. One that replays the newest txid of all its streams cannot be told apart.
+    There is no replay in a group.
     """
-    return any(
+    return not publication.members and any(
         metadata is not None and publication.spouts.get(stream, metadata) != metadata
         for stream, metadata in publication.read.items()
     )
@@ -123,10 +139,14 @@ def _check_table(
     table: str,
     entry: tuple[int, Publication] | None,
     committed: CommittedRecord,
+    *,
+    skips: bool,
 ) -> None:
     last = entry[1].last_txid if entry else 0
-    ahead = committed.txid + 1
-    if entry and last > committed.txid and (entry[1].first_txid, last) != (ahead, ahead):
+    first = entry[1].first_txid if entry else 0
+    fits = first <= committed.txid + 1 if skips else first == committed.txid + 1
+    fits = fits and (entry is None or len(entry[1].txids) == last - first + 1)
+    if entry and last > committed.txid and not fits:
         raise RecoveryRefusedError(
             f"Table '{table}' holds txid {last} (version {entry[0]}), but ZooKeeper's committed "
             f"txid of topology '{topology}' is {committed.txid}: ZooKeeper was wiped, or another "
@@ -143,16 +163,24 @@ def _check_table(
         )
 
 
-def _same_attempt(ahead: Mapping[str, tuple[int, Publication]]) -> bool:
-    return len({(entry.epoch, entry.attempt_id) for _, entry in ahead.values()}) == 1
+def _beyond(txid: int, found: Found) -> Ahead:
+    return {t: entry for t, entry in found.items() if entry and entry[1].last_txid > txid}
+
+
+def _same_attempts(ahead: Ahead) -> bool:
+    return len({attempts_of(entry) for _, entry in ahead.values()}) == 1
+
+
+def attempts_of(publication: Publication) -> tuple[tuple[int, int, int], ...]:
+    """(epoch, txid, attempt id) of every txid of a publication: what tells it from any other."""
+    return tuple((publication.epoch, m.txid, m.attempt_id) for m in publication.txids)
 
 
 def _rolled_forward(
-    committed: CommittedRecord,
-    batches: tuple[BatchRecord, ...],
-    ahead: Mapping[str, tuple[int, Publication]],
+    committed: CommittedRecord, batches: tuple[BatchRecord, ...], ahead: Ahead
 ) -> Recovered:
-    publication = next(iter(ahead.values()))[1]
+    # The first of them: a table that holds more says other positions.
+    publication = min((entry for _, entry in ahead.values()), key=lambda entry: entry.last_txid)
     record = CommittedRecord(
         txid=publication.last_txid,
         epoch=publication.epoch,
@@ -161,7 +189,7 @@ def _rolled_forward(
     )
     rest = tuple(batch for batch in batches if batch.txid > record.txid)
     # Whether a txid is emptied or a replay is settled before its first commit turn, so that its
-    # newest START says it of every attempt that can have published.
+    # newest START says it of every attempt that can have published. Neither is ever in a group.
     start = next((batch for batch in batches if batch.txid == record.txid), None)
     if start is None:
         return Recovered(record, rest, roll_forward=True)
@@ -175,23 +203,29 @@ def _rolled_forward(
 
 
 def _with_attempts(
-    batches: tuple[BatchRecord, ...], ahead: Mapping[str, tuple[int, Publication]]
+    batches: tuple[BatchRecord, ...], ahead: Ahead, first: int
 ) -> tuple[BatchRecord, ...]:
     """Open batches with attempt numbers at least as high as any table has seen.
 
     A publication of a txid whose START is missing is a START too: its metadata is in the log.
+
+    Args:
+        first: the first open txid.
     """
     by_txid = {batch.txid: batch for batch in batches}
     for _, publication in ahead.values():
-        known = by_txid.get(publication.last_txid)
-        if known is None:
-            by_txid[publication.last_txid] = BatchRecord(
-                txid=publication.last_txid,
-                attempt=publication.attempt_id,
-                epoch=publication.epoch,
-                spouts=publication.read,
-                replay_of=0 if is_replay(publication) else None,
-            )
-        elif known.attempt < publication.attempt_id:
-            by_txid[known.txid] = known.model_copy(update={"attempt": publication.attempt_id})
+        for member in publication.txids:
+            known = by_txid.get(member.txid)
+            if member.txid < first:
+                continue
+            if known is None:
+                by_txid[member.txid] = BatchRecord(
+                    txid=member.txid,
+                    attempt=member.attempt_id,
+                    epoch=publication.epoch,
+                    spouts=member.read,
+                    replay_of=0 if is_replay(publication) else None,
+                )
+            elif known.attempt < member.attempt_id:
+                by_txid[member.txid] = known.model_copy(update={"attempt": member.attempt_id})
     return tuple(by_txid[txid] for txid in sorted(by_txid))

@@ -61,6 +61,8 @@ class BatchReport:
     """table -> version that holds the txid."""
     times: Mapping[str, float]
     """station -> when the committed attempt came to it; see `STATIONS`."""
+    group: int = 1
+    """Txids that one version of the tables holds: this one, and those committed with it."""
 
 
 @dataclass
@@ -83,8 +85,19 @@ class RunReport:
     batches: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=KEPT_BATCHES))
     """The newest committed batches, in txid order."""
     seconds: float = 0.0
+    bound_seconds: dict[str, float] = field(default_factory=dict)
+    """Stage -> seconds for which it was the one that held the run up; see `txn.backpressure`."""
     ended: str = "running"
     """"caught_up", "until", "stopped", or "running"."""
+
+    @property
+    def bound_shares(self) -> dict[str, float]:
+        """Stage -> its share of `bound_seconds`, the largest first; empty before anything ran."""
+        total = sum(self.bound_seconds.values())
+        if total <= 0:
+            return {}
+        ranked = sorted(self.bound_seconds.items(), key=lambda entry: -entry[1])
+        return {stage: seconds / total for stage, seconds in ranked}
 
     def add(self, batch: BatchReport) -> None:
         """Count a committed batch."""
@@ -106,6 +119,7 @@ class RunReport:
                 "rows": dict(b.rows),
                 "tables": dict(b.tables),
                 "times": dict(b.times),
+                "group": b.group,
             }
             for b in self.batches
         ]
@@ -143,3 +157,7 @@ class RunStatus:
     replays: int
     last_failure: str | None
     seconds: float
+    held_up_by: str = "idle"
+    """The stage without which it would go on faster at this moment; see `txn.backpressure`."""
+    waits: tuple[str, ...] = ()
+    """Which stage is waiting on which, a sentence each."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from txn import coordinator
 from txn.errors import FencedError, RecoveryRefusedError
-from txn.interfaces import CommitterContext, SpoutKind
+from txn.interfaces import CommitterContext, Semantics, SpoutKind
 from txn.pipeline import Pipeline
 from txn.records import Progress
 from txn.recovery import Found, reconcile
@@ -155,7 +155,17 @@ class RunningTopology:
         differ = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in topology.sinks)
         streams = tuple(source.name for source in topology.sources)
         recovered = reconcile(
-            topology.name, streams, opaque, progress, found, replays_differ=differ
+            topology.name,
+            streams,
+            opaque,
+            progress,
+            found,
+            replays_differ=differ,
+            skipping=[
+                sink.name
+                for sink in topology.sinks
+                if sink.committer.semantics is Semantics.TRANSACTIONAL
+            ],
         )
         if recovered.roll_forward:
             log.info("[%s] rolled forward to txid %s", topology.name, recovered.committed.txid)
@@ -173,6 +183,8 @@ class RunningTopology:
             config=config,
             until=self._until,
             published=recovered.published,
+            # What is staged in the turn needs the values of each txid by itself.
+            grouped=all(s.committer.groups and not s.in_commit_turn for s in topology.sinks),
         )
         pipeline = Pipeline(
             topology.name,

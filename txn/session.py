@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["delta_session", "prepare", "session_conf"]
 
 _SPARK_CONF = Path(__file__).parent / "spark_conf"
+_POOLS = _SPARK_CONF / "fairscheduler.xml"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _ARCHIVE_TIMEOUT_SECS = 300.0
 
@@ -95,7 +96,13 @@ def session_conf(
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Batches in flight share the executors, instead of queueing behind the oldest job.
         "spark.scheduler.mode": "FAIR",
+        # The driver reads it, wherever the executors are; without a scheme Hadoop would look for
+        # it in the default file system of a cluster.
+        "spark.scheduler.allocation.file": _POOLS.as_uri(),
         "spark.ui.showConsoleProgress": "false",
+        # Equal stages of a plan get equal classes. A job of several batches has the same stages
+        # for each of them; numbered, Java would compile each of them down to machine code.
+        "spark.sql.codegen.useIdInClassName": "false",
         "spark.driver.defaultJavaOptions": _java_options(local=_cores(master) is not None),
         **_local_defaults(master),
     }
@@ -193,6 +200,12 @@ def _local_defaults(master: str) -> dict[str, str]:
         # Spark's 200 and Delta's 50 are for clusters: here each one is a task that waits.
         "spark.sql.shuffle.partitions": str(max(2, cores)),
         "spark.databricks.delta.snapshotPartitions": "2",
+        # What Spark keeps for its UI, which is off: of a thousand jobs and as many queries with
+        # their plans. A driver that commits ten batches a second would fill up with them.
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "500",
+        "spark.sql.ui.retainedExecutions": "5",
     }
 
 

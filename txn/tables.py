@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ from txn.interfaces import CommitterContext, Staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from txn.emission import Emission
 
 __all__ = ["Committed", "Tables"]
 
@@ -73,11 +75,10 @@ class Tables:
         rows = evaluation.rows(node.sink.parent)
         if rows is None:
             return None
-        partials = self._partials(node.sink, rows)
-        schema = node.sink.committer.changes_schema(partials.schema)
-        empty = empty_frame(self._spark, schema)
+        partials, committer = self._partials(node.sink, rows), node.sink.committer
         if isinstance(node, NewValues):
-            return empty
+            return empty_frame(self._spark, committer.changes_schema(partials.schema))
+        empty = empty_frame(self._spark, committer.values_schema(partials.schema))
         return empty.select(*node.on, *(node.aggregates or ()))
 
     # --- of one attempt ----------------------------------------------------------------------
@@ -99,30 +100,45 @@ class Tables:
             return self.columns(node, evaluation)
         return node.state.snapshot(self._spark, version, node.aggregates)
 
-    def stage(
-        self,
-        sink: Sink,
-        evaluation: Evaluation,
-        attempt: TransactionAttempt,
-        busy: Collection[str],
-    ) -> Staged:
-        """Stage one table's share; a sink whose streams are all idle needs no Spark job.
+    def stage(self, sink: Sink, emissions: Sequence[Emission]) -> list[Staged]:
+        """Stage one table's share of some attempts: what each of them staged.
 
-        Args:
-            busy: names of the streams that have something to read in this attempt.
+        An attempt whose streams are all idle for this table needs no Spark job.
         """
-        if not any(source.name in busy for source in sink.parent.sources()):
-            return Staged(attempt, ())
-        rows = evaluation.rows(sink.parent)
-        if rows is None:
-            return Staged(attempt, ())
-        counts = Conservation() if self._verify_rows else None
-        partials = self._partials(sink, rows, counts)
-        self._open(sink, partials)
-        staged = sink.committer.stage(partials, attempt)
-        if counts is not None:
-            counts.check(staged, sink.name)
-        return staged
+        found: list[Staged | None] = []
+        group: list[tuple[DataFrame, TransactionAttempt]] = []
+        counted: list[Conservation] = []
+        for emission in emissions:
+            attempt = emission.evaluation.attempt
+            rows = self._rows(sink, emission)
+            if rows is None:
+                found.append(Staged(attempt, ()))
+                continue
+            counts = Conservation() if self._verify_rows else None
+            partials = self._partials(sink, rows, counts)
+            counted += [counts] if counts else []
+            self._open(sink, partials)
+            group.append((partials, attempt))
+            found.append(None)
+        staged = self._stage(sink, group)
+        for counts, one in zip(counted, staged, strict=False):
+            counts.check(one, sink.name)
+        rest = iter(staged)
+        return [next(rest) if one is None else one for one in found]
+
+    @staticmethod
+    def _stage(sink: Sink, group: list[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
+        if len(group) == 1:
+            return [sink.committer.stage(*group[0])]
+        return sink.committer.stage_together(group) if group else []
+
+    @staticmethod
+    def _rows(sink: Sink, emission: Emission) -> DataFrame | None:
+        if not any(source.name in emission.parts for source in sink.parent.sources()):
+            return None
+        rows = emission.evaluation.rows(sink.parent)
+        # Several streams of one task each are several tasks.
+        return rows.coalesce(1) if rows is not None and emission.one_task else rows
 
     def _partials(
         self, sink: Sink, rows: DataFrame, counts: Conservation | None = None

@@ -16,7 +16,7 @@ Job = Callable[[], None]
 
 
 class Threads:
-    """Planner, processing, commit and clean-up threads; see `txn.pipeline` for who does what.
+    """The threads of a run; see `txn.pipeline` for who does what.
 
     Args:
         pending: batches in flight; dead attempts may still be ending, hence twice as many threads.
@@ -28,6 +28,7 @@ class Threads:
         self.processing = ThreadPoolExecutor(2 * pending, "txn-processing")
         self.commit = ThreadPoolExecutor(1, "txn-commit")
         self.cleaner = ThreadPoolExecutor(1, "txn-clean-up")
+        self.maintenance = ThreadPoolExecutor(1, "txn-maintenance")
 
     def spawn(
         self, pool: ThreadPoolExecutor, job: Job, raised: Callable[[BaseException], None]
@@ -55,6 +56,6 @@ class Threads:
 
     def join(self) -> None:
         """Wait for the end of every thread; jobs not yet begun are dropped, but for clean-up."""
-        for pool in (self.planner, self.processing, self.commit):
+        for pool in (self.planner, self.processing, self.commit, self.maintenance):
             pool.shutdown(wait=True, cancel_futures=True)
         self.cleaner.shutdown(wait=True)

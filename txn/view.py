@@ -20,6 +20,15 @@ from rich.table import Table
 from rich.text import Text
 
 from txn.report import BatchReport, InFlight, RunReport, RunStatus, Timeline
+from txn.wording import (
+    STAGE_NAMES,
+    duration,
+    held_up,
+    phases_ms,
+    short_name,
+    short_versions,
+    summary,
+)
 
 __all__ = [
     "JsonLines",
@@ -29,6 +38,7 @@ __all__ = [
     "RunInfo",
     "Speed",
     "duration",
+    "held_up",
     "phases_ms",
     "render",
     "short_name",
@@ -46,9 +56,10 @@ _PHASE_STYLES = {
 }
 _SPEED_SECS = 10.0
 _RECENT = 5
-_LINES_AROUND = 17
-"""Lines of the view besides batches in flight: header, captions, recent batches, what blocks,
-failure, and an empty one for the cursor."""
+_LINES_AROUND = 21
+"""Lines of the view besides batches in flight: header, captions, who waits for whom, recent
+batches, what blocks, failure, and an empty one for the cursor."""
+_WAITING_EVENT_SECS = 1.0
 _FAILURE_CHARACTERS = 150
 """Two lines of 80; the whole of it is in the log."""
 
@@ -151,6 +162,8 @@ def render(
         _header(info, status, speed),
         _flight_table(status.in_flight, now, max(3, height - _LINES_AROUND)),
     ]
+    if status.waits:
+        parts.append(_waits(status))
     blocked = next((batch for batch in status.in_flight if batch.blocked), None)
     if blocked is not None:
         parts.append(_caption("blocked", f"{blocked.txid}: {blocked.blocked}", "yellow"))
@@ -168,6 +181,12 @@ def _caption(title: str, text: str, style: str) -> Text:
     caption.truncate(_FAILURE_CHARACTERS, overflow="ellipsis")
     caption.stylize(style, 0, len(title))
     return caption
+
+
+def _waits(status: RunStatus) -> RenderableType:
+    title = Text.assemble(("held up by", "bold"), f" {STAGE_NAMES[status.held_up_by]}")
+    said = [Text(wait, style="dim", no_wrap=True, overflow="ellipsis") for wait in status.waits]
+    return Group(title, *said)
 
 
 def _header(info: RunInfo, status: RunStatus, speed: tuple[float, float]) -> RenderableType:
@@ -240,54 +259,6 @@ def _table(title: str) -> Table:
     )
 
 
-def phases_ms(batch: BatchReport) -> tuple[float, float, float]:
-    """Milliseconds of processing, of waiting for the commit turn, and of the commit turn."""
-    durations = Timeline(dict(batch.times)).durations_ms()
-
-    def total(*stations: str) -> float:
-        return sum(durations.get(station, 0.0) for station in stations)
-
-    return (
-        total("processing", "staged", "processed"),
-        total("turn"),
-        total("prepared", "published", "committed"),
-    )
-
-
-def short_versions(tables: Mapping[str, int]) -> str:
-    """The last part of each table's path, and its version: `delays v7, routes v7`."""
-    return ", ".join(f"{short_name(name)} v{version}" for name, version in tables.items())
-
-
-def short_name(table: str) -> str:
-    """The last part of a table's path."""
-    return table.rstrip("/").rpartition("/")[2] or table
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: `42 s`, `3 min 05 s` or `2 h 10 min`."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def summary(report: RunReport, status: RunStatus) -> str:
-    """How a run that ended well went, in one line."""
-    how = {
-        "caught_up": "caught up",
-        "until": "reached its last txid",
-        "stopped": "stopped",
-    }.get(report.ended, report.ended)
-    return (
-        f"{report.topology}: {how}. Committed txid {report.committed_txid}; this run committed "
-        f"{report.batches_committed} batches with {status.rows_committed:,} rows and "
-        f"{report.replays} replays in {duration(report.seconds)}."
-    )
-
-
 # --- observers -------------------------------------------------------------------------------
 
 
@@ -354,7 +325,8 @@ class LiveView(Observer):
         """Leave the last picture and say how it ended; an error is said by the caller."""
         self.close()
         if error is None:
-            self._console.print(summary(report, status), highlight=False, markup=False)
+            for line in filter(None, (held_up(report), summary(report, status))):
+                self._console.print(line, highlight=False, markup=False)
 
     def close(self) -> None:
         """Stop drawing; the last picture stays."""
@@ -404,14 +376,18 @@ class PlainLines(Observer):
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
         """Say how it ended; an error is said by the caller."""
         if error is None:
-            self._print(summary(report, status))
+            for line in filter(None, (held_up(report), summary(report, status))):
+                self._print(line)
 
     def _print(self, line: str) -> None:
         print(line, file=self._out, flush=True)
 
 
 class JsonLines(Observer):
-    """One JSON object per line: events started, committed, failed, blocked, unblocked, note, ended.
+    """One JSON object per line, each an event.
+
+    They are: started, committed, failed, blocked, unblocked, waiting (which stage waits for which;
+    at most once a second), note, ended.
 
     Args:
         wall: seconds since the epoch; the `at` of every event.
@@ -421,6 +397,8 @@ class JsonLines(Observer):
         self._out = out
         self._wall = wall
         self._blocked = _Blocked()
+        self._waits: tuple[str, ...] = ()
+        self._waits_told = float("-inf")
 
     def started(self, info: RunInfo) -> None:
         """Event `started`."""
@@ -429,7 +407,7 @@ class JsonLines(Observer):
     def update(
         self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
     ) -> None:
-        """Events `blocked`, `unblocked`, `failed` and `committed`."""
+        """Events `blocked`, `unblocked`, `failed`, `committed`, and each second `waiting`."""
         begun, ceased = self._blocked.changes(status)
         for waiting in begun:
             fields = {"txid": waiting.txid, "attempt": waiting.attempt_id, "error": waiting.blocked}
@@ -452,6 +430,12 @@ class JsonLines(Observer):
                 },
             )
 
+        now = self._wall()
+        if status.waits != self._waits and now >= self._waits_told + _WAITING_EVENT_SECS:
+            self._waits, self._waits_told = status.waits, now
+            held = {"held_up_by": status.held_up_by, "waits": list(status.waits)}
+            self._print("waiting", held)
+
     def note(self, text: str) -> None:
         """Event `note`."""
         self._print("note", {"text": text})
@@ -468,6 +452,9 @@ class JsonLines(Observer):
                 "rows_committed": status.rows_committed,
                 "replays": report.replays,
                 "seconds": round(status.seconds, 3),
+                "bound_seconds": {
+                    stage: round(seconds, 3) for stage, seconds in report.bound_seconds.items()
+                },
             },
         )
 

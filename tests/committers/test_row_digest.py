@@ -74,6 +74,6 @@ def test_partial_aggregates_have_one_digest_whatever_the_shuffle(
         staged.append(driver.stage(table, batch, 1, attempt))
     one, two = staged
     assert len(two.files) > len(one.files)
-    assert {part.partition("=")[0] for part in one.digest.split(",")} == {"k", *values}
+    assert {part.partition("=")[0] for part in one.digest.split(",")} == {"k", "txid", *values}
     assert two.digest == one.digest
     assert [driver.turn(table, each).skipped for each in staged] == [False, True]

@@ -2,9 +2,9 @@
 
     python -m tests.faults.driver '{"folder": ..., "kind": "opaque", ...}'
 
-One stream of records (k, v) out of `FOLDER/records.json` into an append table "rows" and an upsert
-table "totals". At a named point of a batch's life it sends itself a signal. Every point that it
-reaches is a line of `FOLDER/points.log`.
+One stream of records (k, v) out of `FOLDER/records.json` into an append table "rows", an upsert
+table "totals", and "log", which holds the same totals in the other layout. At a named point of a
+batch's life it sends itself a signal. Every point that it reaches is a line of `FOLDER/points.log`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,11 @@ from pydantic import BaseModel
 from committers.aggregates import Count, Max, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
-from tests.faults.harness import SCHEMA, Spec, planned_end
+from tests.faults.harness import SCHEMA, Spec, planned_end, wait_for
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
 from txn.interfaces import Spout, SpoutKind
-from txn.points import observe
+from txn.points import MAINTENANCE_POINTS, observe
+from txn.running import RunningTopology
 from txn.topology import TxnState
 
 if TYPE_CHECKING:
@@ -84,19 +86,34 @@ class Observer:
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._log = (Path(spec.folder) / "points.log").open("a", buffering=1, encoding="ascii")
-        self._committed = False
+        self._commits = 0
         self._sent = False
+        self.running: RunningTopology | None = None
 
     def __call__(self, point: str, attempt: TransactionAttempt) -> None:
         """Called by the pipeline's threads."""
         spec = self._spec
-        due = spec.fresh or self._committed
-        self._committed |= point == "after-committed"
+        due = spec.fresh or self._commits > 0
+        if point == "before-publish":
+            if spec.group and not self._commits:
+                behind = spec.group
+                wait_for(lambda: self._phases().count("processed") >= behind, what=self._phases)
+            group = self._phases().count("committing")
+            self._log.write(f"{os.getpid()} group-of-{group} {attempt}\n")
+        if point == "after-plan" and spec.at in MAINTENANCE_POINTS and self._commits >= 4:
+            wait_for(lambda: False, what="maintenance")  # the end must not come before it
+        self._commits += point == "after-committed"
         self._log.write(f"{os.getpid()} {point} {attempt}\n")
         if due and point == spec.at and not self._sent:
             self._sent = True
             self._log.write(f"{os.getpid()} {spec.signal} {attempt}\n")
             os.kill(os.getpid(), getattr(signal, spec.signal))
+
+    def _phases(self) -> str:
+        """The phases of the open batches."""
+        if self.running is None:
+            return ""
+        return " ".join(batch.phase for batch in self.running.status().in_flight)
 
 
 def build(spec: Spec) -> Topology:
@@ -115,20 +132,32 @@ def build(spec: Spec) -> Topology:
         values = {"n": Count(), "total": Sum("v"), "top": Max("v")}
         kept.append(stream.group_by("k").persistent_aggregate(state, **values))
 
+    def log() -> None:
+        state = StateTable(
+            f"{spec.folder}/log",
+            semantics=spec.kind,
+            layout="log",
+            compact_files=2,
+            compact_share=1,
+        )
+        values = {"n": Count(), "total": Sum("v"), "top": Max("v")}
+        stream.group_by("k").persistent_aggregate(state, **values)
+
     def changes() -> None:
         table = AppendTable(f"{spec.folder}/changes", semantics=spec.kind)
         kept[0].new_values().partition_persist(table)
 
     for table in spec.tables:
-        {"rows": rows, "totals": totals, "changes": changes}[table]()
+        {"rows": rows, "totals": totals, "changes": changes, "log": log}[table]()
     return topology
 
 
-def main(spec: Spec) -> int:
+def main(spec: Spec, topology: Topology, packages: Sequence[str] = ()) -> int:
     """Run the topology; its report as JSON on stdout, an error of ours as JSON on stderr."""
     from txn.session import delta_session
 
-    observe(Observer(spec))
+    observer = Observer(spec)
+    observe(observer)
     conf = {
         "spark.driver.memory": "1g",
         # A process that lives for seconds: C2 would cost it a quarter of them (measured).
@@ -137,10 +166,10 @@ def main(spec: Spec) -> int:
         "spark.sql.warehouse.dir": f"{spec.folder}/spark-warehouse",
         **spec.conf,
     }
-    topology = build(spec)
-    spark = delta_session("txn-faults", master=spec.master, conf=conf)
+    spark = delta_session("txn-faults", master=spec.master, conf=conf, packages=packages)
     try:
-        report = topology.run(spark, zookeeper=spec.zookeeper, until=spec.until)
+        observer.running = topology.start(spark, zookeeper=spec.zookeeper, until=spec.until)
+        report = observer.running.await_termination(signals=True)
     except TxnError as error:
         failure: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
         print(json.dumps(failure), file=sys.stderr)
@@ -150,4 +179,5 @@ def main(spec: Spec) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Spec.model_validate_json(sys.argv[1])))
+    given = Spec.model_validate_json(sys.argv[1])
+    sys.exit(main(given, build(given)))

@@ -8,7 +8,6 @@ A topic's records (key: a name, value: a number) go into an append table "rows" 
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,10 +15,9 @@ from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.kafka import KafkaSpout
-from tests.faults.driver import Observer
+from tests.faults.driver import main
 from tests.faults.harness import Spec
-from txn import Topology, TopologyConfig, TxnError
-from txn.points import observe
+from txn import Topology, TopologyConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,29 +53,6 @@ def build(spec: KafkaSpec) -> Topology:
     return topology
 
 
-def main(spec: KafkaSpec) -> int:
-    """Run the topology; its report as JSON on stdout, an error of ours as JSON on stderr."""
-    from txn.session import delta_session
-
-    observe(Observer(spec))
-    conf = {
-        "spark.driver.memory": "1g",
-        # A process that lives for seconds: C2 would cost it a quarter of them (measured).
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": f"{spec.folder}/spark-warehouse",
-    }
-    topology = build(spec)
-    spark = delta_session("kafka-faults", "local[2]", conf, packages=KafkaSpout.packages)
-    try:
-        report = topology.run(spark, zookeeper=spec.zookeeper, until=spec.until)
-    except TxnError as error:
-        failure = {"error": type(error).__name__, "message": str(error)}
-        print(json.dumps(failure), file=sys.stderr)
-        return 3
-    print(json.dumps(report.to_json()))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(KafkaSpec.model_validate_json(sys.argv[1])))
+    given = KafkaSpec.model_validate_json(sys.argv[1])
+    sys.exit(main(given, build(given), KafkaSpout.packages))

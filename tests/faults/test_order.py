@@ -50,7 +50,8 @@ def run(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
 ) -> tuple[RunReport, Overlap]:
     """A run in which each txid's commit turn is held until the next txid is being processed."""
-    topology = Topology(warehouse.parent.name, TopologyConfig(max_spout_pending=3))
+    config = TopologyConfig(max_spout_pending=3, max_group_commit=1)
+    topology = Topology(warehouse.parent.name, config)
     stream = topology.stream("s", MemoryTransactionalSpout(BATCHES, "k string, v bigint"))
     stream.partition_persist(AppendTable(warehouse / "rows"))
     stream.group_by("k").persistent_aggregate(StateTable(warehouse / "totals"), total=Sum("v"))

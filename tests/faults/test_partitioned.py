@@ -67,7 +67,9 @@ def test_a_shorter_replay_of_a_moves_b_in_the_tables(
     rows = [("p", i, "k", i) for i in range(1, 121)]
     spout = Shortened({"p": rows}, "p string, i int, k string, v bigint", take_per_partition=50,
                       kind=SpoutKind.OPAQUE)  # fmt: skip
-    topology = Topology(warehouse.parent.name, TopologyConfig(retry_backoff_ms=1))
+    topology = Topology(
+        warehouse.parent.name, TopologyConfig(retry_backoff_ms=1, max_group_commit=1)
+    )
     table = AppendTable(warehouse / "rows", "opaque")
     topology.stream("s", spout).partition_persist(table)
     staged = threading.Event()

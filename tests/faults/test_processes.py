@@ -50,8 +50,7 @@ def assert_totals_right(folder: Path, records: list[Record]) -> None:
     assert images["rows"].rows == rows_expected(records, images["rows"].final)
     assert images["totals"].rows == totals_expected(records)
     for image in images.values():
-        orders = [p.order for p in image.publications]
-        assert orders == sorted(set(orders))
+        assert image.is_in_order
         assert image.end == len(records)
 
 

@@ -56,7 +56,12 @@ def build(warehouse: Path) -> Callable[[PoisonedSpout], Topology]:
     """A topology of one stream into an append table and an upsert table."""
 
     def make(spout: PoisonedSpout) -> Topology:
-        config = TopologyConfig(max_batch_attempts=2, on_exhausted="quarantine", retry_backoff_ms=1)
+        config = TopologyConfig(
+            max_batch_attempts=2,
+            on_exhausted="quarantine",
+            retry_backoff_ms=1,
+            max_group_commit=1,
+        )
         topology = Topology(warehouse.parent.name, config)
         stream = topology.stream("s", spout)
         stream.partition_persist(AppendTable(warehouse / "rows", spout.kind.value))

@@ -29,7 +29,8 @@ TABLES = ("rows", "totals")
 BATCHES = [[("a", 1), ("b", 2)], [("a", 10), ("c", 20)], [("b", 100)]]
 ROWS = sorted((k, v, txid) for txid, batch in enumerate(BATCHES, 1) for k, v in batch)
 TOTALS = [("a", 2, 11), ("b", 2, 102), ("c", 1, 20)]
-QUICK = {"retry_backoff_ms": 1}
+QUICK = {"retry_backoff_ms": 1, "max_group_commit": 1}
+"""Each txid has a turn of its own; `test_groups` has the others."""
 
 Build = Callable[..., Topology]
 Function = Callable[["DataFrame"], "DataFrame"]

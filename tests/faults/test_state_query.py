@@ -33,7 +33,7 @@ BATCHES: list[list[Any]] = [
 @pytest.fixture
 def topology(warehouse: Path) -> Topology:
     """A topology with a name of this test's own."""
-    return Topology(warehouse.parent.name, TopologyConfig(retry_backoff_ms=1))
+    return Topology(warehouse.parent.name, TopologyConfig(retry_backoff_ms=1, max_group_commit=1))
 
 
 def before(batches: list[list[Any]]) -> list[tuple[Any, ...]]:

@@ -97,7 +97,9 @@ def test_what_was_fed_is_in_the_table_when_feed_comes_back(
     Trident row 65.
     """
     spout = FeederSpout(SCHEMA)
-    topology = Topology(warehouse.parent.name, TopologyConfig(retry_backoff_ms=1))
+    topology = Topology(
+        warehouse.parent.name, TopologyConfig(retry_backoff_ms=1, max_group_commit=1)
+    )
     topology.stream("fed", spout).partition_persist(AppendTable(warehouse / "t", "opaque"))
 
     def fail(attempt: TransactionAttempt) -> None:

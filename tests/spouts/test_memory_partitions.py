@@ -172,7 +172,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
     """A kind without a promise, nothing to take, and partitions that are not there are named."""
     with pytest.raises(TopologyError, match="transactional or opaque"):
         spout(SpoutKind.NON_TRANSACTIONAL)
-    with pytest.raises(TopologyError, match="must be 1 or more"):
+    with pytest.raises(TopologyError, match="take_per_partition of 1 or more, not 0"):
         spout(take=0)
     source = spout()
     for act in (source.remove_partition, lambda name: source.set_disabled(name, True)):

@@ -107,7 +107,6 @@ def test_a_new_run_keeps_the_pace_from_where_the_last_one_stood(spark: SparkSess
 @pytest.mark.parametrize(
     "settings",
     [
-        {"rows_per_batch": 0},
         {"rows_per_batch": 1, "total": -1},
         {"rows_per_batch": 1, "rows_per_second": 0},
         {"rows_per_batch": 1, "rows_per_second": float("inf")},

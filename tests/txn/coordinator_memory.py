@@ -1,8 +1,8 @@
-"""What the world of `coordinator_world` is made of: what a crash wipes, and what a table holds."""
+"""What the world of `coordinator_world` is made of: what a crash wipes, and what tables hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from txn.events import (
     Publish,
     RetryDue,
 )
+from txn.interfaces import Publication
+from txn.progress import publication_of
 
 Record = tuple[str, int]
 
@@ -36,6 +38,48 @@ class Row:
     positions: Mapping[str, Any]
     read: Mapping[str, Any]
     quarantined: bool
+    first: int
+    """First txid of the version that brought it: an opaque table gives a version back whole."""
+
+
+class Table:
+    """A table with the guard of its semantics.
+
+    Args:
+        opaque: takes back what is not committed before it applies a replay; else what it holds
+            already is kept, and skipped in a replay.
+    """
+
+    def __init__(self, *, opaque: bool) -> None:
+        self.opaque = opaque
+        self.rows: dict[int, Row] = {}
+        self.newest: tuple[int, Publication] | None = None
+        """(version, publication) that its log would have."""
+
+    def publish(self, publish: Publish, staged: Mapping[TransactionAttempt, Process]) -> None:
+        """One version with every txid of a commit turn."""
+        first = publish.members[0][0].txid
+        if self.opaque:
+            for txid in [txid for txid in self.rows if txid >= first]:
+                assert first <= self.rows.pop(txid).first, "A group is taken back whole."
+        version = 1 if self.newest is None else self.newest[0] + 1
+        new = False
+        for attempt, metadata in publish.members:
+            empty = staged[attempt].empty
+            records = frozenset() if empty else records_of(metadata)
+            row = Row(attempt, records, publish.positions, metadata, empty, first)
+            new |= self.rows.setdefault(attempt.txid, row) is row
+        if new:
+            self.newest = version, publication_of(publish, "t", 1, {})
+
+    def holds(self, members: Iterable[TransactionAttempt]) -> bool:
+        """Whether it holds every one of these attempts, or its equal."""
+        rows = [(at, self.rows.get(at.txid)) for at in members]
+        return all(row and (row.attempt == at or not self.opaque) for at, row in rows)
+
+    def beyond(self, txid: int) -> list[Row]:
+        """What it holds of later txids, in their order."""
+        return [self.rows[t] for t in sorted(self.rows) if t > txid]
 
 
 @dataclass
@@ -46,6 +90,10 @@ class Memory:
     running: dict[TransactionAttempt, Process] = field(default_factory=dict)
     staged: dict[TransactionAttempt, Process] = field(default_factory=dict)
     publishing: Publish | None = None
+    entered: bool = False
+    """Some table may hold what is being published."""
+    singles_until: int = 0
+    """A group up to this txid has failed."""
     retries: set[TransactionAttempt] = field(default_factory=set)
     timer: bool = False
     asked: set[TransactionAttempt] = field(default_factory=set)
@@ -54,17 +102,20 @@ class Memory:
 
     def at_work(self) -> set[TransactionAttempt]:
         """Attempts that run, have staged files, or commit."""
-        committing = {self.publishing.attempt} if self.publishing else set()
-        return set(self.running) | set(self.staged) | committing
+        return set(self.running) | set(self.staged) | set(self.committing())
+
+    def committing(self) -> tuple[TransactionAttempt, ...]:
+        """The attempts whose commit turn runs."""
+        return tuple(at for at, _ in self.publishing.members) if self.publishing else ()
 
     def live(self) -> set[tuple[type, TransactionAttempt]]:
-        """The facts that may still be news."""
+        """The facts that may still be news; of a group's end, only in the words of all of it."""
         facts: list[tuple[type, TransactionAttempt]] = []
         facts += [(kind, at) for at in self.questions for kind in (PlanMade, PlanFailed)]
         facts += [(BatchProcessed, at) for at in self.running]
         facts += [(BatchFailed, at) for at in self.at_work()]
         facts += [(RetryDue, at) for at in self.retries]
-        if self.publishing:
+        if self.publishing and not self.publishing.earlier:
             facts.append((BatchPublished, self.publishing.attempt))
         return set(facts)
 

@@ -14,6 +14,7 @@ from txn.events import (
     BatchProcessed,
     BatchPublished,
     Event,
+    GroupFailed,
     PlanDue,
     PlanMade,
     RetryDue,
@@ -43,6 +44,8 @@ class Run:
         batches: tuple[BatchRecord, ...] = (),
         until: Any = "forever",
         published: tuple[int, ...] = (),
+        grouped: bool = True,
+        max_group_commit: int = 1,
         **settings: Any,
     ) -> None:
         self.streams = tuple(streams)
@@ -52,9 +55,10 @@ class Run:
             batches,
             streams=self.streams,
             opaque_streams=self.opaque,
-            config=TopologyConfig(**settings),
+            config=TopologyConfig(max_group_commit=max_group_commit, **settings),
             until=until,
             published=published,
+            grouped=grouped,
         )
 
     def start(self) -> tuple[Action, ...]:
@@ -82,9 +86,15 @@ class Run:
         """The processing phase is acked."""
         return self.tell(BatchProcessed(a(name)))
 
-    def published(self, name: str) -> tuple[Action, ...]:
-        """The commit turn ended well; the table's version is the txid."""
-        return self.tell(BatchPublished(a(name), {"table": a(name).txid}))
+    def published(self, *names: str) -> tuple[Action, ...]:
+        """The commit turn ended well; the table's version is the (last) txid."""
+        *earlier, last = (a(name) for name in names)
+        return self.tell(BatchPublished(last, {"table": last.txid}, tuple(earlier)))
+
+    def group_failed(self, *names: str, published: bool = False) -> tuple[Action, ...]:
+        """The commit turn of a group failed."""
+        attempts = tuple(a(name) for name in names)
+        return self.tell(GroupFailed(attempts, "disk on fire", published))
 
     def failed(self, name: str) -> tuple[Action, ...]:
         """The attempt failed."""

@@ -99,7 +99,10 @@ class World:
     def __init__(self, kind: SpoutKind, take: Take, *, pending: int = 3, attempts: int = 99):
         self.opaque = kind is SpoutKind.OPAQUE
         self.spout = Uneven(take, kind)
-        self.config = TopologyConfig(max_spout_pending=pending, max_batch_attempts=attempts)
+        # Groups are the matter of `coordinator_world`.
+        self.config = TopologyConfig(
+            max_spout_pending=pending, max_batch_attempts=attempts, max_group_commit=1
+        )
         self.committed = CommittedRecord()
         self.starts: dict[int, BatchRecord] = {}
         self.tables: dict[str, dict[int, tuple[Publication, list[Record]]]] = {

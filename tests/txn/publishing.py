@@ -32,7 +32,8 @@ def publish(table: Path, txid: int, attempt: int = 0, topology: str = "t", **mor
 
 def publication(txid: int, attempt: int = 0, topology: str = "t", **more: Any) -> dict[str, Any]:
     """A publication as it stands in `commitInfo`."""
-    fields = {"epoch": 1, "rows": txid * 10, "read": {"s": txid}, **more}
-    return Publication(
-        topology=topology, first_txid=txid, last_txid=txid, attempt_id=attempt, **fields
-    ).model_dump(mode="json")
+    default = {"epoch": 1, "first_txid": txid, "rows": txid * 10, "read": {"s": txid}}
+    fields = {**default, **more}
+    return Publication(topology=topology, last_txid=txid, attempt_id=attempt, **fields).model_dump(
+        mode="json"
+    )

@@ -286,11 +286,13 @@ def test_recover_refuses_tables_that_do_not_belong_together(program: Path, hosts
 
 
 def events(process: subprocess.Popen[str], until: int) -> list[dict[str, Any]]:
-    """The events of `txn run --json` up to the commit of a txid."""
+    """The events of `txn run --json` up to the commit of a txid, but for who waits for whom."""
     assert process.stdout is not None
     seen: list[dict[str, Any]] = []
-    for line in process.stdout:
-        seen.append(json.loads(line))
+    for event in map(json.loads, process.stdout):
+        if event["event"] == "waiting":
+            continue
+        seen.append(event)
         if seen[-1].get("txid") == until and seen[-1]["event"] == "committed":
             return seen
     raise AssertionError(f"ended before txid {until}: {seen} {process.stderr.read()}")
@@ -325,7 +327,8 @@ def test_life_of_a_topology(program: Path) -> None:
     run_txn(program, "recover", "program.py:topology", "--yes")
     add_file(program, 3)
     out, err = run_txn(program, *RUN, "--until", "caught_up")
-    first, second, last = out.splitlines()
+    first, second, held, last = out.splitlines()
+    assert held.startswith("orders: held up by ")
     assert (first.startswith("orders: running, epoch 3, from txid 3"), err) == (True, "")
     assert second.startswith("orders: committed 3:0 rows=4 ")
     assert last.startswith("orders: caught up. Committed txid 3;")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.txn.coordinator_world import live_through
 
 
-@settings(deadline=None, max_examples=700, derandomize=True)
+@settings(deadline=None, max_examples=500, derandomize=True)
 @given(seed=st.integers(0, 2**32), moves=st.integers(0, 80))
 def test_every_record_is_in_exactly_one_committed_txid(seed: int, moves: int) -> None:
     """Whatever fails, crashes, comes late or twice: every record is in one committed txid."""

@@ -15,7 +15,7 @@ import pytest
 
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.txn.progress_store import CONFIG, committed, start
-from txn import FailedException, Topology, TransactionAttempt
+from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import BatchError, FencedError, LeaderExistsError
 from txn.interfaces import CommitterContext, Publication, Semantics
@@ -259,7 +259,7 @@ def test_an_opaque_replay_in_memory_leaves_no_row_of_the_dead_attempt(
 
     def topology() -> Topology:
         script = {(1, 0): [("x", 1)], (1, 1): [("y", 2)], (2, 0): [("z", 3)]}
-        made = Topology("opaque")
+        made = Topology("opaque", TopologyConfig(max_group_commit=1))
         stream = made.stream("s", MemoryOpaqueSpout(script, SCHEMA))
         for table in tables:
             stream.partition_persist(table)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -311,6 +312,10 @@ class SpoutBench:
 
     def _ask(self, attempt: TransactionAttempt) -> str | None:
         previous = self._previous(attempt.txid)
+        # Any target, whenever it comes, must leave every promise intact. Out of the txid, so that
+        # a history that failed fails again.
+        share = Random(attempt.txid).choice((0.0, 0.25, 1.0))
+        self._on_planner(lambda: self.spout.set_batch_target(share))
         for _ in range(TRIES):
             try:
                 answer = self._on_planner(

@@ -110,10 +110,14 @@ class RecordingCommitter(Committer):
             path = self._folder / file.path
             if not path.is_file() or path.stat().st_size != file.size:
                 raise StagedFileError(f"{path} is gone or changed. The batch is replayed.")
-        held = self._holds(publication.last_txid)
-        if self.semantics is Semantics.TRANSACTIONAL and held is not None:
-            return Prepared(staged, (), read_version=held, skipped=True)
-        return Prepared(staged, staged.files, read_version=len(self._lines()) - 1)
+        new = list(staged.members or (staged,))
+        if self.semantics is Semantics.TRANSACTIONAL:
+            new = [part for part in new if self._holds(part.attempt.txid) is None]
+            if not new:
+                held = self._holds(publication.last_txid)
+                return Prepared(staged, (), read_version=held or 0, skipped=True)
+        adds = tuple(file for part in new for file in part.files)
+        return Prepared(staged, adds, read_version=len(self._lines()) - 1)
 
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
         """Append the line, unless a newer epoch stands in the log."""
@@ -130,6 +134,11 @@ class RecordingCommitter(Committer):
             "epoch": publication.epoch,
             "publication": publication.model_dump(mode="json"),
             "files": [asdict(file) for file in prepared.adds],
+            "txids": {
+                file.path: part.attempt.txid
+                for part in prepared.staged.members or (prepared.staged,)
+                for file in part.files
+            },
         }
         return Published(self._append(line), prepared.adds)
 
@@ -153,11 +162,16 @@ class RecordingCommitter(Committer):
         for line in self._lines():
             if "publication" not in line:
                 continue
-            first, last = line["publication"]["first_txid"], line["publication"]["last_txid"]
+            publication = Publication.model_validate(line["publication"])
             if self.semantics is Semantics.OPAQUE:
+                first = publication.first_txid
                 found = {txid: files for txid, files in found.items() if txid < first}
-            files = tuple(str(self._folder / file["path"]) for file in line["files"])
-            found[last] = (*found.get(last, ()), *files)
+            for member in publication.txids:
+                files = [
+                    f["path"] for f in line["files"] if line["txids"][f["path"]] == member.txid
+                ]
+                known = found.get(member.txid, ())
+                found[member.txid] = (*known, *(str(self._folder / path) for path in files))
         return found
 
     def read(self, spark: SparkSession, txid: int | None = None) -> DataFrame:
@@ -177,7 +191,8 @@ class RecordingCommitter(Committer):
 
     def _holds(self, txid: int) -> int | None:
         for version, line in enumerate(self._lines()):
-            if line.get("publication", {}).get("last_txid") == txid:
+            publication = line.get("publication")
+            if publication and publication["first_txid"] <= txid <= publication["last_txid"]:
                 return version
         return None
 

@@ -1,0 +1,24 @@
+"""Constants that change with every batch, kept out of the code that Spark generates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["bigint"]
+
+
+def bigint(value: int) -> Column:
+    """`value` as a bigint, such as a txid, that generated code refers to and does not contain.
+
+    Spark writes a literal number into the code that it generates, so that each txid's code is new
+    and compiled anew: 25 ms a job (measured: 88 against 62 ms for a batch of 1,000 rows, each its
+    own txid). An array is referred to instead, and an index that the optimizer cannot compute
+    keeps it from folding the element into a literal again.
+    """
+    from pyspark.sql import functions as sf
+
+    always_one = sf.least(sf.spark_partition_id(), sf.lit(0)) + sf.lit(1)
+    return sf.element_at(sf.array(sf.lit(value).cast("bigint")), always_one)

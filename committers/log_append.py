@@ -1,0 +1,75 @@
+"""What an append to a Delta log is made of: actions, application ids, and how it can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deltalake.transaction import AddAction, RemoveAction
+
+from committers.log_actions import ActiveFile
+from committers.storage import Storage
+from txn.errors import CommitConflictError, StagedFileError
+from txn.interfaces import StagedFile
+
+__all__ = [
+    "AppendFailedError",
+    "StaleFilesError",
+    "epoch_app",
+    "file_actions",
+    "require_staged",
+    "txid_app",
+]
+
+
+class StaleFilesError(CommitConflictError):
+    """Files to be removed were rewritten (OPTIMIZE) meanwhile: prepare again, nothing is lost."""
+
+
+class AppendFailedError(CommitConflictError):
+    """An append failed and is not in the log; a request in flight may still land there."""
+
+
+def txid_app(topology: str) -> str:
+    """The application id whose version is the newest txid."""
+    return f"txn/{topology}"
+
+
+def epoch_app(topology: str) -> str:
+    """The application id whose version is the newest epoch."""
+    return f"txn/{topology}/epoch"
+
+
+def file_actions(
+    adds: Sequence[StagedFile], removes: Sequence[ActiveFile], now_ms: int, *, data_change: bool
+) -> list[AddAction | RemoveAction]:
+    """Actions for the files of one version.
+
+    Args:
+        data_change: False: the version has the same rows in other files.
+    """
+    return [
+        *(
+            AddAction(add.path, add.size, dict(add.partition), now_ms, data_change, stats=add.stats)
+            for add in adds
+        ),
+        *(
+            RemoveAction(gone.path, data_change, now_ms, gone.size, dict(gone.partition))
+            for gone in removes
+        ),
+    ]
+
+
+def require_staged(storage: Storage, files: Sequence[StagedFile]) -> None:
+    """Check that files exist in storage with the size that they had when they were staged.
+
+    Raises:
+        StagedFileError: naming the first one that does not.
+    """
+    for file, size in zip(files, storage.sizes([f.path for f in files]), strict=True):
+        if size != file.size:
+            found = "is gone" if size is None else f"now has {size} bytes"
+            raise StagedFileError(
+                f"Staged file {file.path} of table {storage.location} {found}; {file.size} bytes "
+                "were written. Something else deletes or writes files below this path; the "
+                "batch is staged again."
+            )

@@ -1,0 +1,63 @@
+"""How much a batch takes: a fixed number, or one between two caps that follows the batch target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txn.errors import TopologyError
+
+__all__ = ["BatchSize", "Size"]
+
+Size = int | tuple[int, int]
+"""What a user may give: exactly so many at most, or (least, most)."""
+
+
+class BatchSize:
+    """A cap of one batch.
+
+    Args:
+        given: a number, or (least, most): as much as `least` while the topology is caught up, and
+            up to `most` while it is behind.
+        whose: the spout, for messages.
+        setting: the argument's name, for messages.
+
+    Raises:
+        TopologyError: a number below 1, or a range that is none.
+    """
+
+    def __init__(self, given: Size, whose: str, setting: str) -> None:
+        if isinstance(given, tuple | list):
+            if not _is_range(given):
+                raise TopologyError(
+                    f"{whose} was given {setting}={given!r}. A range is (least, most), two whole "
+                    "numbers from 1 on, the smaller one first."
+                )
+            self._least, self._most = given
+        else:
+            if not _is_count(given) or given < 1:
+                raise TopologyError(
+                    f"{whose} needs {setting} of 1 or more, not {given!r}; or a range (least, "
+                    "most)."
+                )
+            self._least = self._most = given
+        self._share = 0.0
+
+    @property
+    def now(self) -> int:
+        """How much the next batch may take."""
+        return self._least + round(self._share * (self._most - self._least))
+
+    def set_target(self, share: float) -> None:
+        """Move between the caps; see `Spout.set_batch_target`."""
+        self._share = share
+
+
+def _is_range(numbers: Sequence[object]) -> bool:
+    if len(numbers) != 2:
+        return False
+    least, most = numbers
+    return isinstance(least, int) and isinstance(most, int) and 1 <= least <= most
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)

@@ -1,0 +1,159 @@
+"""The goals of the project's speed, and how far what was measured is from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.benchmarks.results import Key, Results
+
+__all__ = ["GOALS", "Goal", "Verdict", "judge"]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure, or the ratio of two figures of one workload, and the bound that it should keep."""
+
+    workload: str
+    text: str
+    figure: Key
+    bound: float
+    at: Literal["most", "least"] = "most"
+    against: Key | None = None
+    """None: the bound is for the figure itself."""
+    unit: str = "x"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a goal."""
+
+    goal: Goal
+    measured: float | None
+    """The ratio of the medians (or the median); None: not measured."""
+    least: float | None = None
+    """The smallest of the ratios (or figures) of single rounds."""
+    most: float | None = None
+    note: str = ""
+    """Why there is no figure, or why it must not be believed."""
+    noisy: int = 0
+    """Runs among those that it rests on which other processes disturbed."""
+
+    @property
+    def reached(self) -> bool | None:
+        """None: not measured, or the result of the work was wrong."""
+        if self.measured is None or self.note:
+            return None
+        if self.goal.at == "most":
+            return self.measured <= self.goal.bound
+        return self.measured >= self.goal.bound
+
+
+def judge(results: Results, goal: Goal) -> Verdict:
+    """Hold one goal against what was measured."""
+    wanted = [goal.figure] if goal.against is None else [goal.figure, goal.against]
+    found = [results.summary(goal.workload, key) for key in wanted]
+    missing = [key for key, summary in zip(wanted, found, strict=True) if summary is None]
+    summaries = [summary for summary in found if summary is not None]
+    if missing:
+        whys = [why for key in missing if (why := _why_missing(results, goal.workload, key))]
+        return Verdict(goal, None, note="; ".join(["not measured", *whys]))
+    wrong = [str(summary.key) for summary in summaries if not summary.correct]
+    note = f"wrong result: {', '.join(wrong)}" if wrong else ""
+    rounds = [results.by_round(goal.workload, key) for key in wanted]
+    noisy = sum(summary.runs - summary.quiet for summary in summaries)
+    if goal.against is None:
+        each = list(rounds[0].values())
+        return Verdict(goal, summaries[0].median, min(each), max(each), note, noisy)
+    both = [rounds[0][number] / rounds[1][number] for number in rounds[0] if number in rounds[1]]
+    ratio = summaries[0].median / summaries[1].median
+    least, most = min(both, default=None), max(both, default=None)
+    return Verdict(goal, ratio, least, most, note, noisy)
+
+
+def _why_missing(results: Results, workload: str, key: Key) -> str:
+    """What it said when it was tried; "": it never was."""
+    for failure in results.failures:
+        whose = (failure.workload, failure.contender) == (workload, key.contender)
+        if whose and failure.x in (None, key.x):
+            return f"{key}: {failure.why.splitlines()[-1]}"
+    return ""
+
+
+def _state(keys: int) -> str:
+    return f"{keys:,} keys"
+
+
+_LOG, _UPSERT, _APPEND = Key("log"), Key("upsert"), Key("append")
+_STATES = (10_000, 100_000, 1_000_000, 10_000_000)
+
+GOALS: tuple[Goal, ...] = (
+    Goal(
+        "a",
+        "`log` against the same Spark jobs writing Parquet with no guarantee, time",
+        _LOG,
+        1.10,
+        against=Key("no guarantee, log"),
+    ),
+    Goal(
+        "a",
+        "append against the same Spark jobs writing Parquet with no guarantee, time",
+        _APPEND,
+        1.10,
+        against=Key("no guarantee, append"),
+    ),
+    Goal("a", "`log` against one plain Spark job, time", _LOG, 1.6, against=Key("one Spark job")),
+    Goal("a", "`log` against Flink, heap, 1 s checkpoints, time", _LOG, 1.2, against=Key("Flink")),
+    Goal("a", "`log` against SS `MERGE`, throughput", Key("SS MERGE"), 8, "least", _LOG),
+    Goal("a", "`upsert` against SS `MERGE`, throughput", Key("SS MERGE"), 4, "least", _UPSERT),
+    Goal("a", "`log` against SS stateful, throughput", Key("SS stateful"), 6, "least", _LOG),
+    Goal("b", "append against SS append, batches/s", _APPEND, 5, "least", Key("SS append")),
+    Goal("b", "append, batches/s", _APPEND, 10, "least", unit="/s"),
+    Goal("b", "`log` against SS append, batches/s", _LOG, 5, "least", Key("SS append")),
+    Goal("b", "`log`, batches/s", _LOG, 10, "least", unit="/s"),
+    *(
+        Goal("c", f"commit turn of `log`, {_state(keys)}, p50", Key("log", keys), 25, unit="ms")
+        for keys in _STATES
+    ),
+    Goal(
+        "c",
+        f"commit turn of `log`, {_state(_STATES[-1])} against {_state(_STATES[0])}",
+        Key("log", _STATES[-1]),
+        1.3,
+        against=Key("log", _STATES[0]),
+    ),
+    *(
+        Goal(
+            "c",
+            f"commit of `upsert` against tuned `MERGE`, {_state(keys)}",
+            Key("upsert", keys),
+            1.0 if keys == _STATES[-1] else 0.5,
+            against=Key("MERGE", keys),
+        )
+        for keys in _STATES
+    ),
+    Goal("d", "acker on against off, time", Key("acker on"), 1.02, against=Key("acker off")),
+    Goal(
+        "d",
+        'verify="rows" against "edges", time',
+        Key("verify rows"),
+        1.15,
+        against=Key("acker on"),
+    ),
+    Goal("f", "coordination per batch, 1 partition, p50", Key("batch", 1), 20, unit="ms"),
+    Goal("f", "coordination per batch, 1,000 partitions, p50", Key("batch", 1_000), 20, unit="ms"),
+    Goal(
+        "g",
+        "Java heap, batch 2,000 against batch 200",
+        Key("Java heap", 2_000),
+        1.05,
+        against=Key("Java heap", 200),
+    ),
+    Goal(
+        "g",
+        "Python, batch 2,000 against batch 200",
+        Key("Python", 2_000),
+        1.05,
+        against=Key("Python", 200),
+    ),
+)

@@ -1,0 +1,116 @@
+"""The command line of the benchmark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks.data import default_cache
+from tests.benchmarks.sizes import FULL, QUICK, Sizes
+from tests.benchmarks.workloads import WORKLOADS
+
+__all__ = ["Options", "parse"]
+
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for."""
+
+    letters: tuple[str, ...]
+    contenders: tuple[str, ...]
+    """Empty: all of them."""
+    rounds: int
+    sizes: Sizes
+    out: Path | None
+    """None: build/bench/<date>."""
+    data: Path
+    quiet_secs: float
+    report: Path | None
+    """A folder whose tables and charts are to be made anew; nothing is measured."""
+    paste: Path | None
+    """A document into which the figures are to be written."""
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the command line.
+
+    Raises:
+        SystemExit: it cannot be read; argparse has said why on stderr.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description="This project beside its peers, in one run: table, charts, raw figures.",
+    )
+    letters = ",".join(WORKLOADS)
+    parser.add_argument(
+        "--only", default=letters, metavar="LETTERS", help=f"workloads, of {letters}"
+    )
+    parser.add_argument(
+        "--contenders", default="", metavar="NAMES", help="only these, parted by ';'"
+    )
+    parser.add_argument("--rounds", type=_positive, help="default: 3; with --quick: 1")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes: shows that all of it works, no more"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder for the results (default: build/bench/<date>); what it has of other "
+        "workloads is kept",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=default_cache(),
+        help="folder for the input, made once (default: $TXN_BENCH_DATA, or %(default)s)",
+    )
+    parser.add_argument(
+        "--quiet-secs",
+        type=float,
+        help="longest wait for an idle machine before each process (default: 60; --quick: 0)",
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FOLDER", help="measure nothing: tables and charts anew"
+    )
+    parser.add_argument(
+        "--paste", type=Path, metavar="FILE", help="write the figures into this document, too"
+    )
+    given = parser.parse_args(list(arguments))
+    if given.report and not (given.report / RESULTS).is_file():
+        parser.error(f"--report: there is no {given.report / RESULTS}.")
+    if given.paste and not given.paste.is_file():
+        parser.error(f"--paste: there is no file {given.paste}.")
+    return Options(
+        letters=_letters(parser, given.only),
+        contenders=tuple(name.strip() for name in given.contenders.split(";") if name.strip()),
+        rounds=given.rounds or (1 if given.quick else 3),
+        sizes=QUICK if given.quick else FULL,
+        out=given.out,
+        data=given.data.expanduser(),
+        quiet_secs=given.quiet_secs if given.quiet_secs is not None else 60.0 * (not given.quick),
+        report=given.report,
+        paste=given.paste,
+    )
+
+
+def _letters(parser: argparse.ArgumentParser, text: str) -> tuple[str, ...]:
+    """In the order of the workloads, each once."""
+    asked = {letter.strip() for letter in text.split(",") if letter.strip()}
+    unknown = sorted(asked - set(WORKLOADS))
+    if unknown or not asked:
+        parser.error(
+            f"--only {text}: there is no workload {', '.join(unknown) or '(none was named)'}. "
+            f"Workloads are {', '.join(WORKLOADS)}."
+        )
+    return tuple(letter for letter in WORKLOADS if letter in asked)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} rounds make no figure; give 1 or more.")
+    return number

@@ -1,0 +1,144 @@
+"""This project's runs: (a), (b), (d) and (e).
+
+Timed: `Topology.run`, from its call to its return: connecting, leadership, making and fencing the
+tables, every batch, the end. Not timed: Python, JVM, session and ZooKeeper server starting, and the
+same topology over the warm-up files before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from committers.aggregates import Count
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from spouts.files import FileSpout
+from tests.benchmarks.data import SCHEMA
+from tests.benchmarks.meter import Meter
+from tests.benchmarks.results import percentile
+from tests.benchmarks.task import Answer, Task, answer, lap_figures, same_counts, session
+from txn import Topology, TopologyConfig
+from txn.embedded import EmbeddedZooKeeper
+from txn.report import BatchReport, RunReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["run", "spout", "stations_ms", "table_of"]
+
+SEMANTICS = "transactional"
+"""As the spout is; the peers' guards are of the same kind."""
+STEADY_SHARE = 4
+"""The steady state leaves out this part of the batches: the first quarter."""
+
+
+def spout(files: Path) -> FileSpout:
+    """One file, one txid."""
+    return FileSpout(str(files / "*.parquet"), format="parquet", schema=SCHEMA, files_per_batch=1)
+
+
+def table_of(layout: str, path: Path) -> AppendTable | StateTable:
+    """The table of a run: "append", "log" or "upsert"."""
+    if layout == "append":
+        return AppendTable(str(path), SEMANTICS)
+    return StateTable(str(path), SEMANTICS, layout)
+
+
+def run(task: Task) -> Iterator[Answer]:
+    """Options: `layout`, and what goes into `TopologyConfig`; or `variants`: name -> config."""
+    options = dict(task.options)
+    layout = str(options.pop("layout"))
+    variants: dict[str, dict[str, Any]] = options.pop("variants", {task.contender: options})
+    laps = task.size.laps if len(variants) > 1 else 1
+    with EmbeddedZooKeeper(task.folder / "zookeeper") as server:
+        spark = session("ours")
+        for name, config in variants.items():
+            _run(spark, task.input.warm, task.folder / f"warm-{name}", server.hosts, layout, config)
+        for lap in range(laps):
+            # Another one begins each time: what comes first in a lap is not always the same.
+            names = [*variants][lap % len(variants) :] + [*variants][: lap % len(variants)]
+            for name in names:
+                folder = task.folder / f"{name}-{lap}"
+                config = variants[name]
+                with Meter() as meter:
+                    report, table = _run(
+                        spark, task.input.rows, folder, server.hosts, layout, config
+                    )
+                yield _answer(spark, task, name, meter, report, table)
+        spark.stop()
+
+
+def _run(
+    spark: SparkSession,
+    files: Path,
+    folder: Path,
+    zookeeper: str,
+    layout: str,
+    config: dict[str, Any],
+) -> tuple[RunReport, AppendTable | StateTable]:
+    topology = Topology(f"bench-{folder.name.replace(' ', '-')}", TopologyConfig(**config))
+    rows = topology.stream("rows", spout(files))
+    table = table_of(layout, folder)
+    if isinstance(table, AppendTable):
+        rows.partition_persist(table)
+    else:
+        rows.group_by("word").persistent_aggregate(table, count=Count())
+    return topology.run(spark, zookeeper=zookeeper, until="caught_up"), table
+
+
+def _answer(
+    spark: SparkSession,
+    task: Task,
+    name: str,
+    meter: Meter,
+    report: RunReport,
+    table: AppendTable | StateTable,
+) -> Answer:
+    shown: DataFrame = table.read(spark)
+    counts = shown.groupBy("word").count() if isinstance(table, AppendTable) else shown
+    batches = list(report.batches)
+    correct = same_counts(spark, counts, task.input.expected)
+    with Meter() as reading:
+        shown.write.format("noop").mode("overwrite").save()
+    rate = report.batches_committed / meter.seconds
+    return answer(
+        rate if task.workload == "b" else meter.seconds,
+        meter,
+        correct=correct and report.batches_committed == len(list(task.input.rows.iterdir())),
+        contender=name,
+        seconds=round(meter.seconds, 3),
+        batches=report.batches_committed,
+        replays=report.replays,
+        read_s=round(reading.seconds, 3),
+        steady_batches_per_s=_steady(batches),
+        versions=len({version for batch in batches for version in batch.tables.values()}),
+        stations_p50_ms={
+            station: round(percentile(values, 0.5) or 0.0, 2)
+            for station, values in stations_ms(batches).items()
+        },
+        **lap_figures([after - before for before, after in pairwise(_committed(batches))]),
+    )
+
+
+def stations_ms(batches: Sequence[BatchReport]) -> dict[str, list[float]]:
+    """Station -> milliseconds since the station before it, one per batch."""
+    series: dict[str, list[float]] = {}
+    for batch in batches:
+        for (_, before), (station, now) in pairwise(batch.times.items()):
+            series.setdefault(station, []).append((now - before) * 1000)
+    return series
+
+
+def _committed(batches: Sequence[BatchReport]) -> list[float]:
+    return [batch.times["committed"] for batch in batches if "committed" in batch.times]
+
+
+def _steady(batches: Sequence[BatchReport]) -> float | None:
+    """Batches/s without the first quarter, and without start and end of the run."""
+    times = _committed(batches)[len(batches) // STEADY_SHARE :]
+    if len(times) < 2 or times[-1] <= times[0]:
+        return None
+    return round((len(times) - 1) / (times[-1] - times[0]), 2)

@@ -1,0 +1,122 @@
+"""Flink: a streaming count per word with heap state and exactly-once checkpoints every second.
+
+Its jars come from Maven Central, once, by the resolver of `txn.ivy`; its one source file is
+compiled by `javac`, once. It reads the same words as text, one a line, which is cheaper than
+Parquet, and its counts can be seen at the end only, when its exactly-once file sink writes them.
+
+Timed, in Java: `execute()`, with the start of the mini-cluster. Not timed: the JVM's start, and the
+same job over the warm-up files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pyarrow import parquet
+
+from tests.benchmarks.meter import Meter
+from tests.benchmarks.task import MEMORY, Answer, Task, answer
+from txn.errors import SetupError
+from txn.ivy import Request, fetch
+from txn.jars import cache_folder
+from txn.java import find_java
+
+__all__ = ["VERSION", "classpath", "run"]
+
+VERSION = "2.2.1"
+MODULES = (
+    f"org.apache.flink:flink-streaming-java:{VERSION}",
+    f"org.apache.flink:flink-clients:{VERSION}",
+    f"org.apache.flink:flink-connector-files:{VERSION}",
+    "org.slf4j:slf4j-nop:1.7.36",
+)
+SOURCE = Path(__file__).with_name("FlinkCount.java")
+INTERVAL_MS = 1000
+_OPENED = ("lang", "util", "nio", "net", "io", "time")
+_COMPILE_SECS, _RUN_SECS = 120, 900
+
+
+def run(task: Task) -> Iterator[Answer]:
+    """No options."""
+    data, out = task.input, task.folder / "out"
+    command = [str(find_java()), f"-Xmx{MEMORY}"]
+    for package in _OPENED:
+        command += ["--add-opens", f"java.base/java.{package}=ALL-UNNAMED"]
+    warm = len(list(data.warm.glob("*.parquet")))
+    command += ["-cp", classpath(), SOURCE.stem, str(data.text), str(warm), str(task.folder)]
+    with Meter() as meter:
+        done = subprocess.run(
+            [*command, str(INTERVAL_MS)], capture_output=True, text=True, timeout=_RUN_SECS
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"Flink's process ended with {done.returncode}: {done.stderr[-2000:]}")
+    told = json.loads(done.stdout.splitlines()[-1])
+    # The meter is around the whole process, warm-up included: good for the noise.
+    yield answer(
+        told["seconds"],
+        meter,
+        correct=_counts(out) == _expected(data.expected),
+        checkpoints=told["checkpoints"],
+    )
+
+
+def classpath() -> str:
+    """Flink's jars and the compiled job, fetched and made if they are not there yet.
+
+    Raises:
+        SetupError: no network and no jars; or no compiler.
+    """
+    jars = cache_folder() / "bench" / f"flink-{VERSION}"
+    if not jars.is_dir():
+        fetch(jars, Request(f"Flink's jars ({VERSION})", MODULES))
+    content = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+    classes = cache_folder() / "bench" / f"flink-{VERSION}-classes-{content}"
+    if not classes.is_dir():
+        _compile(jars, classes)
+    return f"{classes}{os.pathsep}{jars}/*"
+
+
+def _compile(jars: Path, classes: Path) -> None:
+    compiler = find_java().resolve().with_name("javac")
+    if not compiler.is_file():
+        raise SetupError(
+            f"Flink's job cannot be compiled: there is no {compiler}. Install a JDK, not only a "
+            "Java runtime (on Debian or Ubuntu: apt install openjdk-17-jdk-headless), or point "
+            "JAVA_HOME at one."
+        )
+    scratch = Path(tempfile.mkdtemp(prefix=".compiling-", dir=classes.parent))
+    try:
+        command = [str(compiler), "-cp", f"{jars}/*", "-d", str(scratch), str(SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECS)
+        if done.returncode != 0:
+            raise SetupError(f"Flink's job {SOURCE} does not compile: {done.stderr[-2000:]}")
+        # Another process may have been quicker.
+        with suppress(OSError):
+            scratch.rename(classes)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _counts(out: Path) -> dict[str, int] | None:
+    """The counts that Flink wrote; None when a word stands there twice."""
+    counts: dict[str, int] = {}
+    for part in out.rglob("part-*"):
+        for line in part.read_text("utf-8").splitlines():
+            word, count = line.split("\t")
+            if word in counts:
+                return None
+            counts[word] = int(count)
+    return counts
+
+
+def _expected(path: Path) -> dict[str, int]:
+    table = parquet.read_table(path)
+    return dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True))

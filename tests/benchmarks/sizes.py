@@ -1,0 +1,92 @@
+"""How much each workload does: in full, and small enough to see in minutes that all of it works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FULL", "QUICK", "Rows", "Sizes"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A set of Parquet files: `offset long, word string, amount int`.
+
+    Every contender first does the same work on the first `warm` files, for itself and untimed.
+    """
+
+    files: int
+    rows: int
+    """In each file: one transaction."""
+    keys: int
+    """Distinct words, skewed: the square of a uniform number."""
+    warm: int
+
+    @property
+    def name(self) -> str:
+        """The folder in the cache."""
+        return f"{self.files}x{self.rows}-of-{self.keys}"
+
+    @property
+    def total(self) -> int:
+        """Rows in all files."""
+        return self.files * self.rows
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of all workloads."""
+
+    name: str
+    big: Rows
+    """(a), (d) and (e)."""
+    tiny: Rows
+    """(b)."""
+    states: tuple[int, ...]
+    """(c): keys in the table before the measured commits."""
+    commits: int
+    """(c): measured commits for each state."""
+    commit_rows: int
+    """(c): rows, each with a random key, in each of them."""
+    laps: int
+    """(d): runs of each kind in one process, in turn."""
+    pending: tuple[int, ...]
+    """(e): txids in flight."""
+    partitions: tuple[int, ...]
+    """(f): partitions of the source, all of them read in every batch."""
+    coordinated: int
+    """(f): measured batches."""
+    memory_batches: int
+    """(g)."""
+    memory_every: int
+    """(g): batches between two looks."""
+
+
+FULL = Sizes(
+    name="full",
+    big=Rows(files=40, rows=500_000, keys=100_000, warm=20),
+    tiny=Rows(files=200, rows=1_000, keys=1_000, warm=40),
+    states=(10_000, 100_000, 1_000_000, 10_000_000),
+    commits=12,
+    commit_rows=10_000,
+    laps=3,
+    pending=(1, 2, 4, 8),
+    partitions=(1, 10, 100, 1_000, 5_000),
+    coordinated=60,
+    memory_batches=2_000,
+    memory_every=200,
+)
+
+QUICK = Sizes(
+    name="quick",
+    big=Rows(files=6, rows=20_000, keys=1_000, warm=2),
+    tiny=Rows(files=12, rows=1_000, keys=1_000, warm=4),
+    states=(1_000, 10_000),
+    commits=3,
+    commit_rows=1_000,
+    laps=1,
+    pending=(1, 4),
+    partitions=(1, 100),
+    coordinated=8,
+    memory_batches=40,
+    memory_every=10,
+)

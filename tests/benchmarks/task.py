@@ -1,0 +1,121 @@
+"""What a contender's process is told, what it answers, and what all of them need on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.benchmarks.data import DataSet
+from tests.benchmarks.meter import Meter
+from tests.benchmarks.results import percentile
+from tests.benchmarks.sizes import FULL, QUICK, Sizes
+from txn.session import delta_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Answer", "Task", "answer", "lap_figures", "same_counts", "session"]
+
+MASTER = "local[2]"
+MEMORY = "6g"
+"""Heap of every contender's JVM."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process: one contender (or one point of it), once."""
+
+    workload: str
+    contender: str
+    module: str
+    """It has `run(task) -> Iterator[Answer]`."""
+    scratch: str
+    """A folder that is empty at the start and deleted afterwards."""
+    sizes: str = "full"
+    data: str = ""
+    """Folder of the input's set, for those that read one."""
+    x: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> Sizes:
+        """The sizes of all workloads."""
+        return QUICK if self.sizes == QUICK.name else FULL
+
+    @property
+    def input(self) -> DataSet:
+        """The input."""
+        return DataSet(Path(self.data))
+
+    @property
+    def folder(self) -> Path:
+        """The empty folder."""
+        return Path(self.scratch)
+
+    def to_json(self) -> str:
+        """For the command line of the process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Task:
+        """What `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One figure out of a contender's process; see `results.Run`."""
+
+    value: float
+    correct: bool
+    contender: str | None = None
+    """None: the contender of the task."""
+    x: int | None = None
+    """None: the x of the task."""
+    noise: float | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+def answer(
+    value: float, meter: Meter, *, correct: bool, contender: str | None = None, **detail: Any
+) -> Answer:
+    """An answer with what the meter saw, beside the figure itself."""
+    noise = None if meter.noise is None else round(meter.noise, 4)
+    return Answer(
+        round(value, 4),
+        correct,
+        contender,
+        noise=noise,
+        detail={**meter.detail(), **detail},
+    )
+
+
+def session(name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """The same session for every contender on Spark: two threads, six gigabytes."""
+    return delta_session(name, MASTER, {"spark.driver.memory": MEMORY, **(conf or {})})
+
+
+def same_counts(spark: SparkSession, counts: DataFrame, expected: Path) -> bool:
+    """Whether `counts` (word, count) is what the oracle says, word for word, none twice."""
+    from pyspark.sql import functions as sf
+
+    wanted = spark.read.parquet(str(expected)).select("word", sf.col("count").alias("wanted"))
+    found = counts.select("word", sf.col("count").cast("bigint").alias("found"))
+    both = wanted.join(found, "word", "full_outer")
+    wrong = both.where("wanted IS NULL OR found IS NULL OR wanted <> found").count()
+    return bool(wrong == 0 and found.count() == wanted.count())
+
+
+def lap_figures(seconds: Sequence[float]) -> dict[str, float]:
+    """p50 and p95 of the times of batches, in milliseconds, for the raw figures."""
+
+    def figures() -> Iterator[tuple[str, float]]:
+        for name, share in (("batch_p50_ms", 0.5), ("batch_p95_ms", 0.95)):
+            value = percentile(seconds, share)
+            if value is not None:
+                yield name, round(value * 1000, 2)
+
+    return dict(figures())

@@ -1,0 +1,142 @@
+"""The workloads, letter by letter, and who competes in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.benchmarks.sizes import Rows, Sizes
+
+__all__ = ["WORKLOADS", "Contender", "Workload"]
+
+_OURS = "tests.benchmarks.ours"
+_PEERS = "tests.benchmarks.peers"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One process of each round."""
+
+    name: str
+    module: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    x: int | None = None
+    several: tuple[str, ...] = ()
+    """Names of its figures, if they are not its own."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The contenders whose figures it gives."""
+        return self.several or (self.name,)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is measured, in which unit, and how a chart of it looks."""
+
+    letter: str
+    title: str
+    unit: str
+    """Of `Run.value`."""
+    x: str = ""
+    """What is varied; "": nothing."""
+    log_axes: str = ""
+    """Axes of the chart with logarithmic scale: "", "x" or "xy"."""
+    baseline: str = ""
+    """The contender beside which the table puts the others, where nothing is varied."""
+
+    def input(self, sizes: Sizes) -> Rows | None:
+        """The set of files that its contenders read."""
+        if self.letter == "b":
+            return sizes.tiny
+        return sizes.big if self.letter in ("a", "d", "e") else None
+
+    def contenders(self, sizes: Sizes) -> tuple[Contender, ...]:
+        """Who competes, in the order of a round."""
+        return tuple(_CONTENDERS[self.letter](sizes))
+
+
+WORKLOADS: dict[str, Workload] = {
+    workload.letter: workload
+    for workload in (
+        Workload("a", "large batches: the whole run", "s", baseline="log"),
+        Workload("b", "tiny batches: committed batches a second", "batches/s", baseline="append"),
+        Workload(
+            "c", "one commit, by size of the state: p50", "ms", x="keys in the table", log_axes="xy"
+        ),
+        Workload("d", "tracking: the whole run", "s", baseline="acker on"),
+        Workload("e", "txids in flight: the whole run", "s", x="max_spout_pending"),
+        Workload(
+            "f",
+            "coordination of one batch: p50",
+            "ms",
+            x="partitions of the source",
+            log_axes="x",
+        ),
+        Workload("g", "memory of the driver, garbage collected", "MB", x="batches committed"),
+    )
+}
+
+
+def _large(_: Sizes) -> Iterator[Contender]:
+    for layout in ("log", "append", "upsert"):
+        yield Contender(layout, _OURS, {"layout": layout})
+        if layout != "upsert":
+            options = {"layout": layout}
+            yield Contender(f"no guarantee, {layout}", f"{_PEERS}.unguarded", options)
+    yield Contender("one Spark job", f"{_PEERS}.plain")
+    yield Contender("Flink", f"{_PEERS}.flink")
+    yield Contender("SS MERGE", f"{_PEERS}.streaming", {"mode": "merge"})
+    yield Contender("SS stateful", f"{_PEERS}.streaming", {"mode": "stateful"})
+
+
+def _tiny(_: Sizes) -> Iterator[Contender]:
+    for layout in ("append", "log"):
+        yield Contender(layout, _OURS, {"layout": layout})
+    yield Contender("SS append", f"{_PEERS}.streaming", {"mode": "append"})
+
+
+def _commits(sizes: Sizes) -> Iterator[Contender]:
+    for keys in sizes.states:
+        for name, way in (("log", "log"), ("upsert", "upsert"), ("MERGE", "merge")):
+            yield Contender(name, "tests.benchmarks.wrapped", {"way": way}, keys)
+
+
+def _tracking(_: Sizes) -> Iterator[Contender]:
+    """One process: differences of a hundredth are lost between two JVMs."""
+    variants = {
+        "acker on": {"ackers": 1},
+        "acker off": {"ackers": 0},
+        "verify rows": {"verify": "rows"},
+    }
+    options = {"layout": "log", "variants": variants}
+    yield Contender("tracking", _OURS, options, several=tuple(variants))
+
+
+def _in_flight(sizes: Sizes) -> Iterator[Contender]:
+    for pending in sizes.pending:
+        for layout in ("log", "upsert"):
+            options = {"layout": layout, "max_spout_pending": pending}
+            yield Contender(layout, _OURS, options, pending)
+
+
+def _partitions(sizes: Sizes) -> Iterator[Contender]:
+    for partitions in sizes.partitions:
+        yield Contender("batch", "tests.benchmarks.coordination", x=partitions)
+
+
+def _memory(_: Sizes) -> Iterator[Contender]:
+    series = ("Java heap", "Python")
+    yield Contender("driver", "tests.benchmarks.wrapped", {"table": "append"}, several=series)
+
+
+_CONTENDERS = {
+    "a": _large,
+    "b": _tiny,
+    "c": _commits,
+    "d": _tracking,
+    "e": _in_flight,
+    "f": _partitions,
+    "g": _memory,
+}

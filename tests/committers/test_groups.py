@@ -1,0 +1,394 @@
+"""Group commit: several consecutive txids as one version, for append and state tables."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType
+
+from committers import state_committer
+from committers.aggregates import Sum
+from committers.append_table import AppendTable
+from committers.publication_rules import require_newer
+from committers.state_committer import shared_out
+from committers.state_table import StateTable
+from tests.committers import test_aggregates_algebra as algebra
+from tests.committers.conftest import TOPOLOGY, Driver, Totals, publication
+from tests.committers.test_aggregates_merge import ALL as AGGREGATES
+from txn.errors import CommitConflictError, RecoveryRefusedError, SourceChangedError
+from txn.interfaces import (
+    Aggregate,
+    Committer,
+    CommitterContext,
+    Member,
+    Publication,
+    Published,
+    Staged,
+)
+
+SCHEMA = "k string, v bigint"
+Rows = list[tuple[Any, ...]]
+ONE: Rows = [("a", 1), ("b", 10), ("c", 7)]
+BATCHES: dict[int, Rows] = {2: [("a", 2), ("d", 5)], 3: [("a", 3), ("b", 1)], 4: [("d", 9)]}
+LATER: dict[int, Rows] = {5: [("a", 50)], 6: [("e", 6), ("a", 60)]}
+
+
+def together(staged: Sequence[Staged], epoch: int = 1) -> tuple[Staged, Publication]:
+    """What the pipeline hands over for these consecutive txids."""
+    group = Staged.together(staged)
+    own = publication(
+        group.attempt.txid,
+        group.attempt.attempt_id,
+        epoch,
+        group.rows,
+        staged[0].attempt.txid,
+    )
+    members = tuple(
+        Member(txid=m.attempt.txid, attempt_id=m.attempt.attempt_id, rows=m.rows, digest=m.digest)
+        for m in group.members
+    )
+    return group, own.model_copy(update={"digest": group.digest, "members": members})
+
+
+def commit(
+    driver: Driver,
+    table: Committer,
+    batches: Mapping[int, Rows],
+    attempt: int = 0,
+    epoch: int = 1,
+) -> Published:
+    """Stage these batches, and publish them as one version."""
+    staged = [
+        driver.stage(table, driver.frame(rows, SCHEMA), txid, attempt)
+        for txid, rows in batches.items()
+    ]
+    group, own = together(staged, epoch)
+    return table.publish(table.prepare(group, own), own)
+
+
+def opened(driver: Driver, path: Path, semantics: str, epoch: int = 1) -> Committer:
+    """A leader's append table."""
+    return driver.open(AppendTable(path, semantics), SCHEMA, epoch)
+
+
+def appended(path: Path) -> Counter[tuple[Any, ...]]:
+    """Multiset of (k, v, txid), as delta-rs reads it."""
+    found = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return Counter((row["k"], row["v"], row["txid"]) for row in found)
+
+
+def rows_of(*batches: Mapping[int, Rows]) -> Counter[tuple[Any, ...]]:
+    """The multiset that an append table holds after these batches."""
+    return Counter((*row, txid) for some in batches for txid, rows in some.items() for row in rows)
+
+
+def sums(*batches: Rows) -> dict[Any, tuple[int, int]]:
+    """K -> (rows, sum), as plain Python counts them."""
+    found: dict[Any, tuple[int, int]] = {}
+    for key, value in (row for batch in batches for row in batch):
+        n, s = found.get(key, (0, 0))
+        found[key] = (n + 1, s + value)
+    return found
+
+
+# --- one version for several txids -----------------------------------------------------------
+
+
+def test_a_group_is_one_version_with_the_rows_of_all(driver: Driver, warehouse: Path) -> None:
+    """An append table adds the files of every member, and its log names every member."""
+    table = opened(driver, warehouse, "opaque")
+    first = commit(driver, table, {1: ONE})
+    group = commit(driver, table, BATCHES)
+    assert (group.version, group.skipped) == (first.version + 1, False)
+    assert appended(warehouse) == rows_of({1: ONE}, BATCHES)
+    last = table.last_publication()
+    assert last is not None
+    assert [(m.txid, m.rows) for m in last[1].txids] == [(2, 2), (3, 2), (4, 1)]
+
+
+@pytest.mark.parametrize("hashed", [True, False], ids=["in memory", "shuffled and sorted"])
+def test_a_group_rewrites_each_bucket_once(
+    totals: Any, driver: Driver, monkeypatch: pytest.MonkeyPatch, hashed: bool
+) -> None:
+    """A state table has the values and txids of one by one, and previous values as of before."""
+    if not hashed:
+        monkeypatch.setattr(state_committer, "HASHED_BYTES", 0)
+    table: Totals = totals("opaque")
+    table.commit(1, ONE)
+    group = commit(driver, table.committer, BATCHES)
+    buckets = [file.partition["txn_bucket"] for file in group.files]
+    assert len(buckets) == len(set(buckets))
+    names = ("n", "s", "txid", "prev_n", "prev_s", "prev_txid")
+    assert {row["k"]: tuple(row[name] for name in names) for row in table.rows()} == {
+        "a": (3, 6, 3, 1, 1, 1),
+        "b": (2, 11, 3, 1, 10, 1),
+        "c": (1, 7, 1, None, None, None),
+        "d": (2, 14, 4, None, None, None),
+    }
+
+
+def test_every_aggregate_in_a_group_is_as_one_by_one(driver: Driver, warehouse: Path) -> None:
+    """Readers of a state table see the same, whether txids were published together or alone."""
+    rows = driver.spark.createDataFrame(
+        algebra.random_rows(seed=11), algebra.SCHEMA
+    ).localCheckpoint()
+    batches = sorted(row[0] for row in rows.select("batch").distinct().collect())
+    assert len(batches) > 2
+    found = {}
+    for name in ("alone", "together"):
+        state = StateTable(warehouse / name, "transactional", buckets=2)
+        table = state.bind(["case"], AGGREGATES)
+        table.open(driver.spark, CommitterContext(TOPOLOGY, 1), table.partials(rows).schema)
+        staged = [
+            driver.stage(table, rows.where(sf.col("batch") == batch), txid)
+            for txid, batch in enumerate(batches, 1)
+        ]
+        groups = [[one] for one in staged] if name == "alone" else [staged[:1], staged[1:]]
+        for members in groups:
+            group, own = together(members)
+            table.publish(table.prepare(group, own), own)
+        found[name] = {
+            row["case"]: row for row in state.read(driver.spark, aggregates=AGGREGATES).collect()
+        }
+    assert found["alone"].keys() == found["together"].keys()
+    wrong = [
+        (key, value, alone[value], found["together"][key][value])
+        for key, alone in found["alone"].items()
+        for value in AGGREGATES
+        if not algebra.near(alone[value], found["together"][key][value], "double")
+    ]
+    assert wrong == []
+
+
+class _Started(Aggregate):
+    """A sum that stores something else than its partials, and does not say how those merge."""
+
+    def partial(self) -> Column:
+        return sf.sum("v")
+
+    def initial(self, partial: Column) -> Column:
+        return partial + 1000
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        return stored + partial
+
+    def zero(self) -> Column:
+        return sf.lit(0)
+
+
+class _Merged(_Started):
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        return sf.sum(partial)
+
+
+def test_what_cannot_be_grouped_says_so(warehouse: Path) -> None:
+    """Removal, and an `initial` of one's own without `merge`, need each txid on its own."""
+
+    def groups(remove_where: str | None = None, **aggregates: Any) -> bool:
+        table = StateTable(warehouse / "t", remove_where=remove_where)
+        return table.bind(["k"], aggregates).groups
+
+    assert AppendTable(warehouse / "t").groups
+    assert groups(s=Sum("v"))
+    assert groups(s=_Merged())
+    assert not groups(s=Sum("v"), other=_Started())
+    assert not groups("s = 0", s=Sum("v"))
+
+
+# --- replays ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "replay",
+    [{2: [("b", 5)]}, {2: [], 3: []}, {2: [("a", 9)], 3: [], 4: [("x", 1)], 5: [("d", 1)]}],
+    ids=["one", "empty", "a larger group"],
+)
+def test_an_opaque_group_is_taken_back_whole(
+    totals: Any, driver: Driver, warehouse: Path, replay: dict[int, Rows]
+) -> None:
+    """Whatever the replay groups: no row of the dead group stays, in either kind of table."""
+    table: Totals = totals("opaque")
+    rows = opened(driver, warehouse / "rows", "opaque")
+    for committer in (table.committer, rows):
+        commit(driver, committer, {1: ONE})
+        commit(driver, committer, BATCHES)
+        commit(driver, committer, replay, attempt=1)
+    assert table.read() == sums(ONE, *replay.values())
+    assert appended(warehouse / "rows") == rows_of({1: ONE}, replay)
+
+
+@pytest.mark.parametrize("epoch", [1, 2], ids=["same leader", "next leader"])
+def test_a_transactional_group_is_skipped_txid_by_txid(
+    totals: Any, driver: Driver, warehouse: Path, epoch: int
+) -> None:
+    """What the table holds is skipped, however the replay is grouped; the rest is applied."""
+    table: Totals = totals("transactional")
+    tables = [table.committer, opened(driver, warehouse / "rows", "transactional")]
+    for committer in tables:
+        commit(driver, committer, {1: ONE})
+        held = commit(driver, committer, BATCHES)
+        if epoch == 2:
+            committer.close()
+            driver.open(committer, SCHEMA, epoch)
+        again = commit(driver, committer, {2: BATCHES[2], 3: BATCHES[3]}, 1, epoch)
+        assert (again.skipped, again.version) == (True, held.version)
+        rest = {4: BATCHES[4], **LATER}
+        published = commit(driver, committer, rest, 1, epoch)
+        assert not published.skipped
+        last = committer.last_publication()
+        assert last is not None
+        assert [member.txid for member in last[1].txids] == [4, 5, 6]
+    batches = {1: ONE, **BATCHES, **LATER}
+    assert table.read() == sums(*batches.values())
+    assert appended(warehouse / "rows") == rows_of(batches)
+
+
+def test_a_member_that_differs_is_refused(totals: Any, driver: Driver) -> None:
+    """A transactional replay is held against the member of its txid, and named by it."""
+    table: Totals = totals("transactional")
+    commit(driver, table.committer, BATCHES)
+    with pytest.raises(SourceChangedError, match="Attempt 3:1 staged 1 rows .* from attempt 0"):
+        commit(driver, table.committer, {2: BATCHES[2], 3: [("a", 3)]}, attempt=1)
+    with pytest.raises(SourceChangedError, match="Attempt 4:1 staged other values"):
+        commit(driver, table.committer, {**BATCHES, 4: [("d", 8)]}, attempt=1)
+    assert table.read() == sums(*BATCHES.values())
+
+
+@pytest.mark.parametrize("semantics", ["opaque", "non_transactional"])
+def test_a_replay_from_inside_a_group_is_refused(
+    totals: Any, driver: Driver, semantics: str
+) -> None:
+    """A group can only be taken back from its first txid on; nothing is guessed."""
+    table: Totals = totals(semantics)
+    commit(driver, table.committer, BATCHES)
+    with pytest.raises(RecoveryRefusedError, match="holds txids 2 to 4 together, and attempt 3:1"):
+        commit(driver, table.committer, {3: [("a", 1)]}, attempt=1)
+    assert table.read() == sums(*BATCHES.values())
+
+
+def test_a_lost_group_leaves_each_file_to_its_attempt(driver: Driver, warehouse: Path) -> None:
+    """After a version that was not made, each member can be published or discarded alone."""
+    table = opened(driver, warehouse, "opaque")
+    staged = [
+        driver.stage(table, driver.frame(rows, SCHEMA), txid) for txid, rows in BATCHES.items()
+    ]
+    group, own = together(staged)
+    prepared = table.prepare(group, own)
+    driver.frame([("x", 0, 0)], f"{SCHEMA}, txid bigint").write.format("delta").mode("append").save(
+        str(warehouse)
+    )
+    with pytest.raises(CommitConflictError, match="changed rows"):
+        table.publish(prepared, own)
+    table.discard(staged[1].attempt)
+    there = [all((warehouse / file.path).exists() for file in one.files) for one in staged]
+    assert there == [True, False, True]
+    driver.turn(table, staged[0])
+    assert appended(warehouse) == rows_of({0: [("x", 0)], 2: BATCHES[2]})
+
+
+@pytest.mark.parametrize(("semantics", "seed"), [("opaque", 1), ("transactional", 2)])
+def test_random_histories_of_groups(
+    totals: Any, driver: Driver, warehouse: Path, semantics: str, seed: int
+) -> None:
+    """Groups of any size, leaders that die before their group is committed, replays grouped in
+    another way, and for an opaque spout with other rows: each committed txid counts once.
+    """
+    dice = random.Random(seed)
+    table: Totals = totals(semantics)
+    rows = opened(driver, warehouse / "rows", semantics)
+    batches: dict[int, Rows] = {}
+    committed = attempt = held = 0
+
+    def batch(txid: int) -> Rows:
+        if txid not in batches or semantics == "opaque":
+            keys = [f"k{dice.randrange(9)}" for _ in range(dice.randrange(4))]
+            batches[txid] = [(key, dice.randrange(100)) for key in keys]
+        return batches[txid]
+
+    for _ in range(7):
+        first = committed + 1
+        group = {txid: batch(txid) for txid in range(first, first + dice.randint(1, 3))}
+        attempt += 1
+        commit(driver, table.committer, group, attempt)
+        if dice.random() < 0.4:
+            continue  # dead before the second table has it
+        commit(driver, rows, group, attempt)
+        held = max(held, *group)
+        if dice.random() < 0.4:
+            continue  # dead before ZooKeeper has it
+        committed = dice.choice(list(group)) if semantics == "transactional" else max(group)
+    last = {committed + 1: batch(committed + 1)}
+    for committer in (table.committer, rows):
+        commit(driver, committer, last, attempt + 1)
+    opaque = semantics == "opaque"
+    for found, upto in ((table.read(), max(batches)), (appended(warehouse / "rows"), held)):
+        newest = committed + 1 if opaque else max(upto, committed + 1)
+        counted = {txid: batches[txid] for txid in range(1, newest + 1)}
+        expected = rows_of(counted) if isinstance(found, Counter) else sums(*counted.values())
+        assert found == expected
+
+
+# --- pure rules ------------------------------------------------------------------------------
+
+
+def _publication(*members: tuple[int, int], epoch: int = 1) -> Publication:
+    first, (last, attempt) = members[0][0], members[-1]
+    named = tuple(Member(txid=txid, attempt_id=number) for txid, number in members)
+    own = publication(last, attempt, epoch, first=first)
+    return own.model_copy(update={"members": named if len(named) > 1 else ()})
+
+
+GROUP = ((5, 0), (6, 0), (7, 0))
+
+
+@pytest.mark.parametrize(
+    ("members", "epoch", "passes"),
+    [
+        (((5, 1),), 1, True),
+        (((5, 1), (6, 1)), 1, True),
+        (((7, 1), (8, 0)), 1, True),
+        (((8, 0),), 1, True),
+        (GROUP, 1, False),
+        (((5, 0),), 1, False),
+        (((7, 0), (8, 0)), 1, False),
+        (((5, 1), (6, 0)), 1, False),
+        (((4, 9), (5, 9)), 1, False),
+        (GROUP, 2, True),
+        (((5, 0),), 2, True),
+    ],
+)
+def test_within_an_epoch_every_attempt_of_a_group_must_be_newer(
+    members: tuple[tuple[int, int], ...], epoch: int, passes: bool
+) -> None:
+    """Each txid that the table holds may only come again with a newer attempt; none goes back."""
+    last = (3, _publication(*GROUP))
+    if passes:
+        require_newer(_publication(*members, epoch=epoch), last, 1, "t")
+    else:
+        with pytest.raises(CommitConflictError, match="is not newer"):
+            require_newer(_publication(*members, epoch=epoch), last, 1, "t")
+
+
+def test_buckets_are_dealt_out_by_size() -> None:
+    """No more tasks than slots, buckets or megabytes; all buckets, each once, in even shares."""
+    mega = 1024 * 1024
+    stored = [(0, 3 * mega), (1, 2 * mega), (2, 2 * mega), (3, mega), (3, mega)]
+    shares, hashed = shared_out(stored, [(4, mega)], slots=2)
+    assert (sorted(map(sorted, shares)), hashed) == ([[0, 3], [1, 2, 4]], True)
+    assert len(shared_out(stored, [], slots=8)[0]) == 4
+    assert shared_out([(0, 5), (1, 5)], [(0, 5)], slots=8) == ([{0, 1}], True)
+
+
+def test_partials_too_large_for_one_task_are_spread_and_then_shuffled() -> None:
+    """First each bucket gets a task of its own; a bucket too large for that is not hashed."""
+    half = state_committer.HASHED_BYTES // 2 + 1
+    assert shared_out([], [(0, half), (1, half)], slots=1) == ([{0}, {1}], True)
+    assert shared_out([], [(0, half), (0, half), (1, 1)], slots=2) == ([{0, 1}], False)

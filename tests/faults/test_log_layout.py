@@ -1,0 +1,132 @@
+"""Topologies over a state table with `layout="log"`: replays, queries, compaction in the run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from committers.aggregates import Count, Sum
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
+from tests.faults.support import Points, observing, rows_of
+from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
+from txn.errors import TopologyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txn.embedded import EmbeddedZooKeeper
+
+SCHEMA = "k string, v bigint"
+BATCHES: list[list[Any]] = [
+    [("a", 1), ("b", 2), (None, 7)],
+    [("a", 10), (None, 1)],
+    [("b", 5), ("c", 1), ("a", 1)],
+    [("c", 2), ("a", 1)],
+    [],
+    [("a", 3)],
+]
+LAST = len(BATCHES)
+
+
+def totals(batches: list[list[Any]]) -> Counter[Any]:
+    """The oracle: key -> sum."""
+    sums: Counter[Any] = Counter()
+    for batch in batches:
+        sums.update(dict(batch))
+    return sums
+
+
+@pytest.mark.parametrize("as_of", ["txid-1", "committed"])
+def test_totals_are_exact_while_they_are_compacted(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, as_of: Any
+) -> None:
+    """Attempts that differ are published and replayed, files are folded meanwhile, and a query
+    reads the state in the same run: every total is exact, and so is what the query saw.
+    """
+    failed: set[int] = set()
+    compacted = Event()
+
+    def script(txid: int, attempt_id: int) -> list[Any] | None:
+        """Txid 3 brings other rows until it has failed."""
+        if txid == 3 and txid not in failed:
+            return [("b", 99), ("x", 1)]
+        return BATCHES[txid - 1] if txid <= LAST else None
+
+    def fail(attempt: TransactionAttempt) -> None:
+        if attempt.txid == 3 and 3 not in failed:
+            failed.add(3)
+            raise FailedException("once")
+
+    def hold(attempt: TransactionAttempt) -> None:
+        """The last batch is not read before something was folded."""
+        assert attempt.txid < LAST or compacted.wait(120)
+
+    topology = Topology(
+        warehouse.parent.name, TopologyConfig(retry_backoff_ms=1, max_group_commit=1)
+    )
+    stream = topology.stream("s", MemoryOpaqueSpout(script, SCHEMA))
+    table = StateTable(warehouse / "totals", "opaque", "log", compact_files=2, compact_share=1)
+    state = stream.group_by("k").persistent_aggregate(table, total=Sum("v"))
+    stream.state_query(state, on="k", as_of=as_of).partition_persist(
+        AppendTable(warehouse / "seen", "opaque")
+    )
+    points = Points(
+        after_publish=fail, mid_processing=hold, after_maintenance=lambda _: compacted.set()
+    )
+    with observing(points):
+        report = topology.run(spark, zookeeper=zookeeper.hosts, until=LAST)
+    assert report.replays >= 1
+    found = {row["k"]: row["total"] for row in table.read(spark).collect()}
+    assert found == totals(BATCHES)
+    seen = rows_of(warehouse / "seen", "k", "v", "total", "txid", key=str)
+    assert sorted(((k, v, txid) for k, v, _, txid in seen), key=str) == sorted(
+        ((k, v, txid) for txid, batch in enumerate(BATCHES, 1) for k, v in batch), key=str
+    )
+    wanted = [[totals(BATCHES[:upto]).get(k) for upto in range(txid)] for k, _, _, txid in seen]
+    if as_of == "txid-1":
+        assert [total for _, _, total, _ in seen] == [before[-1] for before in wanted]
+    else:
+        assert all(total in before for (_, _, total, _), before in zip(seen, wanted, strict=True))
+    log = [path.read_text() for path in (warehouse / "totals/_delta_log").glob("*.json")]
+    folds = [
+        json.loads(text.splitlines()[0])["commitInfo"]["txn_compaction"]["txids"]
+        for text in log
+        if "txn_compaction" in text
+    ]
+    assert folds
+    assert all(last < LAST for _, last in folds)
+
+
+def test_rows_are_conserved(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """`verify="rows"` counts into and out of the partials of a log table as of any other."""
+    topology = Topology(warehouse.parent.name, TopologyConfig(verify="rows"))
+    stream = topology.stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA))
+    table = StateTable(warehouse / "totals", "transactional", "log")
+    stream.group_by("k").persistent_aggregate(table, total=Sum("v"))
+    alone = StateTable(warehouse / "alone", "transactional", "log")
+    stream.persistent_aggregate(alone, n=Count())
+    topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    assert {row["k"]: row["total"] for row in table.read(spark).collect()} == totals(BATCHES)
+    assert [row["n"] for row in alone.read(spark).collect()] == [sum(map(len, BATCHES))]
+
+
+def test_new_values_are_refused(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """A stream below the commits of a log table is refused before anything runs."""
+    topology = Topology(warehouse.parent.name)
+    stream = topology.stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA))
+    table = StateTable(warehouse / "totals", "transactional", "log")
+    state = stream.group_by("k").persistent_aggregate(table, total=Sum("v"))
+    state.new_values().partition_persist(AppendTable(warehouse / "moves", "transactional"))
+    with pytest.raises(TopologyError, match='no new values. Use layout="upsert"'):
+        topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")

@@ -1,0 +1,72 @@
+"""The start of `txn run`: Spark and ZooKeeper side by side, or neither of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from txn.embedded import running_server
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = """
+from committers.append_table import AppendTable
+from spouts.rate import RateSpout
+from txn import Topology
+
+topology = Topology("t")
+topology.stream("rows", RateSpout(1, total=1)).partition_persist(AppendTable("table"))
+"""
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`txn run` in a folder, to its end."""
+    (folder / "program.py").write_text(PROGRAM, "utf-8")
+    command = [sys.executable, "-m", "txn", "run", "program.py:topology", "--master", "local[1]"]
+    return subprocess.run(
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=300,
+    )
+
+
+def java_processes(folder: Path) -> list[str]:
+    """Command lines of the Java processes that run in this folder or on its ZooKeeper."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            is_ours = str(folder) in line or (process / "cwd").readlink() == folder
+        except OSError:  # it has just ended, or is another user's
+            continue
+        if is_ours and "java" in line.partition(" ")[0]:
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--conf", "spark.driver.memory=1x"), "Java ended before Spark was up"),
+        (("--zookeeper", "embedded:program.py/no-folder"), "program.py"),
+    ],
+    ids=["spark", "zookeeper"],
+)
+def test_one_that_cannot_start_takes_the_other_along(
+    tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    """The error is told as if it had been alone, and no process is left."""
+    ended = run(tmp_path, *options)
+    assert (ended.returncode, said in ended.stderr) == (1, True)
+    assert running_server(tmp_path / ".txn/zookeeper") is None
+    deadline = time.monotonic() + 30
+    while java_processes(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert java_processes(tmp_path) == []

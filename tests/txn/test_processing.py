@@ -1,0 +1,153 @@
+"""Which attempts are staged together, and what becomes of a group that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from txn.attempts import TransactionAttempt
+from txn.errors import FailedException
+from txn.interfaces import Staged
+from txn.processing import Processing, ProcessingQueue, Told
+from txn.report import Timeline
+from txn.tracker import ProcessingLedger
+from txn.work import AttemptWork
+
+
+def work_of(txid: int) -> AttemptWork:
+    """An attempt that has not begun."""
+    attempt = TransactionAttempt(txid)
+    return AttemptWork(attempt, {}, Timeline(), f"tag-{txid}", ProcessingLedger(lambda: 1, {}))
+
+
+def txids(groups: Sequence[tuple[list[AttemptWork], bool]]) -> list[list[int]]:
+    """The txids of each group."""
+    return [[work.attempt.txid for work in group] for group, _ in groups]
+
+
+def test_attempts_that_wait_are_taken_together_oldest_first() -> None:
+    """A free job takes what waits, by txid, and no more than a group may have."""
+    queue = ProcessingQueue(jobs=1, group=3, slots=2)
+    for txid in (4, 2, 1, 3, 5):
+        queue.add(work_of(txid))
+    first = list(queue.take())
+    assert txids(first) == [[1, 2, 3]]
+    assert not list(queue.take()), "the only job is busy"
+    queue.ended(first[0][0])
+    assert txids(list(queue.take())) == [[4, 5]]
+
+
+def test_each_batch_gets_one_task_while_there_are_enough_batches() -> None:
+    """One batch for two slots may use both; two batches get one each, queued or at work."""
+    queue = ProcessingQueue(jobs=2, group=1, slots=2)
+    queue.add(work_of(1))
+    assert [crowded for _, crowded in queue.take()] == [False]
+    queue.add(work_of(2))
+    assert [crowded for _, crowded in queue.take()] == [True], "with the one at work there are two"
+
+
+def test_dead_attempts_neither_wait_nor_hold_up_others() -> None:
+    """A cancelled attempt is not taken, and one that hangs leaves its job to the living."""
+    queue = ProcessingQueue(jobs=1, group=2, slots=2)
+    hanging, dropped, next_one = (work_of(txid) for txid in (1, 2, 3))
+    queue.add(hanging)
+    list(queue.take())
+    queue.add(dropped)
+    queue.add(next_one)
+    assert not list(queue.take())
+    hanging.cancelled.set()
+    dropped.cancelled.set()
+    assert txids(list(queue.take())) == [[3]]
+
+
+class Station:
+    """Stands in for tables and emissions: stages what it is asked to, or fails as told."""
+
+    def __init__(self, *, poisoned: int | None = None, joint_fails: bool = False) -> None:
+        self.poisoned, self.joint_fails = poisoned, joint_fails
+        self.early = (SimpleNamespace(name="t"),)
+        self.late: tuple[Any, ...] = ()
+        self.jobs: list[list[int]] = []
+        self.discarded: list[int] = []
+        self.events: list[tuple[str, int]] = []
+        self.errors: dict[int, BaseException] = {}
+
+    def emit(self, attempt: TransactionAttempt, _: Any, *, one_task: bool) -> Any:
+        """An emission that knows its attempt."""
+        if attempt.txid == self.poisoned:
+            raise FailedException("poisoned")
+        return SimpleNamespace(
+            attempt=attempt, one_task=one_task, read=lambda _: {}, check_rows=lambda _: None
+        )
+
+    def stage(self, _: Any, emissions: Sequence[Any]) -> list[Staged]:
+        """One job."""
+        self.jobs.append([emission.attempt.txid for emission in emissions])
+        if self.joint_fails and len(emissions) > 1:
+            raise OSError("lost")
+        return [Staged(emission.attempt, ()) for emission in emissions]
+
+    def release(self, attempt: TransactionAttempt) -> None:
+        """Nothing is kept here."""
+
+    @contextmanager
+    def job(self, _: Sequence[AttemptWork]) -> Iterator[None]:
+        """No tags here."""
+        yield
+
+    def run(self, works: Sequence[AttemptWork]) -> None:
+        """Run the phase of a group, and keep what is told."""
+        told = Told(
+            lambda work, *_: self.events.append(("staged", work.attempt.txid)),
+            lambda work: self.events.append(("emitted", work.attempt.txid)),
+            lambda work, error: self.errors.update({work.attempt.txid: error}),
+        )
+        discard = lambda work: self.discarded.append(work.attempt.txid)  # noqa: E731
+        stand_in = cast("Any", self)
+        Processing(stand_in, stand_in, self.job, discard).run(works, told, one_task=False)
+
+
+def test_a_group_is_one_job() -> None:
+    """Three attempts are staged by one job per table, and each is told of."""
+    station = Station()
+    station.run([work_of(txid) for txid in (1, 2, 3)])
+    assert station.jobs == [[1, 2, 3]]
+    assert station.events == [
+        *(("staged", txid) for txid in (1, 2, 3)),
+        *(("emitted", txid) for txid in (3, 2, 1)),
+    ]
+    assert not station.discarded
+
+
+@pytest.mark.parametrize("poisoned", [1, 2, 3])
+def test_who_fails_in_a_group_fails_alone(poisoned: int) -> None:
+    """The attempt that cannot be read fails; the others of its group are staged one by one."""
+    station = Station(poisoned=poisoned)
+    station.run([work_of(txid) for txid in (1, 2, 3)])
+    others = [txid for txid in (1, 2, 3) if txid != poisoned]
+    assert station.jobs == [[txid] for txid in others]
+    assert [txid for what, txid in station.events if what == "emitted"] == others
+    assert list(station.errors) == [poisoned]
+
+
+def test_a_lost_joint_job_blames_nobody() -> None:
+    """What a failed joint job staged is discarded, and each attempt is staged by its own job."""
+    station = Station(joint_fails=True)
+    station.run([work_of(txid) for txid in (1, 2)])
+    assert station.jobs == [[1, 2], [1], [2]]
+    assert station.discarded == [1, 2]
+    assert not station.errors
+
+
+def test_a_cancelled_attempt_is_left_out_of_its_group() -> None:
+    """Only the living are staged, and nothing is told of the dead."""
+    station = Station()
+    works = [work_of(txid) for txid in (1, 2, 3)]
+    works[1].cancelled.set()
+    station.run(works)
+    assert station.jobs == [[1, 3]]
+    assert ("emitted", 2) not in station.events

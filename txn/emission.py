@@ -1,0 +1,202 @@
+"""The rows of an attempt: what its spouts emit, from the processing phase into its commit turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from txn.attempts import TransactionAttempt
+from txn.conservation import PlannedRows
+from txn.errors import ProgressUnreadableError, TopologyError
+from txn.evaluation import Evaluation, consumers, empty_frame
+from txn.events import Metadata
+from txn.graph import NewValues, Sink, Source, StateQuery
+from txn.interfaces import Prepared, Publication, SpoutKind
+from txn.tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Emission", "Emissions"]
+
+KEPT = 64
+"""Metadata kept as parsed. It is asked for at planning, processing and in the commit turn; with
+5,000 partitions, parsing takes milliseconds."""
+
+
+@dataclass
+class Emission:
+    """The rows of one attempt, from the processing phase into its commit turn."""
+
+    evaluation: Evaluation
+    parts: Mapping[str, Sequence[str]]
+    """stream -> planned parts that its DataFrame reads; a stream that is idle is left out."""
+    shared: list[DataFrame]
+    planned: dict[str, PlannedRows] = field(default_factory=dict)
+    """stream -> its rows, as long as they have not been counted."""
+    prepared: dict[str, Prepared] = field(default_factory=dict)
+    publication: Publication | None = None
+    one_task: bool = False
+    """Whether one task takes each stream: other batches keep the other slots busy."""
+
+    def read(self, sink: Sink) -> dict[str, Sequence[str]]:
+        """Stream -> the parts that the rows of `sink` were computed from."""
+        streams = self.evaluation.streams_read(sink.parent)
+        return {stream: self.parts[stream] for stream in streams if stream in self.parts}
+
+    def check_rows(self, sinks: Collection[Sink]) -> None:
+        """Hold the rows of the streams that these sinks have read against what was planned."""
+        for stream in {stream for sink in sinks for stream in self.read(sink)}:
+            if counted := self.planned.pop(stream, None):
+                counted.check(self.evaluation.attempt)
+
+
+class Emissions:
+    """Asks the spouts for the rows of attempts, and keeps them until they are let go.
+
+    Args:
+        sources: the topology's streams.
+        sinks: its committers.
+        publication_of: the publication of one table, given that of the txid and what is prepared.
+        verify_rows: count the rows of sources that know how many they planned.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        sources: Sequence[Source],
+        sinks: Sequence[Sink],
+        tables: Tables,
+        publication_of: Callable[[Publication, Prepared], Publication],
+        *,
+        verify_rows: bool,
+    ) -> None:
+        self._spark = spark
+        self._name = name
+        self._sources = tuple(sources)
+        self._tables = tables
+        self._publication_of = publication_of
+        self._consumers = consumers(sinks)
+        self._opaque = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in sinks)
+        # Not with local checkpoints, which hide an observation for ever.
+        self._counts_sources = verify_rows and not self._opaque
+        self._alive: dict[TransactionAttempt, Emission] = {}
+        self._parsed: dict[tuple[str, int], tuple[Any, Any]] = {}
+        self.schemas: dict[str, StructType] = {}
+        """stream -> its columns, as soon as they are known."""
+
+    def parse(self, source: Source, stored: Any) -> Any:
+        """Metadata as the spout's own type; the same object is parsed once while it is in use.
+
+        Raises:
+            ProgressUnreadableError: it is not what this spout writes.
+        """
+        key = (source.name, id(stored))
+        known = self._parsed.get(key)
+        if known is None:
+            # With what was parsed, whose id is nobody else's as long as it is kept.
+            known = self._parsed[key] = stored, self._validated(source, stored)
+            while len(self._parsed) > KEPT:
+                self._parsed.pop(next(iter(self._parsed)), None)
+        return known[1]
+
+    def _validated(self, source: Source, stored: Any) -> Any:
+        try:
+            return source.spout.metadata_type.model_validate(stored)
+        except ValidationError as error:
+            raise ProgressUnreadableError(
+                f"The stored metadata of stream '{source.name}' of topology '{self._name}' is not "
+                f"what its spout ({type(source.spout).__name__}) writes: "
+                f"{error.errors()[0]['msg']} at {error.errors()[0]['loc']}. Run the spout that "
+                "wrote it, or give the stream a new name."
+            ) from error
+
+    def emit(
+        self, attempt: TransactionAttempt, metadata: Metadata, *, one_task: bool = False
+    ) -> Emission:
+        """The DataFrames of all streams, and which planned parts each of them really reads.
+
+        Args:
+            one_task: read each stream with one task, so that nothing needs a shuffle.
+        """
+        inputs: dict[str, DataFrame] = {}
+        parts: dict[str, Sequence[str]] = {}
+        counts: dict[str, PlannedRows] = {}
+        for source in self._sources:
+            planned = metadata.get(source.name)
+            if planned is not None:
+                parsed = self.parse(source, planned)
+                frame = source.spout.emit_batch(self._spark, attempt, parsed)
+                known = self.schemas.setdefault(source.name, frame.schema)
+                refuse_changed_schema(source.name, known, frame.schema)
+                parts[source.name] = source.spout.parts_read(frame, parsed)
+                rows = source.spout.planned_rows(parsed) if self._counts_sources else None
+                if rows is not None:
+                    counts[source.name] = PlannedRows(source.name, rows)
+                    frame = counts[source.name].reading(frame)
+                inputs[source.name] = frame.coalesce(1) if one_task else frame
+        for name, schema in self.schemas.items():
+            if name not in inputs:
+                inputs[name] = empty_frame(self._spark, schema)
+        shared: list[DataFrame] = []
+        evaluation = Evaluation(
+            inputs, self._consumers, lambda frame: self._share(frame, shared), attempt
+        )
+        emission = Emission(evaluation, parts, shared, counts, one_task=one_task)
+        evaluation.lookup = lambda node: self._look_up(node, emission)
+        self._alive[attempt] = emission
+        return emission
+
+    def __getitem__(self, attempt: TransactionAttempt) -> Emission:
+        return self._alive[attempt]
+
+    def release(self, attempt: TransactionAttempt) -> None:
+        """Let go of an attempt's rows: its phase, or its commit turn, is over."""
+        emission = self._alive.pop(attempt, None)
+        for frame in emission.shared if emission else ():
+            frame.unpersist()
+
+    def release_all(self) -> None:
+        """Let go of everything."""
+        for attempt in list(self._alive):
+            self.release(attempt)
+
+    def _look_up(self, node: NewValues | StateQuery, emission: Emission) -> DataFrame | None:
+        """The rows that a stream takes from a table."""
+        if isinstance(node, StateQuery):
+            evaluation = emission.evaluation
+            return self._tables.queried(node, evaluation, evaluation.attempt)
+        name, publication = node.sink.name, emission.publication
+        if publication is None:
+            raise TopologyError(
+                f"The new values of table '{name}' are known in the commit turn only."
+            )
+        prepared = emission.prepared[name]
+        if prepared.read_version < 0 and not prepared.adds:
+            return self._tables.columns(node, emission.evaluation)
+        return node.sink.committer.changes(prepared, self._publication_of(publication, prepared))
+
+    def _share(self, frame: DataFrame, shared: list[DataFrame]) -> DataFrame:
+        """Compute a result that several tables need once.
+
+        A lost block of a persisted result is computed again: harmless where replays are
+        identical. Where they are not, two tables of one txid could then disagree; a local
+        checkpoint has no lineage, so that the loss fails the batch instead.
+        """
+        result = frame.localCheckpoint(eager=False) if self._opaque else frame.persist()
+        shared.append(result)
+        return result
+
+
+def refuse_changed_schema(stream: str, known: StructType, found: StructType) -> None:
+    """Refuse a stream whose columns changed while the topology runs."""
+    if [(f.name, f.dataType) for f in known] != [(f.name, f.dataType) for f in found]:
+        raise TopologyError(
+            f"Stream '{stream}' changed its columns from {known.simpleString()} to "
+            f"{found.simpleString()}. Give the spout a fixed schema."
+        )

@@ -1,0 +1,184 @@
+"""The processing phase: emit, transform, aggregate, stage; several txids in one job while it lags.
+
+A job for one small batch costs more in planning, scheduling and committing of files than in work.
+So while processing lags behind the source, a thread takes all attempts that wait, up to a limit,
+and stages them with one Spark job per table: one task each, files of their own.
+What fails together is done again one by one, so that only the attempt that fails alone is replayed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txn.emission import Emission, Emissions
+from txn.faults import first_line
+from txn.interfaces import Staged
+from txn.points import reached
+from txn.tables import Tables
+
+if TYPE_CHECKING:
+    from txn.work import AttemptWork
+
+__all__ = ["Processing", "ProcessingQueue", "Told"]
+
+log = logging.getLogger("txn")
+
+Reads = Mapping[str, Sequence[str]]
+Jobs = Callable[[Sequence["AttemptWork"]], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Told:
+    """Who hears of it: each may be called from any thread."""
+
+    staged: Callable[[AttemptWork, str, Staged, Reads], None]
+    """One table of an attempt was staged, out of these parts."""
+    emitted: Callable[[AttemptWork], None]
+    """All tables of an attempt were."""
+    failed: Callable[[AttemptWork, BaseException], None]
+    """The attempt failed; nothing more will be told of it."""
+
+
+class ProcessingQueue:
+    """Attempts that wait for their processing phase, and the groups that are in it.
+
+    Owned by the protocol's thread.
+
+    Args:
+        jobs: groups at work at once.
+        group: attempts of one group at most.
+        slots: tasks that Spark runs at once.
+    """
+
+    def __init__(self, jobs: int, group: int, slots: int) -> None:
+        self._jobs = jobs
+        self._group = group
+        self._slots = slots
+        self._waiting: list[AttemptWork] = []
+        self._active: list[list[AttemptWork]] = []
+
+    def add(self, work: AttemptWork) -> None:
+        """An attempt may be processed from now on."""
+        self._waiting.append(work)
+        self._waiting.sort(key=lambda waiting: waiting.attempt.txid)
+
+    def take(self) -> Iterator[tuple[list[AttemptWork], bool]]:
+        """The groups that may begin now, oldest txids first; whether each batch gets one task.
+
+        It does while there are as many batches as task slots: more tasks for one would only take
+        slots from another, and need a shuffle.
+        """
+        self._waiting = [work for work in self._waiting if not work.cancelled.is_set()]
+        while self._waiting and len(list(self._busy())) < self._jobs:
+            crowded = len(self._waiting) + sum(map(len, self._busy())) >= self._slots
+            group = self._waiting[: self._group]
+            del self._waiting[: self._group]
+            self._active.append(group)
+            yield group, crowded
+
+    def ended(self, group: list[AttemptWork]) -> None:
+        """The thread of a group is through with it."""
+        self._active.remove(group)
+
+    def _busy(self) -> Iterator[list[AttemptWork]]:
+        """Groups with a living member: a dead attempt that hangs must not hold up the others."""
+        for group in self._active:
+            if not all(work.cancelled.is_set() for work in group):
+                yield group
+
+
+class Processing:
+    """Runs the processing phase of groups of attempts; see the module.
+
+    Args:
+        job: tags every Spark job inside with these attempts.
+        discard: lets go of an attempt's rows, and deletes what it has staged.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        emissions: Emissions,
+        job: Jobs,
+        discard: Callable[[AttemptWork], None],
+    ) -> None:
+        self._tables = tables
+        self._emissions = emissions
+        self._job = job
+        self._discard = discard
+
+    def run(self, group: Sequence[AttemptWork], told: Told, *, one_task: bool) -> None:
+        """Process a group; every outcome is told, none raised."""
+        living = [work for work in group if not work.cancelled.is_set()]
+        if len(living) > 1 and self._together(living, told):
+            return
+        for work in living:
+            try:
+                self._alone(work, told, one_task=one_task)
+            except BaseException as error:  # noqa: BLE001 - every end of a thread is a fact
+                told.failed(work, error)
+
+    def _alone(self, work: AttemptWork, told: Told, *, one_task: bool) -> None:
+        attempt, done = work.attempt, False
+        with self._job([work]):
+            try:
+                if work.cancelled.is_set():
+                    return
+                emission = self._emit(work, one_task=one_task)
+                for sink in self._tables.early:
+                    if work.cancelled.is_set():
+                        return
+                    reached("mid-processing", attempt)
+                    (staged,) = self._tables.stage(sink, [emission])
+                    told.staged(work, sink.name, staged, emission.read(sink))
+                emission.check_rows(self._tables.early)
+                done = True
+            finally:
+                if not done or not self._tables.late:
+                    self._emissions.release(attempt)
+        reached("after-staging", attempt)
+        told.emitted(work)
+
+    def _together(self, group: Sequence[AttemptWork], told: Told) -> bool:
+        """Stage a group with one job per table; False: it failed, and nothing is left of it.
+
+        Nothing is told before everything is staged. The reading of an opaque source may differ from
+        one emission to the next; all tables of a txid must come from the same one.
+        """
+        try:
+            results: list[tuple[AttemptWork, str, Staged, Reads]] = []
+            with self._job(group):
+                emissions = [self._emit(work, one_task=True) for work in group]
+                for sink in self._tables.early:
+                    for work in group:
+                        reached("mid-processing", work.attempt)
+                    for work, emission, staged in zip(
+                        group, emissions, self._tables.stage(sink, emissions), strict=True
+                    ):
+                        results.append((work, sink.name, staged, emission.read(sink)))
+                for emission in emissions:
+                    emission.check_rows(self._tables.early)
+        except BaseException as error:  # noqa: BLE001 - whatever it was, each meets it alone
+            names = ", ".join(str(work.attempt) for work in group)
+            log.info("%s are staged one by one: %s", names, first_line(error))
+            for work in group:
+                self._discard(work)
+            return False
+        for result in results:
+            told.staged(*result)
+        # The oldest last: it may be the one whose turn it is, and the others shall be ready to
+        # share its commit turn.
+        for work in reversed(group):
+            if not self._tables.late:
+                self._emissions.release(work.attempt)
+            reached("after-staging", work.attempt)
+            told.emitted(work)
+        return True
+
+    def _emit(self, work: AttemptWork, *, one_task: bool) -> Emission:
+        metadata = {} if work.empty else work.metadata
+        return self._emissions.emit(work.attempt, metadata, one_task=one_task)
