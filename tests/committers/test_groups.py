@@ -392,3 +392,20 @@ def test_partials_too_large_for_one_task_are_spread_and_then_shuffled() -> None:
     half = state_committer.HASHED_BYTES // 2 + 1
     assert shared_out([], [(0, half), (1, half)], slots=1) == ([{0}, {1}], True)
     assert shared_out([], [(0, half), (0, half), (1, 1)], slots=2) == ([{0, 1}], False)
+
+
+def test_shares_of_a_rewrite_are_tasks_of_their_own(
+    totals: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Buckets that are dealt out to two tasks are written by two, each by one of them."""
+    monkeypatch.setattr(state_committer, "TASK_BYTES", 1)
+    table: Totals = totals("transactional")
+    keys = [(f"k{n}", n) for n in range(200)]
+    # The first has nothing to join with: then it is up to the union to keep the shares apart.
+    for txid in (1, 2):
+        files = table.commit(txid, keys).files
+        # part-<task>-<job>.snappy.parquet
+        tasks = {Path(file.path).name.split("-")[1] for file in files}
+        buckets = {file.partition["txn_bucket"] for file in files}
+        assert (len(tasks), len(buckets)) == (2, len(files))
+    assert table.read() == {key: (2, 2 * value) for key, value in keys}

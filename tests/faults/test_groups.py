@@ -149,7 +149,6 @@ def test_a_group_that_fails_between_two_tables_is_tried_anew(
 
 def test_the_txid_that_is_to_blame_is_named(run: Run, warehouse: Path) -> None:
     """The txid of a group that makes its turn fail fails alone, and the others are committed."""
-
     seen: list[str] = []
 
     def fail(attempt: TransactionAttempt) -> None:
