@@ -30,7 +30,7 @@ demo: $(JARS) ## run the example
 	@$(PY) -m examples.demo
 
 test: $(JARS) $(KAFKA) ## run all tests
-	@$(PY) -m pytest -n 2 --dist loadfile
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/bench
 	@$(PY) -m tests.benchmarks $(ARGS)

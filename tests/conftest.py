@@ -8,11 +8,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+LONGEST = (
+    "test_crash_matrix.py",
+    "test_state_table.py",
+    "test_crash_groups.py",
+    "test_processes.py",
+)
+"""Begun first, so that with several workers none of them is left to one worker in the end."""
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spouts.kafka_broker import Broker
     from txn.embedded import EmbeddedZooKeeper
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort `LONGEST` to the front; every file stays in one piece."""
+    rank = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
 @pytest.fixture(scope="session")

@@ -18,16 +18,17 @@ class TopologyConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_spout_pending: int = Field(default=16, ge=1, le=1000)
+    max_spout_pending: int = Field(default=24, ge=1, le=1000)
     """Txids in flight at once (Storm: `topology.max.spout.pending`, default there 1). More hides
-    commit latency behind processing, and costs replayed work after a failure. Of these at most
-    `max_processing_jobs` x `max_group_processing` are in Spark; twice as many keep it busy."""
+    commit latency behind processing, and costs replayed work after a failure. At most
+    `max_processing_jobs` x `max_group_processing` are in Spark; one group more keeps it busy."""
     max_group_commit: int = Field(default=32, ge=1)
     """Consecutive txids that one table version may hold: while commits lag behind processing, all
     that are ready are published together. 1: each txid is a version of its own."""
-    max_group_processing: int = Field(default=4, ge=1)
+    max_group_processing: int = Field(default=8, ge=1)
     """Consecutive txids that one Spark job may stage: while processing lags behind the source, a
-    job takes several of them, each with files of its own. 1: each txid has jobs of its own."""
+    job takes several of them, each with files of its own, as many as it can do in a few seconds.
+    1: each txid has jobs of its own."""
     max_processing_jobs: int = Field(default=2, ge=1)
     """Staging jobs that run at once. Two keep the task slots busy while the driver plans the next;
     more help where reading waits for its source rather than for a slot."""

@@ -155,7 +155,7 @@ class Pipeline:
             halt=self.halt,
         )
         self._queue = ProcessingQueue(
-            config.max_processing_jobs, config.max_group_processing, work.slots
+            config.max_processing_jobs, config.max_group_processing, work.slots, monotonic
         )
         self._orders: dict[type[Action], Callable[[Any], None]] = {
             Plan: self._order_plan,  # these six in the order of a batch's life

@@ -30,6 +30,10 @@ log = logging.getLogger("txn")
 Reads = Mapping[str, Sequence[str]]
 Jobs = Callable[[Sequence["AttemptWork"]], AbstractContextManager[None]]
 
+JOB_SECS = 5.0
+"""How long a job of several txids may take: none of them is committed before all are staged. Beyond
+that, what a job costs besides its work is small anyway."""
+
 
 @dataclass(frozen=True)
 class Told:
@@ -52,14 +56,20 @@ class ProcessingQueue:
         jobs: groups at work at once.
         group: attempts of one group at most.
         slots: tasks that Spark runs at once.
+        clock: seconds; only differences matter.
     """
 
-    def __init__(self, jobs: int, group: int, slots: int) -> None:
+    def __init__(self, jobs: int, group: int, slots: int, clock: Callable[[], float]) -> None:
         self._jobs = jobs
-        self._group = group
+        self._most = group
         self._slots = slots
+        self._clock = clock
+        # One txid a slot is done no sooner alone. What more of them take is not known yet.
+        self._group = min(group, slots)
         self._waiting: list[AttemptWork] = []
         self._active: list[list[AttemptWork]] = []
+        self._began: dict[int, float] = {}
+        """id of an active group -> when it was handed out."""
 
     def add(self, work: AttemptWork) -> None:
         """An attempt may be processed from now on."""
@@ -78,11 +88,17 @@ class ProcessingQueue:
             group = self._waiting[: self._group]
             del self._waiting[: self._group]
             self._active.append(group)
+            self._began[id(group)] = self._clock()
             yield group, crowded
 
     def ended(self, group: list[AttemptWork]) -> None:
-        """The thread of a group is through with it."""
+        """The thread of a group is through with it: the next ones are as large as it was quick."""
         self._active.remove(group)
+        each = (self._clock() - self._began.pop(id(group))) / len(group)
+        if not any(work.cancelled.is_set() for work in group):
+            self._group = (
+                self._most if each * self._most <= JOB_SECS else max(1, int(JOB_SECS / each))
+            )
 
     def _busy(self) -> Iterator[list[AttemptWork]]:
         """Groups with a living member: a dead attempt that hangs must not hold up the others."""

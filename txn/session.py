@@ -103,6 +103,9 @@ def session_conf(
         # Equal stages of a plan get equal classes. A job of several batches has the same stages
         # for each of them; numbered, Java would compile each of them down to machine code.
         "spark.sql.codegen.useIdInClassName": "false",
+        # Half of the code of an aggregation, for Java to compile, is a second hash table before the
+        # first; a batch is over before it pays, and with few groups it is no faster either.
+        "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
         "spark.driver.defaultJavaOptions": _java_options(local=_cores(master) is not None),
         **_local_defaults(master),
     }

@@ -94,7 +94,7 @@ def test_a_second_driver_is_refused_and_told_who_leads(
 
     Trident row 1.
     """
-    records = make_records(tmp_path, 40)
+    records = make_records(tmp_path, 100)  # it must still run when the second one has come up
     spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, config=SLOW)
     first = start(spec)
     first.wait_for_point("after-committed")

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from committers.append_table import AppendTable
 from spouts.memory import MemoryTransactionalSpout
-from txn import Topology
+from txn import Topology, TopologyConfig
 from txn.errors import RecoveryRefusedError
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def test_wiped_zookeeper_is_refused_and_recovery_is_named(
     path = str(warehouse / "rows")
 
     def start(chroot: str) -> None:
-        topology = Topology("wiped")
+        # Both txids in one version would be what a crash before the first COMMITTED leaves, too.
+        topology = Topology("wiped", TopologyConfig(max_group_commit=1))
         spout = MemoryTransactionalSpout([[(1,)], [(2,)]], "n int")
         topology.stream("numbers", spout).partition_persist(AppendTable(path))
         hosts = f"{zookeeper.hosts}/{warehouse.parent.name}-{chroot}"

@@ -46,6 +46,7 @@ class Run:
         published: tuple[int, ...] = (),
         grouped: bool = True,
         max_group_commit: int = 1,
+        max_spout_pending: int = 3,
         **settings: Any,
     ) -> None:
         self.streams = tuple(streams)
@@ -55,7 +56,9 @@ class Run:
             batches,
             streams=self.streams,
             opaque_streams=self.opaque,
-            config=TopologyConfig(max_group_commit=max_group_commit, **settings),
+            config=TopologyConfig(
+                max_group_commit=max_group_commit, max_spout_pending=max_spout_pending, **settings
+            ),
             until=until,
             published=published,
             grouped=grouped,

@@ -12,8 +12,9 @@ import pytest
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException
 from txn.interfaces import Staged
-from txn.processing import Processing, ProcessingQueue, Told
+from txn.processing import JOB_SECS, Processing, ProcessingQueue, Told
 from txn.report import Timeline
+from txn.testing import ManualClock
 from txn.tracker import ProcessingLedger
 from txn.work import AttemptWork
 
@@ -31,7 +32,7 @@ def txids(groups: Sequence[tuple[list[AttemptWork], bool]]) -> list[list[int]]:
 
 def test_attempts_that_wait_are_taken_together_oldest_first() -> None:
     """A free job takes what waits, by txid, and no more than a group may have."""
-    queue = ProcessingQueue(jobs=1, group=3, slots=2)
+    queue = ProcessingQueue(jobs=1, group=3, slots=4, clock=ManualClock())
     for txid in (4, 2, 1, 3, 5):
         queue.add(work_of(txid))
     first = list(queue.take())
@@ -43,7 +44,7 @@ def test_attempts_that_wait_are_taken_together_oldest_first() -> None:
 
 def test_each_batch_gets_one_task_while_there_are_enough_batches() -> None:
     """One batch for two slots may use both; two batches get one each, queued or at work."""
-    queue = ProcessingQueue(jobs=2, group=1, slots=2)
+    queue = ProcessingQueue(jobs=2, group=1, slots=2, clock=ManualClock())
     queue.add(work_of(1))
     assert [crowded for _, crowded in queue.take()] == [False]
     queue.add(work_of(2))
@@ -52,7 +53,7 @@ def test_each_batch_gets_one_task_while_there_are_enough_batches() -> None:
 
 def test_dead_attempts_neither_wait_nor_hold_up_others() -> None:
     """A cancelled attempt is not taken, and one that hangs leaves its job to the living."""
-    queue = ProcessingQueue(jobs=1, group=2, slots=2)
+    queue = ProcessingQueue(jobs=1, group=2, slots=2, clock=ManualClock())
     hanging, dropped, next_one = (work_of(txid) for txid in (1, 2, 3))
     queue.add(hanging)
     list(queue.take())
@@ -62,6 +63,34 @@ def test_dead_attempts_neither_wait_nor_hold_up_others() -> None:
     hanging.cancelled.set()
     dropped.cancelled.set()
     assert txids(list(queue.take())) == [[3]]
+
+
+def test_a_job_takes_as_many_as_it_can_do_in_a_few_seconds() -> None:
+    """One a slot while nothing is known; then as the last group went, from one to the most."""
+    clock = ManualClock()
+    queue = ProcessingQueue(jobs=1, group=8, slots=2, clock=clock)
+    for txid in range(1, 40):
+        queue.add(work_of(txid))
+    sizes = []
+    for secs_each in (0.1, JOB_SECS / 4, JOB_SECS / 4, 2 * JOB_SECS, 0.1, 0.1):
+        ((group, _),) = queue.take()
+        sizes.append(len(group))
+        clock.advance(secs_each * len(group))
+        queue.ended(group)
+    assert sizes == [2, 8, 4, 4, 1, 8]
+
+
+def test_a_group_that_was_cancelled_says_nothing_of_the_next() -> None:
+    """How long an attempt hung is no measure of what a txid takes."""
+    clock = ManualClock()
+    queue = ProcessingQueue(jobs=1, group=4, slots=4, clock=clock)
+    for txid in range(1, 10):
+        queue.add(work_of(txid))
+    ((group, _),) = queue.take()
+    clock.advance(100 * JOB_SECS)
+    group[0].cancelled.set()
+    queue.ended(group)
+    assert [len(group) for group, _ in queue.take()] == [4]
 
 
 class Station:
