@@ -63,7 +63,7 @@ class Sizes:
 
 FULL = Sizes(
     name="full",
-    big=Rows(files=40, rows=500_000, keys=100_000, warm=20),
+    big=Rows(files=40, rows=500_000, keys=100_000, warm=40),
     tiny=Rows(files=200, rows=1_000, keys=1_000, warm=40),
     states=(10_000, 100_000, 1_000_000, 10_000_000),
     commits=12,
