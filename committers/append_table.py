@@ -10,7 +10,12 @@ from committers.aggregates import quoted
 from committers.constants import bigint
 from committers.log_actions import TXID, ActiveFile
 from committers.staging import random_id
-from committers.table_committer import TableCommitter, read_table, require_same_columns
+from committers.table_committer import (
+    TableCommitter,
+    read_table,
+    require_same_columns,
+    strict_reader,
+)
 from committers.table_spec import TableSpec, storable_columns
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
@@ -39,11 +44,9 @@ class AppendingCommitter(TableCommitter):
         *,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
-        unique: str | None = None,
+        keys: Sequence[str] = (),
     ) -> None:
-        super().__init__(
-            path, semantics, storage_options=storage_options, new_id=new_id, unique=unique
-        )
+        super().__init__(path, semantics, storage_options=storage_options, new_id=new_id, keys=keys)
         self._rows_schema: StructType | None = None
 
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
@@ -86,7 +89,7 @@ class AppendingCommitter(TableCommitter):
             return (), removes
         session = self._session({})
         urls = [self._storage.read_url(path) for path in mixed]
-        stored = session.read.schema(self._table_schema()).parquet(*urls)
+        stored = strict_reader(session, self._table_schema()).parquet(*urls)
         older = stored.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
         return self._area.write(older, attempt), removes
 

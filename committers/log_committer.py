@@ -19,9 +19,10 @@ from committers.log_actions import TXID, ActiveFile
 from committers.log_append import AppendFailedError
 from committers.log_compaction import MOST_WAITING, Compaction, Intents, Pace, files_to_fold
 from committers.log_fold import folded
-from committers.partials import partial_rows
+from committers.partials import columns_read, partial_rows
 from committers.staging import random_id
 from committers.state_shape import StateShape, described
+from committers.table_committer import strict_reader
 from committers.table_spec import TableSpec, storable_columns
 from txn.errors import CommitConflictError, FencedError, StagedFileError, TopologyError
 from txn.interfaces import Aggregate, Semantics
@@ -70,7 +71,7 @@ class LogCommitter(AppendingCommitter):
             semantics,
             storage_options=storage_options,
             new_id=new_id,
-            unique=keys[0] if len(keys) == 1 else None,
+            keys=keys,
         )
         self._shape = StateShape(tuple(keys), dict(aggregates), 0, False, self.layout)
         self._aggregates = dict(aggregates)
@@ -86,8 +87,7 @@ class LogCommitter(AppendingCommitter):
 
     def required_columns(self) -> Sequence[str]:
         """The keys and the columns that the aggregates read."""
-        inputs = [name for aggregate in self._aggregates.values() for name in aggregate.columns]
-        return tuple(dict.fromkeys((*self._shape.keys, *inputs)))
+        return columns_read(self._shape.keys, self._aggregates)
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """One row per group of the batch; one row for a global aggregate, rows or not."""
@@ -169,10 +169,7 @@ class LogCommitter(AppendingCommitter):
                 }
             )
         session, size = self._compaction_session, sum(file.size for file in files)
-        reader = session.read.schema(self._table_schema())
-        for silent in ("ignoreMissingFiles", "ignoreCorruptFiles"):
-            # Whatever the session says: a row that is passed over is a wrong total.
-            reader = reader.option(silent, "false")
+        reader = strict_reader(session, self._table_schema())
         rows = reader.parquet(*(self._storage.read_url(file.path) for file in files))
         if size <= ONE_TASK_BYTES:
             rows = rows.coalesce(1)

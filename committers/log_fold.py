@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
 from committers.log_actions import TXID
+from committers.partials import merges
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
@@ -30,16 +31,10 @@ def folded(
     """
     from pyspark.sql import functions as sf
 
-    kinds = {field.name: field.dataType for field in rows.schema}
-    txid = sf.col(TXID)
-    merged = [
-        aggregate.merge(sf.col(quoted(name)), txid, kinds[name]).cast(kinds[name]).alias(name)
-        for name, aggregate in aggregates.items()
-    ]
-    newest = sf.max(txid).alias(TXID)
+    columns = merges(aggregates, {field.name: field.dataType for field in rows.schema})
     if keys:
-        columns = [*merged, newest] if with_txid else merged
-        return rows.groupBy(*(sf.col(quoted(key)) for key in keys)).agg(*columns)
-    # SQL has one row for no rows at all; a table to which nothing was committed has none.
-    whole = rows.agg(*merged, newest).where(sf.col(TXID).isNotNull())
-    return whole if with_txid else whole.drop(TXID)
+        found = rows.groupBy(*(sf.col(quoted(key)) for key in keys)).agg(*columns)
+    else:
+        # SQL has one row for no rows at all; a table to which nothing was committed has none.
+        found = rows.agg(*columns).where(sf.col(TXID).isNotNull())
+    return found if with_txid else found.drop(TXID)

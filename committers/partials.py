@@ -6,15 +6,39 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
+from committers.log_actions import TXID
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
-__all__ = ["ROWS", "partial_rows"]
+__all__ = ["ROWS", "columns_read", "merges", "partial_rows"]
 
 ROWS = "txn_rows"
 """A column that a global aggregate needs for a moment; no key or value may be called so."""
+
+
+def columns_read(keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> tuple[str, ...]:
+    """The columns of a batch's rows that its partials are made of, each once."""
+    inputs = [name for aggregate in aggregates.values() for name in aggregate.columns]
+    return tuple(dict.fromkeys((*keys, *inputs)))
+
+
+def merges(aggregates: Mapping[str, Aggregate], kinds: Mapping[str, DataType]) -> list[Column]:
+    """Aggregates over the partials of one key: of each value their union, and the newest `txid`.
+
+    Args:
+        kinds: value column -> type of its partials, in which they stay.
+    """
+    from pyspark.sql import functions as sf
+
+    txid = sf.col(TXID)
+    values = [
+        aggregate.merge(sf.col(quoted(name)), txid, kinds[name]).cast(kinds[name]).alias(name)
+        for name, aggregate in aggregates.items()
+    ]
+    return [*values, sf.max(txid).alias(TXID)]
 
 
 def partial_rows(

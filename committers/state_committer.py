@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 
 from committers.constants import bigint
 from committers.log_actions import BUCKET, TXID, ActiveFile
+from committers.partials import columns_read
 from committers.staging import SCRATCH, random_id
 from committers.state_changes import changes_schema, from_previous_values, from_replaced_rows
 from committers.state_join import StateJoin
 from committers.state_shape import described
-from committers.table_committer import TableCommitter, read_table, require_same_columns
+from committers.table_committer import (
+    TableCommitter,
+    read_table,
+    require_same_columns,
+    strict_reader,
+)
 from committers.table_spec import TableSpec, storable_columns
-from committers.upsert import StateLayout, overrides
+from committers.upsert import StateLayout, mergeable
 from txn.attempts import TransactionAttempt
 from txn.errors import TableRefusedError, TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
@@ -60,7 +66,7 @@ class StateCommitter(TableCommitter):
             semantics,
             storage_options=storage_options,
             new_id=new_id,
-            unique=layout.keys[0] if len(layout.keys) == 1 else None,
+            keys=layout.keys,
         )
         self._layout = layout
         self._partials_schema: StructType | None = None
@@ -84,18 +90,15 @@ class StateCommitter(TableCommitter):
     def groups(self) -> bool:
         """Whether the partials of several txids may be merged before they meet what is stored.
 
-        Not where a key may be removed by one txid and come back with the next, nor for an aggregate
-        that stores something else than partials and does not say how those are merged.
+        Not where a key may be removed by one txid and come back with the next.
         """
         return self._layout.remove_where is None and all(
-            overrides(agg, "merge") or not overrides(agg, "initial")
-            for agg in self._layout.aggregates.values()
+            map(mergeable, self._layout.aggregates.values())
         )
 
     def required_columns(self) -> Sequence[str]:
         """The keys and the columns that the aggregates read."""
-        inputs = [name for agg in self._layout.aggregates.values() for name in agg.columns]
-        return tuple(dict.fromkeys((*self._layout.keys, *inputs)))
+        return columns_read(self._layout.keys, self._layout.aggregates)
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """One row per group of the batch; one row for a global aggregate, rows or not."""
@@ -355,11 +358,7 @@ def _reader(session: SparkSession, schema: StructType) -> DataFrameReader:
     """Reads files of these columns, but for the bucket."""
     from pyspark.sql.types import StructType
 
-    reader = session.read.schema(StructType([f for f in schema if f.name != BUCKET]))
-    for silent in ("ignoreMissingFiles", "ignoreCorruptFiles"):
-        # Whatever the session says: a row that is passed over is a wrong total.
-        reader = reader.option(silent, "false")
-    return reader
+    return strict_reader(session, StructType([f for f in schema if f.name != BUCKET]))
 
 
 def _check_condition(spark: SparkSession, condition: str, shown: StructType, table: str) -> None:

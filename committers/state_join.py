@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
 from committers.log_actions import BUCKET, TXID
-from committers.upsert import PREV_TXID, REMOVED, StateLayout, bucket_of, nullable, overrides
+from committers.partials import merges
+from committers.upsert import PREV_TXID, REMOVED, ROW, StateLayout, bucket_of, nullable, overrides
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ Pair = tuple["DataFrame | None", "DataFrame | None"]
 """Stored rows and partial aggregates of the same hash buckets; None: there are none."""
 
 _STORED, _NEW = "s", "n"
-_ROW = "txn_row"
 
 
 class StateJoin:
@@ -100,15 +100,7 @@ class StateJoin:
 
     @cached_property
     def _merges(self) -> list[Column]:
-        """Aggregates over the partials of one key: their union, and its newest txid."""
-        from pyspark.sql import functions as sf
-
-        merged = []
-        for name, agg in self._layout.aggregates.items():
-            kind = self._partial_types[name]
-            column = agg.merge(sf.col(quoted(name)), sf.col(TXID), kind)
-            merged.append(column.cast(kind).alias(name))
-        return [*merged, sf.max(TXID).alias(TXID)]
+        return merges(self._layout.aggregates, self._partial_types)
 
     @cached_property
     def _renamed_stored(self) -> list[Column]:
@@ -180,11 +172,11 @@ class StateJoin:
         seen = rows.select(
             *self._keys,
             *(layout.shown(name, sf.col(quoted(name))).alias(name) for name in layout.values),
-            sf.struct(*(sf.col(quoted(name)) for name in rows.columns)).alias(_ROW),
+            sf.struct(*(sf.col(quoted(name)) for name in rows.columns)).alias(ROW),
         )
         gone = sf.coalesce(sf.expr(condition), sf.lit(False))
-        gone &= sf.col(_ROW).getField(REMOVED)
-        whole = [sf.col(f"{_ROW}.{quoted(n)}").alias(n) for n in rows.columns if n != REMOVED]
+        gone &= sf.col(ROW).getField(REMOVED)
+        whole = [sf.col(f"{ROW}.{quoted(n)}").alias(n) for n in rows.columns if n != REMOVED]
         marked = seen.select(*whole, gone.alias(REMOVED))
         removed = sf.col(REMOVED)
         if not layout.keeps_removed:

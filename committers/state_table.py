@@ -15,7 +15,7 @@ from committers.state_reader import rows_of_keys, version_of
 from committers.state_shape import StateShape
 from committers.storage import Storage
 from committers.table_committer import parse_semantics, read_table
-from committers.upsert import RESERVED, StateLayout, overrides
+from committers.upsert import RESERVED, StateLayout, mergeable
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Semantics, State
 
@@ -133,8 +133,7 @@ class StateTable(State):
                 'and remove_where needs the values after the update. Use layout="upsert".'
             )
         for name, aggregate in aggregates.items():
-            folds = overrides(aggregate, "initial") and not overrides(aggregate, "merge")
-            if folds or isinstance(aggregate, Fold):
+            if not mergeable(aggregate) or isinstance(aggregate, Fold):
                 raise TopologyError(
                     f"Value '{name}' of state table {self.path} is {identity(aggregate)}, whose "
                     'partial values cannot be put together in any order, as layout="log" does. '

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,10 +38,16 @@ from txn.interfaces import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["TableCommitter", "parse_semantics", "read_table", "require_same_columns"]
+__all__ = [
+    "TableCommitter",
+    "parse_semantics",
+    "read_table",
+    "require_same_columns",
+    "strict_reader",
+]
 
 
 class TableCommitter(Committer):
@@ -52,7 +58,7 @@ class TableCommitter(Committer):
         semantics: what the table absorbs.
         storage_options: credentials and endpoints for delta-rs; Spark and pyarrow have their own.
         new_id: source of folder names and commit tokens.
-        unique: a column that has no value twice in a staged file; None: there is none.
+        keys: columns of which no file has the same values twice; empty: there are none.
     """
 
     def __init__(
@@ -62,10 +68,10 @@ class TableCommitter(Committer):
         *,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
-        unique: str | None = None,
+        keys: Sequence[str] = (),
     ) -> None:
         self.name = os.fspath(path)
-        self._unique = unique
+        self._unique = keys[0] if len(keys) == 1 else None
         self.semantics = parse_semantics(semantics)
         self._storage = Storage(self.name)
         self._options = dict(storage_options or {})
@@ -292,6 +298,15 @@ def _after(txid: int, staged: Staged) -> Staged:
     """What is left of a group without its txids up to `txid`."""
     left = [member for member in staged.members if member.attempt.txid > txid]
     return Staged.together(left) if len(left) < len(staged.members) else staged
+
+
+def strict_reader(session: SparkSession, schema: StructType) -> DataFrameReader:
+    """Reads a table's files by path; a missing or broken one is an error.
+
+    Whatever the session says: a row that is passed over is a wrong total.
+    """
+    reader = session.read.schema(schema)
+    return reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
 
 
 def read_table(

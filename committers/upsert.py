@@ -26,8 +26,10 @@ __all__ = [
     "PREV_TXID",
     "REMOVED",
     "RESERVED",
+    "ROW",
     "StateLayout",
     "bucket_of",
+    "mergeable",
     "nullable",
     "overrides",
     "with_keys_of",
@@ -39,8 +41,9 @@ REMOVED = "txn_removed"
 """True in a tombstone: the key was removed at `txid`. Only in opaque tables with `remove_where`."""
 
 _KEY = "txn_key"
-_ROW = "txn_row"
-RESERVED = (REMOVED, ROWS, _ROW)
+ROW = "txn_row"
+"""A column that the removal of keys needs for a moment."""
+RESERVED = (REMOVED, ROWS, ROW)
 """Names that keys and values may not have, besides those of the table's own columns."""
 
 
@@ -172,6 +175,14 @@ class StateLayout:
 def overrides(aggregate: Aggregate, step: str) -> bool:
     """Whether an aggregate has an `initial`, `merge` or `result` of its own."""
     return getattr(type(aggregate), step) is not getattr(Aggregate, step)
+
+
+def mergeable(aggregate: Aggregate) -> bool:
+    """Whether partials of one key can be put together before they meet what is stored.
+
+    Not those of an aggregate that stores something else and does not say how partials are merged.
+    """
+    return overrides(aggregate, "merge") or not overrides(aggregate, "initial")
 
 
 def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:

@@ -67,9 +67,8 @@ class ProcessingQueue:
         # One txid a slot is done no sooner alone. What more of them take is not known yet.
         self._group = min(group, slots)
         self._waiting: list[AttemptWork] = []
-        self._active: list[list[AttemptWork]] = []
-        self._began: dict[int, float] = {}
-        """id of an active group -> when it was handed out."""
+        self._active: dict[int, tuple[list[AttemptWork], float]] = {}
+        """id of a group that was handed out -> it, and when."""
 
     def add(self, work: AttemptWork) -> None:
         """An attempt may be processed from now on."""
@@ -87,14 +86,13 @@ class ProcessingQueue:
             crowded = len(self._waiting) + sum(map(len, self._busy())) >= self._slots
             group = self._waiting[: self._group]
             del self._waiting[: self._group]
-            self._active.append(group)
-            self._began[id(group)] = self._clock()
+            self._active[id(group)] = group, self._clock()
             yield group, crowded
 
     def ended(self, group: list[AttemptWork]) -> None:
         """The thread of a group is through with it: the next ones are as large as it was quick."""
-        self._active.remove(group)
-        each = (self._clock() - self._began.pop(id(group))) / len(group)
+        _, began = self._active.pop(id(group))
+        each = (self._clock() - began) / len(group)
         if not any(work.cancelled.is_set() for work in group):
             self._group = (
                 self._most if each * self._most <= JOB_SECS else max(1, int(JOB_SECS / each))
@@ -102,7 +100,7 @@ class ProcessingQueue:
 
     def _busy(self) -> Iterator[list[AttemptWork]]:
         """Groups with a living member: a dead attempt that hangs must not hold up the others."""
-        for group in self._active:
+        for group, _ in self._active.values():
             if not all(work.cancelled.is_set() for work in group):
                 yield group
 

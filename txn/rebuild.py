@@ -22,7 +22,7 @@ from typing import Any
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
-from txn.recovery import attempts_of, is_replay
+from txn.recovery import attempts_of, started
 
 __all__ = ["Publications", "rebuild", "replayed"]
 
@@ -70,14 +70,7 @@ def _open(
             this = (publication.epoch, member.attempt_id)
             if member.txid <= txid or (known and (known.epoch, known.attempt) > this):
                 continue
-            found[member.txid] = BatchRecord(
-                txid=member.txid,
-                attempt=member.attempt_id,
-                epoch=publication.epoch,
-                spouts=member.read,
-                opaque=sorted(opaque),
-                replay_of=0 if is_replay(publication) else None,
-            )
+            found[member.txid] = started(publication, member, opaque)
     return tuple(found[txid] for txid in sorted(found))
 
 

@@ -25,10 +25,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from txn.errors import RecoveryRefusedError
-from txn.interfaces import Publication
+from txn.interfaces import Member, Publication
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 
-__all__ = ["Found", "Recovered", "attempts_of", "is_replay", "reconcile"]
+__all__ = ["Found", "Recovered", "attempts_of", "is_replay", "reconcile", "started"]
 
 Found = Mapping[str, "tuple[int, Publication] | None"]
 
@@ -106,6 +106,22 @@ def is_replay(publication: Publication) -> bool:
     return not publication.members and any(
         metadata is not None and publication.spouts.get(stream, metadata) != metadata
         for stream, metadata in publication.read.items()
+    )
+
+
+def started(publication: Publication, member: Member, opaque: Collection[str] = ()) -> BatchRecord:
+    """The START of one txid, as a publication that holds it says: its metadata is in the log.
+
+    Args:
+        opaque: the streams to record as opaque; empty for a record that is not written.
+    """
+    return BatchRecord(
+        txid=member.txid,
+        attempt=member.attempt_id,
+        epoch=publication.epoch,
+        spouts=member.read,
+        opaque=sorted(opaque),
+        replay_of=0 if is_replay(publication) else None,
     )
 
 
@@ -219,13 +235,7 @@ def _with_attempts(
             if member.txid < first:
                 continue
             if known is None:
-                by_txid[member.txid] = BatchRecord(
-                    txid=member.txid,
-                    attempt=member.attempt_id,
-                    epoch=publication.epoch,
-                    spouts=member.read,
-                    replay_of=0 if is_replay(publication) else None,
-                )
+                by_txid[member.txid] = started(publication, member)
             elif known.attempt < member.attempt_id:
                 by_txid[member.txid] = known.model_copy(update={"attempt": member.attempt_id})
     return tuple(by_txid[txid] for txid in sorted(by_txid))
