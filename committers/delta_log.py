@@ -58,7 +58,6 @@ from committers.storage import Storage
 from committers.table_spec import TableSpec, refuse_foreign, refuse_foreign_folder
 from txn.errors import (
     CommitConflictError,
-    RecoveryRefusedError,
     TableRefusedError,
 )
 from txn.interfaces import (
@@ -136,7 +135,6 @@ class DeltaLog:
 
         Raises:
             TableRefusedError: not a Delta table, nobody's or another topology's.
-            RecoveryRefusedError: its log does not say any more what was published last.
         """
         if not DeltaTable.is_deltatable(self._storage.uri, self._options):
             refuse_foreign_folder(self._storage.entries(), self._name)
@@ -284,11 +282,7 @@ class DeltaLog:
         txid = self._table.transaction_version(txid_app(self._topology))
         if txid is None:
             return None
-        raise RecoveryRefusedError(
-            f"Table {self._name} holds txid {txid} of topology '{self._topology}', and the commit "
-            "file that says what was read for it was cleaned out of the log. Restore that file "
-            "from a backup, or start over under a new topology name and table path."
-        )
+        return self._version, Publication.lost(self._topology, txid)
 
     def _backwards(self, version: int | None = None) -> Iterator[Commit]:
         if version is None:

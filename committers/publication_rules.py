@@ -35,6 +35,12 @@ def require_newer(
         return
     version, held = last
     attempt = f"Attempt {publication.last_txid}:{publication.attempt_id}"
+    if held.is_lost and publication.first_txid <= held.last_txid:
+        raise RecoveryRefusedError(
+            f"{attempt} would start at txid {publication.first_txid}, and table {table} holds "
+            f"{held.last_txid}, of which its log says nothing any more. Restore the commit file "
+            "from a backup, or give the topology a new name and new tables."
+        )
     goes_back = publication.first_txid < held.first_txid
     if goes_back and publication.epoch > held.epoch:
         raise RecoveryRefusedError(

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from committers.delta_log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
 from committers.log_actions import ActiveFile
+from committers.log_cleanup import LogCleanup
 from committers.row_digest import differing_columns
 from committers.staging import StagingArea, random_id
 from committers.storage import Storage
@@ -84,6 +85,7 @@ class TableCommitter(Committer):
         """Forget the last run."""
         self._log = DeltaLog(self._storage, storage_options=self._options, new_id=self._new_id)
         self._area = StagingArea(self._storage, new_id=self._new_id, unique=self._unique)
+        self._cleanup = LogCleanup(self._storage, self._options)
         self._work_session: SparkSession | None = None
         self._fenced = False
 
@@ -251,8 +253,9 @@ class TableCommitter(Committer):
         self._area.discard(attempt)
 
     def committed(self, attempt: TransactionAttempt) -> None:
-        """Delete the scratch files of a committed attempt."""
+        """Delete the scratch files of a committed attempt, and now and then what has expired."""
         self._area.discard(attempt)
+        self._cleanup.run(self._log.version)
 
     def settle(self, txid: int) -> None:
         """Mark `txid` as final in the log, where a replay could have replaced or repeated it.

@@ -131,7 +131,7 @@ class Publication(BaseModel):
     format: int = 1
     topology: str
     epoch: int
-    """The leader's fencing token; 1 or more."""
+    """The leader's fencing token; 1 or more. 0: see `lost`."""
     first_txid: int
     last_txid: int
     """First and last txid that this one version holds (equal unless commits were grouped)."""
@@ -164,6 +164,19 @@ class Publication(BaseModel):
             digest=self.digest,
         )
         return (own,)
+
+    @classmethod
+    def lost(cls, topology: str, txid: int) -> Publication:
+        """What is left when the commit file of `txid`, the newest one, was cleaned out of the log.
+
+        Enough to go on behind it, when the coordinator has it as committed; nothing else is.
+        """
+        return cls(topology=topology, epoch=0, first_txid=txid, last_txid=txid, attempt_id=0)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the log says no more than the txid."""
+        return self.epoch == 0
 
 
 @dataclass(frozen=True)

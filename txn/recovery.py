@@ -160,6 +160,13 @@ def _check_table(
 ) -> None:
     last = entry[1].last_txid if entry else 0
     first = entry[1].first_txid if entry else 0
+    if entry and last > committed.txid and entry[1].is_lost:
+        raise RecoveryRefusedError(
+            f"Table '{table}' holds txid {last}, the commit file that says what was read for it "
+            f"was cleaned out of the log, and ZooKeeper's committed txid of topology '{topology}' "
+            f"is {committed.txid}. Nothing was changed. Restore that file from a backup, or give "
+            "the topology a new name and new tables."
+        )
     fits = first <= committed.txid + 1 if skips else first == committed.txid + 1
     fits = fits and (entry is None or len(entry[1].txids) == last - first + 1)
     if entry and last > committed.txid and not fits:

@@ -108,27 +108,33 @@ def java_process() -> int:
     return found[0]
 
 
+def java_memory(java: int) -> tuple[float, float]:
+    """(heap that lives, metaspace) of a JVM in megabytes; its garbage is collected first."""
+    # Collects and counts at one stop of all threads: what GC.heap_info says later has the garbage
+    # of the batches since.
+    heap = re.search(r"^Total\s+\d+\s+(\d+)", jcmd(java, "GC.class_histogram"), re.MULTILINE)
+    meta = re.search(r"Metaspace\s+used (\d+)K", jcmd(java, "GC.heap_info"))
+    assert heap is not None
+    assert meta is not None
+    return round(int(heap[1]) / 1024**2, 1), round(int(meta[1]) / 1024, 1)
+
+
 def _sample(batch: int, seconds: float, java: int, table: Path) -> Sample:
     # Python first: what Python lets go of, Java can collect.
     gc.collect()
-    # Collects and counts at one stop of all threads: what GC.heap_info says later has the garbage
-    # of the batches since.
-    heap = re.search(r"^Total\s+\d+\s+(\d+)", _jcmd(java, "GC.class_histogram"), re.MULTILINE)
-    meta = re.search(r"Metaspace\s+used (\d+)K", _jcmd(java, "GC.heap_info"))
-    assert heap is not None
-    assert meta is not None
+    heap, metaspace = java_memory(java)
     return Sample(
         batch,
         round(seconds, 1),
-        round(_rss_kb(os.getpid()) / 1024, 1),
-        round(int(heap[1]) / 1024**2, 1),
-        round(int(meta[1]) / 1024, 1),
-        round(_rss_kb(java) / 1024, 1),
+        round(rss_kb(os.getpid()) / 1024, 1),
+        heap,
+        metaspace,
+        round(rss_kb(java) / 1024, 1),
         sum(1 for _ in table.rglob("*.parquet")),
     )
 
 
-def _jcmd(java: int, *command: str) -> str:
+def jcmd(java: int, *command: str) -> str:
     try:
         done = subprocess.run(
             ["jcmd", str(java), *command], capture_output=True, text=True, timeout=60, check=True
@@ -138,7 +144,7 @@ def _jcmd(java: int, *command: str) -> str:
     return done.stdout
 
 
-def _rss_kb(process: int) -> int:
+def rss_kb(process: int) -> int:
     status = Path(f"/proc/{process}/status").read_text("utf-8")
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found is not None

@@ -366,17 +366,25 @@ def test_a_fence_carries_the_last_publication(warehouse: Path, make_publication:
     assert again.last_publication() == (1, own)
 
 
-def test_a_log_without_its_last_publication_is_refused(
+def test_a_log_without_its_last_publication_still_tells_the_txid(
     warehouse: Path, make_publication: Any
 ) -> None:
-    """Only a txid left, not what was read for it: never taken for an empty table."""
+    """Only a txid left, not what was read for it: never taken for an empty table, nor replaced."""
     log = open_log(warehouse)
     log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
     DeltaTable(str(warehouse)).alter.set_table_description("x")
     DeltaTable(str(warehouse)).create_checkpoint()
     clean(warehouse, before=2)
-    with pytest.raises(RecoveryRefusedError, match="holds txid 1 .* cleaned out of the log"):
-        open_log(warehouse, epoch=2)
+    again = open_log(warehouse, epoch=2)
+    last = again.last_publication()
+    assert last is not None
+    assert (last[1].last_txid, last[1].is_lost) == (1, True)
+    third = open_log(warehouse, epoch=3)
+    assert third.last_publication() == last
+    with pytest.raises(RecoveryRefusedError, match="says nothing any more"):
+        third.publish([], [], make_publication(1, epoch=3), third.version)
+    landed = third.publish([put(warehouse, 2)], [], make_publication(2, epoch=3), third.version)
+    assert third.last_publication() == (landed.version, make_publication(2, epoch=3))
 
 
 def test_a_publication_of_an_unknown_format_is_refused(warehouse: Path) -> None:

@@ -256,3 +256,16 @@ def test_an_open_replay_is_not_where_its_stream_stands():
     replay = BatchRecord(txid=6, attempt=0, epoch=2, spouts={"s": "p2"}, replay_of=2)
     progress = Progress(committed=COMMITTED, batches=(OPEN[0], replay))
     assert {"s": "p5"} == newest_metadata(progress)
+
+
+def test_a_table_whose_last_publication_was_cleaned_up_goes_on_when_it_is_committed():
+    """The log says the txid and no more: enough when ZooKeeper knows it as committed."""
+    lost = Publication.lost("t", 4)
+    assert Recovered(COMMITTED, OPEN) == reconciled({"a": (14, lost), "b": (24, publication(4))})
+
+
+def test_a_table_whose_last_publication_was_cleaned_up_is_not_rolled_forward():
+    """What was read for a txid is never guessed."""
+    lost = Publication.lost("t", 5)
+    with pytest.raises(RecoveryRefusedError, match="'a' holds txid 5, .* cleaned out of the log"):
+        reconciled({"a": (15, lost), "b": (25, lost)})
