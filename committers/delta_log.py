@@ -6,7 +6,8 @@ The rules that make it exact, whatever crashes, races or comes back from the dea
    (delta-rs with its own retry off). Who loses writes nothing.
 2. After a lost race the new versions are read one by one. Only commits that changed no row
    (OPTIMIZE, properties) may stand between what was computed and the version it lands in; a
-   newer epoch ends this process's right to publish, any other change fails the attempt.
+   newer epoch ends this process's right to publish, and rows that a stranger brought or took
+   stop it, also when they came between two runs (`committers.strangers`).
 3. Every commit of ours carries a random token. Whether an append of which the outcome is unknown
    (a time-out, a full disk) has landed is read from the log, never guessed.
 4. A publication must be newer than what the table holds: by epoch, and within an epoch by attempt.
@@ -40,9 +41,7 @@ from committers.log_actions import (
     ActiveFile,
     Commit,
     active_files,
-    commit_path,
     load_files,
-    parse_commit,
 )
 from committers.log_append import (
     AppendFailedError,
@@ -52,14 +51,13 @@ from committers.log_append import (
     require_staged,
     txid_app,
 )
+from committers.log_reader import LogReader
 from committers.publication_rules import fenced, judge, require_newer, require_unsettled
 from committers.staging import random_id
 from committers.storage import Storage
+from committers.strangers import Strangers, changed_by, replaced
 from committers.table_spec import TableSpec, refuse_foreign, refuse_foreign_folder
-from txn.errors import (
-    CommitConflictError,
-    TableRefusedError,
-)
+from txn.errors import CommitConflictError, TableRefusedError
 from txn.interfaces import (
     FENCE_KEY,
     PUBLICATION_KEY,
@@ -101,6 +99,7 @@ class DeltaLog:
         self._storage = storage
         self._name = storage.location
         self._options = dict(storage_options or {})
+        self._reader = LogReader(storage, self._options)
         self._new_id = new_id
         self._now_ms = now_ms
         self._loaded: DeltaTable | None = None
@@ -112,6 +111,8 @@ class DeltaLog:
         self._epoch = 0
         self._last: tuple[int, Publication] | None = None
         self._settled = 0
+        self._strangers = Strangers(self._name)
+        self._fingerprint: int | None = None
 
     # --- open --------------------------------------------------------------------------------
 
@@ -135,14 +136,16 @@ class DeltaLog:
 
         Raises:
             TableRefusedError: not a Delta table, nobody's or another topology's.
+            TableChangedError: somebody else's rows came, or ours went, since we last wrote it.
         """
-        if not DeltaTable.is_deltatable(self._storage.uri, self._options):
+        if not self._reader.exists():
             refuse_foreign_folder(self._storage.entries(), self._name)
             return False
-        table = DeltaTable(self._storage.uri, storage_options=self._options)
+        table = self._reader.load()
         refuse_foreign(table, self._name, topology)
         self._topology = topology
         self._reload(table)
+        self._refuse_strangers()
         return True
 
     def open(self, spec: TableSpec, epoch: int) -> None:
@@ -158,8 +161,17 @@ class DeltaLog:
                     f"Table {self._name} is not there after it was created: something else "
                     "deletes files below this path. Stop it, or choose another path."
                 )
-        spec.require(self._table, self._name)
+        self._require(spec)
         self._spec = spec
+
+    def _require(self, spec: TableSpec) -> None:
+        try:
+            spec.require(self._table, self._name)
+        except TableRefusedError as error:
+            culprit = self._strangers.last_metadata_change
+            if culprit is None:
+                raise
+            raise TableRefusedError(f"{error} It was changed in {changed_by(culprit)}.") from error
 
     def _create(self, spec: TableSpec, epoch: int) -> None:
         fence = {"topology": spec.topology, "epoch": epoch, "last": None}
@@ -180,7 +192,7 @@ class DeltaLog:
             )
         except DeltaError:
             # Another process may have created it a moment ago; then it is checked like any other.
-            if not DeltaTable.is_deltatable(self._storage.uri, self._options):
+            if not self._reader.exists():
                 raise
 
     def _reload(self, table: DeltaTable) -> None:
@@ -190,7 +202,13 @@ class DeltaLog:
         with self._files_lock:
             self._files = files
         self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
-        self._last = self._find_last()
+        told = self._reader.told(self._version)
+        self._last, self._settled, self._strangers = told.last, told.settled, told.strangers
+        newest = self._reader.commit(self._version)
+        self._fingerprint = None if newest is None else newest.fingerprint
+        txid = table.transaction_version(txid_app(self._topology))
+        if not told.is_known and txid is not None:
+            self._last = (self._version, Publication.lost(self._topology, txid))
 
     @property
     def _table(self) -> DeltaTable:
@@ -208,29 +226,24 @@ class DeltaLog:
 
     def read_commit(self, version: int) -> Commit | None:
         """One version, from its commit file; None when that does not exist (any more)."""
-        text = self._storage.read(commit_path(version))
-        return None if text is None else parse_commit(version, text, self._name)
+        return self._reader.commit(version)
 
     def publications(self, limit: int | None = None) -> Iterator[tuple[int, Publication, int]]:
         """(version, publication, milliseconds since 1970), newest first, as far as the log goes.
 
         Works without `open`, on any table. Stops where commit files were cleaned up.
         """
-        count = 0
-        for commit in self._backwards():
-            if limit is not None and count >= limit:
-                return
-            if commit.publication is not None:
-                count += 1
-                yield commit.version, commit.publication, commit.timestamp_ms
+        return self._reader.publications(limit)
 
     def refresh(self) -> list[Commit]:
         """Take in the versions that others appended; returns them, oldest first.
 
         Raises:
             TableRefusedError: one of them changed the table into something else.
+            TableChangedError: one of them changed rows, or the table was replaced.
             CommitConflictError: their commit files are gone; the state was loaded anew.
         """
+        self._require_same()
         self._table.update_incremental()
         return self._take_in()
 
@@ -242,7 +255,8 @@ class DeltaLog:
             version = self._version + 1
             commit = self.read_commit(version)
             if commit is None:
-                self._reload(DeltaTable(self._storage.uri, storage_options=self._options))
+                self._reload(self._reader.load())
+                self._refuse_strangers()
                 raise CommitConflictError(
                     f"Version {version} of table {self._name} is not in its log any more: the log "
                     "was cleaned up while this process was behind. The batch is prepared again."
@@ -250,7 +264,8 @@ class DeltaLog:
             self._apply(commit)
             commits.append(commit)
         if self._spec and any(commit.metadata_change for commit in commits):
-            self._spec.require(self._table, self._name)
+            self._require(self._spec)
+        self._refuse_strangers()
         return commits
 
     def _apply(self, commit: Commit) -> None:
@@ -258,38 +273,12 @@ class DeltaLog:
             for path in commit.removes:
                 self._files.pop(path, None)
             self._files.update(active_files(commit.adds))
-        self._version = commit.version
+        self._version, self._fingerprint = commit.version, commit.fingerprint
+        self._strangers.take(commit)
         self._epoch = max(self._epoch, commit.epoch)
         if commit.publication is not None:
             self._last = (commit.version, commit.publication)
         self._settled = max(self._settled, commit.settled_txid)
-
-    def _find_last(self) -> tuple[int, Publication] | None:
-        """Walk back to the newest publication. Other versions of ours carry it: a short walk.
-
-        What is settled is learned on the way: only a mark behind the publication counts.
-        """
-        self._settled = 0
-        for commit in self._backwards(self._version):
-            if commit.publication is not None:
-                return commit.version, commit.publication
-            self._settled = max(self._settled, commit.settled_txid)
-            if commit.mark is not None:
-                last = commit.last
-                if last is None:
-                    return None
-                return last["version"], Publication.model_validate(last["publication"])
-        txid = self._table.transaction_version(txid_app(self._topology))
-        if txid is None:
-            return None
-        return self._version, Publication.lost(self._topology, txid)
-
-    def _backwards(self, version: int | None = None) -> Iterator[Commit]:
-        if version is None:
-            version = DeltaTable(self._storage.uri, storage_options=self._options).version()
-        while version >= 0 and (commit := self.read_commit(version)) is not None:
-            yield commit
-            version -= 1
 
     # --- append ------------------------------------------------------------------------------
 
@@ -396,6 +385,7 @@ class DeltaLog:
             CommitConflictError: somebody changed rows, or this attempt is not the newest.
             FencedError: a newer epoch stands in the log.
             RecoveryRefusedError: the coordinator is behind what the table holds.
+            TableChangedError: a stranger changed rows, or replaced the table.
         """
         self.require_staged(adds)
         self.require_newer(publication)
@@ -478,10 +468,20 @@ class DeltaLog:
         """Refuse a publication that is not newer than what the table holds (rule 4).
 
         Raises:
-            FencedError, CommitConflictError, RecoveryRefusedError: as `publish`.
+            FencedError, CommitConflictError, StateError: as `publish`.
         """
+        self._require_same()
+        self._refuse_strangers()
         require_newer(publication, self._last, self._epoch, self._name)
         require_unsettled(publication, self._settled, self._name)
+
+    def _refuse_strangers(self) -> None:
+        self._strangers.refuse(self._topology, self._table.metadata().configuration)
+
+    def _require_same(self) -> None:
+        now = self._reader.instead_of(self._table, self._version, self._fingerprint)
+        if now is not None:
+            raise replaced(self._name, self._topology, self._version, now)
 
     def _exhausted(self, what: str) -> CommitConflictError:
         return CommitConflictError(

@@ -7,6 +7,7 @@ not through `DeltaTable.history`, which numbers the versions by position in its 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import (
+    COMPACTION_KEY,
     FENCE_KEY,
     PUBLICATION_KEY,
     SETTLED_KEY,
@@ -37,6 +39,7 @@ __all__ = [
     "Commit",
     "active_files",
     "commit_path",
+    "fingerprint_of",
     "load_files",
     "parse_commit",
 ]
@@ -45,9 +48,6 @@ TXID = "txid"
 """The column that says which txid last wrote a row."""
 BUCKET = "txn_bucket"
 """The partition column of state tables: the hash bucket of the keys."""
-COMPACTION_KEY = "txn_compaction"
-"""Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of what was
-folded, "settled", "last": as a fence's}."""
 TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append
 """Key of the random token by which a writer knows its own commit again."""
 
@@ -97,6 +97,17 @@ class Commit:
     compaction: Mapping[str, Any] | None = None
     """What a compaction says of itself: like a fence, and the txids of what it folded."""
     token: str | None = None
+    changed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    """Of the files added and of those removed, the paths that brought or took rows."""
+    writer: str = ""
+    """Who wrote it and with what, as far as it says."""
+    fingerprint: int = 0
+    """Of the commit file: tells whether it is still the same one."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether a topology wrote it: a publication, or a version that says so otherwise."""
+        return self.publication is not None or self.mark is not None
 
     @property
     def epoch(self) -> int:
@@ -128,6 +139,11 @@ def commit_path(version: int) -> str:
     return f"_delta_log/{version:020d}.json"
 
 
+def fingerprint_of(text: bytes) -> int:
+    """A checksum of a commit file."""
+    return zlib.crc32(text)
+
+
 def parse_commit(version: int, text: bytes, table: str) -> Commit:
     """Read one commit file.
 
@@ -138,20 +154,41 @@ def parse_commit(version: int, text: bytes, table: str) -> Commit:
     info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
     adds = [a["add"] for a in actions if "add" in a]
     removes = [a["remove"] for a in actions if "remove" in a]
+    changed = (_changing(adds), _changing(removes))
     return Commit(
         version=version,
         timestamp_ms=int(info.get("timestamp", 0)),
-        operation=str(info.get("operation", "unknown operation")),
+        operation=_operation(info),
         adds=tuple(_staged(add) for add in adds),
         removes=frozenset(unquote(remove["path"]) for remove in removes),
-        data_change=any(action.get("dataChange", True) for action in (*adds, *removes)),
+        data_change=any(changed),
         metadata_change=any("metaData" in a or "protocol" in a for a in actions),
         publication=_publication(info, version, table),
         fence=info.get(FENCE_KEY),
         settled=info.get(SETTLED_KEY),
         compaction=info.get(COMPACTION_KEY),
         token=info.get(TOKEN_KEY),
+        changed=changed,
+        writer=_writer(info),
+        fingerprint=fingerprint_of(text),
     )
+
+
+def _changing(actions: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    return frozenset(unquote(a["path"]) for a in actions if a.get("dataChange", True))
+
+
+def _operation(info: Mapping[str, Any]) -> str:
+    """The operation, with the version that a RESTORE went back to."""
+    name = str(info.get("operation", "unknown operation"))
+    parameters = info.get("operationParameters")
+    target = parameters.get("version") if isinstance(parameters, dict) else None
+    return f"{name} to version {target}" if name == "RESTORE" and target is not None else name
+
+
+def _writer(info: Mapping[str, Any]) -> str:
+    said = (info.get(key) for key in ("userName", "engineInfo", "clientVersion"))
+    return ", ".join(dict.fromkeys(str(one) for one in said if one)) or "a writer without a name"
 
 
 def active_files(adds: Iterable[StagedFile]) -> dict[str, ActiveFile]:

@@ -24,7 +24,13 @@ from committers.staging import random_id
 from committers.state_shape import StateShape, described
 from committers.table_committer import strict_reader
 from committers.table_spec import TableSpec, storable_columns
-from txn.errors import CommitConflictError, FencedError, StagedFileError, TopologyError
+from txn.errors import (
+    CommitConflictError,
+    FencedError,
+    StagedFileError,
+    TableChangedError,
+    TopologyError,
+)
 from txn.interfaces import Aggregate, Semantics
 
 if TYPE_CHECKING:
@@ -192,7 +198,7 @@ class LogCommitter(AppendingCommitter):
             )
         except AppendFailedError:
             raise  # it may still land
-        except (StagedFileError, CommitConflictError, FencedError):
+        except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
             self._end(compaction.folder, delete=True)
             raise
         self._end(compaction.folder, delete=landed is None)

@@ -85,6 +85,9 @@ def require_unsettled(publication: Publication, settled: int, table: str) -> Non
 def judge(commit: Commit | None, version: int, publication: Publication, table: str) -> None:
     """Refuse to publish over somebody else's commit, unless it changed no row.
 
+    Rows that stay changed are refused before (`committers.strangers`); what comes here was taken
+    back since.
+
     Args:
         commit: the commit of `version`; None when its file is gone.
 

@@ -24,6 +24,7 @@ from txn.errors import (
     RecoveryRefusedError,
     SourceChangedError,
     StagedFileError,
+    TableChangedError,
     TableRefusedError,
     TopologyError,
 )
@@ -233,7 +234,7 @@ class TableCommitter(Committer):
             return self._log.publish(prepared.adds, removes, publication, prepared.read_version)
         except AppendFailedError:
             raise  # the request may still land: its files must stay
-        except (StagedFileError, CommitConflictError, FencedError):
+        except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
             # These say for certain that nothing landed; after any other error the files stay.
             self._withdraw(prepared)
             raise

@@ -1,4 +1,4 @@
-"""The command line: `run`, `status`, `history`, `recover`; `plan`, `plugins`, `quarantine` join.
+"""The command line: `run`, `status`, `history`, `recover`; the others are in modules of their own.
 
 Exit codes: 0 ended well, 1 an error, 2 a mistake on the command line, 3 fenced or another process
 leads, 130 interrupted before anything ran. An error is one paragraph on stderr; `--traceback`
@@ -21,10 +21,12 @@ from txn import __version__
 from txn.cli_options import TRACEBACK, console, output_options, print_json, zookeeper_option
 from txn.cli_plan import plan, plugins
 from txn.cli_quarantine import quarantine
+from txn.cli_transfer import export_command, import_command
 from txn.config import TopologyConfig
 from txn.errors import (
     FencedError,
     LeaderExistsError,
+    NewerFormatError,
     ProgressUnreadableError,
     RecoveryRefusedError,
     SetupError,
@@ -36,7 +38,7 @@ from txn.loading import TargetError, load_topology, named_topology
 
 if TYPE_CHECKING:
     from txn.interfaces import Publication
-    from txn.records import Progress, QuarantineRecord
+    from txn.records import Progress
     from txn.topology import Topology, Until
     from txn.view import Observer
     from txn.zookeeper_status import TopologyStatus
@@ -134,6 +136,11 @@ def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) ->
     show_default=True,
     help="Of the log in .txn/logs.",
 )
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="While another process leads, wait with all made ready, and take over when it ends.",
+)
 @_common
 def run(
     target: str,
@@ -141,14 +148,15 @@ def run(
     until: Until,
     conf: dict[str, str],
     log_level: str,
+    standby: bool,
     zookeeper: str,
     as_json: bool,
 ) -> None:
     """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
     from txn.driver import drive, logging_to_file
-    from txn.zookeeper_spec import resolve
+    from txn.zookeeper_spec import resolve, resolve_shared
 
-    resolve(zookeeper)
+    (resolve_shared if standby else resolve)(zookeeper)
     topology = load_topology(target)
     topology.check_complete(until)
     with logging_to_file(topology.name, log_level) as path:
@@ -160,6 +168,7 @@ def run(
                 master=master,
                 until=until,
                 conf=conf,
+                standby=standby,
             )
         except (FencedError, LeaderExistsError):
             raise
@@ -302,7 +311,7 @@ def _from_tables(topology: Topology) -> tuple[Progress, int]:
             missing.append(error)
             found[sink.name] = []
             continue
-        found[sink.name] = recent_publications(table)
+        found[sink.name] = recent_publications(table, topology.name)
         epoch = max(epoch, table.epoch(topology.name), *(p.epoch for _, p in found[sink.name]))
     if len(missing) == len(found):
         raise missing[0]
@@ -328,6 +337,8 @@ def _is_needed(hosts: str, topology: Topology, progress: Progress, epoch: int) -
         return True
     try:
         status = read_status(hosts, topology.name, topology.config)
+    except NewerFormatError:
+        raise
     except ProgressUnreadableError:
         return True
     if status.leader is not None and is_alive(status.leader):
@@ -356,7 +367,7 @@ def _confirm(yes: bool, as_json: bool) -> None:
 
 
 def _write(hosts: str, topology: Topology, progress: Progress, at_least: int) -> int:
-    from txn.rebuild import replayed
+    from txn.rebuild import quarantined, replayed
     from txn.zookeeper import ZooKeeperProgress, read_status
 
     store = ZooKeeperProgress(hosts, topology.name, topology.config)
@@ -365,9 +376,14 @@ def _write(hosts: str, topology: Topology, progress: Progress, at_least: int) ->
         store.load()
         aside = read_status(hosts, topology.name, topology.config).quarantine
         committed = progress.committed.model_copy(update={"epoch": epoch})
-        done = replayed(aside, _publications(topology, aside), committed.txid)
+        told = tuple(_publications(topology))
+        done = replayed(aside, told, committed.txid)
         for txid in [txid for txid, by in done.items() if by <= committed.txid]:
             store.persist_committed(committed, replay_of=txid)
+        known = {record.txid for record in aside}
+        for record in quarantined(told, committed.txid):
+            if record.txid not in known:
+                store.persist_committed(committed, quarantine=record)
         for batch in progress.batches:
             of = next((txid for txid, by in done.items() if by == batch.txid), batch.replay_of)
             store.persist_start(batch.model_copy(update={"epoch": epoch, "replay_of": of}))
@@ -376,16 +392,13 @@ def _write(hosts: str, topology: Topology, progress: Progress, at_least: int) ->
     return epoch
 
 
-def _publications(topology: Topology, aside: Sequence[QuarantineRecord]) -> Iterator[Publication]:
-    """What the tables say of every txid after the first one that is quarantined."""
+def _publications(topology: Topology) -> Iterator[Publication]:
+    """Every publication in the tables' logs, as far back as commit files are kept."""
     from txn.history import TableLog
 
-    first = min((record.txid for record in aside), default=0)
-    for sink in topology.sinks if aside else ():
+    for sink in topology.sinks:
         with contextlib.suppress(UserError):  # a table that is not there yet
             for entry in TableLog(sink.name).publications():
-                if entry.publication.last_txid <= first:
-                    break
                 yield entry.publication
 
 
@@ -394,6 +407,8 @@ def _publications(topology: Topology, aside: Sequence[QuarantineRecord]) -> Iter
 cli.add_command(plan)
 cli.add_command(plugins)
 cli.add_command(quarantine)
+cli.add_command(export_command)
+cli.add_command(import_command)
 
 
 def main() -> None:

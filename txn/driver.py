@@ -47,12 +47,13 @@ def drive(
     master: str,
     until: Until,
     conf: Mapping[str, str],
+    standby: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunReport:
     """Run a topology to its end and keep the observer informed.
 
     Args:
-        zookeeper: as for `Topology.run`.
+        zookeeper: as for `Topology.run`; so is `standby`.
         conf: Spark settings.
 
     Raises:
@@ -72,13 +73,33 @@ def drive(
             spark = delta_session(topology.name, master, conf, packages=packages)
             resources.callback(spark.stop)
             connect = hosts.result()
-        running = topology.start(spark, zookeeper=connect, until=until)
-        status = running.status()
-        observer.started(
-            RunInfo(topology.name, status.epoch, zookeeper, str(until), status.committed_txid)
-        )
+        running = topology.start(spark, zookeeper=connect, until=until, standby=standby)
         with _signals() as received:
+            if standby:
+                _stand_by(topology.name, running, observer, received, sleep)
+            if running.leads:
+                now = running.status()
+                observer.started(
+                    RunInfo(topology.name, now.epoch, zookeeper, str(until), now.committed_txid)
+                )
             return _watch(running, observer, received, sleep)
+
+
+def _stand_by(
+    name: str,
+    running: RunningTopology,
+    observer: Observer,
+    received: Sequence[int],
+    sleep: Callable[[float], None],
+) -> None:
+    """Tell what a standby waits for, until it leads or has ended."""
+    told = None
+    while running.is_active and not running.leads and not received:
+        now = running.standby
+        if now is not None and now != told:
+            observer.standing_by(name, now)
+            told = now
+        sleep(_LOOK_SECS)
 
 
 def _watch(
@@ -87,18 +108,18 @@ def _watch(
     received: Sequence[int],
     sleep: Callable[[float], None],
 ) -> RunReport:
-    report = running.report
     txid, failures, stopping = 0, 0, False
     active = True
     while active:
         if received and not stopping:
             stopping = True
             log.info("%s: stopping", signal.Signals(received[0]).name)
-            observer.note("Stopping after the commit under way; once more leaves at once.")
+            if running.leads:
+                observer.note("Stopping after the commit under way; once more leaves at once.")
             with contextlib.suppress(TxnError):  # how it ended is told below
                 running.stop(timeout=0)
         # Asked before the look, so that the last look comes after the end.
-        active = running.is_active
+        active, report = running.is_active, running.report
         batches = [b for b in tuple(report.batches) if b.attempt.txid > txid]
         new_failures = max(0, report.replays - failures)
         newest = tuple(report.failures)[-new_failures:] if new_failures else ()
@@ -107,6 +128,7 @@ def _watch(
         observer.update(running.status(), batches, newest)
         if active:
             sleep(_LOOK_SECS)
+    report = running.report
     try:
         running.await_termination()
     except BaseException as error:

@@ -14,7 +14,9 @@
     │   └── SourceChangedError      a transactional source no longer holds what was planned
     ├── StateError                  durable state that must not be guessed about
     │   ├── ProgressUnreadableError a znode is corrupt, or of an unknown format
-    │   └── RecoveryRefusedError    tables and ZooKeeper tell different stories
+    │   │   └── NewerFormatError    it was written by a newer release
+    │   ├── RecoveryRefusedError    tables and ZooKeeper tell different stories
+    │   └── TableChangedError       somebody else changed a table's rows, or replaced it
     ├── FencedError                 a newer leader exists; this process must write no more
     ├── LeaderExistsError           another live process leads this topology
     └── ProgressUnavailableError    ZooKeeper could not be reached within the deadline
@@ -31,6 +33,7 @@ __all__ = [
     "FailedException",
     "FencedError",
     "LeaderExistsError",
+    "NewerFormatError",
     "ProgressUnavailableError",
     "ProgressUnreadableError",
     "RecoveryRefusedError",
@@ -39,6 +42,7 @@ __all__ = [
     "SourceUnavailableError",
     "StagedFileError",
     "StateError",
+    "TableChangedError",
     "TableRefusedError",
     "TopologyError",
     "TxnError",
@@ -107,7 +111,15 @@ class StateError(TxnError):
 
 
 class ProgressUnreadableError(StateError):
-    """A znode is corrupt, or of a format version that this program does not know."""
+    """A znode, or a file of exported progress, is corrupt or of an unknown format version."""
+
+
+class NewerFormatError(ProgressUnreadableError):
+    """What cannot be read was written by a newer release: nothing may replace it."""
+
+
+class TableChangedError(StateError):
+    """Somebody else changed a table's rows, or put another table in its place."""
 
 
 class RecoveryRefusedError(StateError):

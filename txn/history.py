@@ -17,7 +17,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from txn.errors import RecoveryRefusedError, UserError
-from txn.interfaces import FENCE_KEY, PUBLICATION_KEY, Publication
+from txn.interfaces import (
+    COMPACTION_KEY,
+    FENCE_KEY,
+    PUBLICATION_KEY,
+    SETTLED_KEY,
+    Publication,
+)
 
 __all__ = [
     "HistoryEntry",
@@ -28,6 +34,7 @@ __all__ = [
     "recent_publications",
 ]
 
+_MARKS = (FENCE_KEY, SETTLED_KEY, COMPACTION_KEY)
 _LONG_STRING = 40
 _SHOWN_ITEMS = 3
 
@@ -103,13 +110,28 @@ class TableLog:
         """The newest epoch that this table knows of a topology; 0: none."""
         return self._delta.transaction_version(f"txn/{topology}/epoch") or 0
 
+    def require_nothing_of(self, topology: str) -> None:
+        """Refuse a table without any publication in its log that has had one.
+
+        Raises:
+            RecoveryRefusedError: see there.
+        """
+        txid = self._delta.transaction_version(f"txn/{topology}")
+        if txid is not None:
+            raise RecoveryRefusedError(
+                f"Table '{self.table}' holds txid {txid} of topology '{topology}', and the commit "
+                "file that says what was read for it was cleaned out of the log. Nothing was "
+                "changed. Restore that file from a backup, or give the topology a new name and "
+                "new tables."
+            )
+
     def publications(self) -> Iterator[TablePublication]:
         """Every publication, newest first, as far back as commit files are kept.
 
         Raises:
             RecoveryRefusedError: one is of a format that this program does not know.
         """
-        fence: Mapping[str, Any] | None = None
+        mark: Mapping[str, Any] | None = None
         count = 0
         version = self._delta.version()
         while version >= 0 and (info := self._commit_info(version)) is not None:
@@ -117,13 +139,15 @@ class TableLog:
                 count += 1
                 found = self._parse(info[PUBLICATION_KEY], version)
                 yield TablePublication(version, found, int(info.get("timestamp", 0)))
-            fence = fence or info.get(FENCE_KEY)
+            mark = mark or next((info[key] for key in _MARKS if info.get(key)), None)
             version -= 1
-        # A fence repeats the newest publication before it, for logs whose old files are gone.
-        last = fence and fence.get("last")
+        # Every other version of ours repeats the newest publication before it, for logs whose old
+        # files are gone.
+        last = mark and mark.get("last")
         if count == 0 and last:
             found = self._parse(last["publication"], last["version"])
-            yield TablePublication(int(last["version"]), found, 0)
+            if not found.is_lost:
+                yield TablePublication(int(last["version"]), found, 0)
 
     def _commit_info(self, version: int) -> dict[str, Any] | None:
         """`commitInfo` of one version; None when its file is gone."""
@@ -144,11 +168,17 @@ class TableLog:
         return publication
 
 
-def recent_publications(log: TableLog) -> list[tuple[int, Publication]]:
-    """(version, publication) of the newest txid and the one before it, newest first."""
+def recent_publications(log: TableLog, topology: str) -> list[tuple[int, Publication]]:
+    """(version, publication) of the newest txid and the one before it, newest first.
+
+    Raises:
+        RecoveryRefusedError: the table holds a txid of the topology, and its log does not say any
+            more what was read for it.
+    """
     found = log.publications()
     first = next(found, None)
     if first is None:
+        log.require_nothing_of(topology)
         return []
     needed = takewhile(
         lambda entry: entry.publication.last_txid >= first.publication.first_txid - 1, found

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
 from txn.publications import (
+    COMPACTION_KEY,
     FENCE_KEY,
     PUBLICATION_KEY,
     SETTLED_KEY,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 __all__ = [
+    "COMPACTION_KEY",
     "FENCE_KEY",
     "PUBLICATION_KEY",
     "SETTLED_KEY",

@@ -12,7 +12,8 @@ Both change in ONE multi, create(leader) + set(epoch), so they never disagree. T
 `leader` is a plain ephemeral node and not kazoo's Lock: the recipe queues sequential nodes, can
 leave a contender waiting for ever after a lost connection (kazoo #282), and could not be taken
 together with the epoch. A standby watches the node, and looks again now and then in case
-the watch was lost with its session. Many standbys would all wake at once; there are one or two.
+the watch was lost with its session. All standbys wake at once, and the first multi wins: each of
+the others spends one refused multi and one read, and waits for the winner.
 
 A session can be lost without anybody taking over (ZooKeeper was away for longer than the session
 timeout). Then the epoch is still ours, and `hold` takes `leader` again *under the same epoch*, in a
@@ -49,11 +50,18 @@ from txn.errors import (
     ProgressUnavailableError,
 )
 from txn.records import CommittedRecord
+from txn.standbys import Announcement
 from txn.znodes import EpochRecord, FormatRecord, LeaderIdentity, Paths, decode, encode, require
 
 __all__ = ["Leadership", "check_format", "machine_id", "read_epoch", "read_leader"]
 
 _RECHECK_SECS = 1.0
+_STANDBY_SECS = 2.0
+"""How long a standby tries before it says that ZooKeeper is away, and tries again."""
+_LEADER_ADVICE = (
+    "A leader's node goes with the session that made it. If this one stays, it was made by hand: "
+    "find out by whom, and delete it."
+)
 
 
 class Leadership:
@@ -106,8 +114,8 @@ class Leadership:
         self,
         *,
         wait: bool,
-        on_waiting: Callable[[str], None] | None,
-        stopped: threading.Event,
+        on_waiting: Callable[[LeaderIdentity | None], None] | None,
+        stopped: Callable[[], bool],
         at_least: int = 1,
     ) -> int:
         """Take the next epoch, at least `at_least`; creates the topology's nodes if need be.
@@ -116,35 +124,58 @@ class Leadership:
             LeaderExistsError: another process leads, and `wait` is False.
             ProgressUnreadableError: nodes of another format, or half of them missing.
             ProgressUnavailableError: ZooKeeper was away for longer than `patience`, or `stopped`.
+                A standby that waits already goes on waiting while ZooKeeper is away.
         """
-        deadline = self._clock() + self._patience
-        self._create_topology(deadline)
-        told = False
-        while not stopped.is_set():
-            deadline = self._clock() + self._patience
-            check_format(self._connection, self._paths, deadline)
-            holder = read_leader(self._connection, self._paths, deadline)
-            # Our own token: a take-over whose answer was lost, carried out late.
-            if holder is None or holder[0].token == self._token or self._is_dead(holder[0]):
-                if self._take(holder[1] if holder else None, at_least, deadline):
-                    assert self.epoch is not None
-                    return self.epoch
+        self._create_topology(self._clock() + self._patience)
+        tell = on_waiting or (lambda _: None)
+        announced = Announcement(self._connection, self._paths, self._token, machine_id())
+        told: str | None = None
+        while not stopped():
+            try:
+                waiting_for = self._try_to_take(at_least, announced, waiting=told is not None)
+            except ProgressUnavailableError:
+                if told is None or stopped():
+                    raise
+                if told:
+                    tell(None)
+                told = ""
                 continue
+            if waiting_for is None:
+                continue
+            if self.epoch is not None and waiting_for.token == self._token:
+                return self.epoch
             if not wait:
                 raise LeaderExistsError(
-                    f"Topology '{self._paths.topology}' is led by {holder[0]}: its node is "
+                    f"Topology '{self._paths.topology}' is led by {waiting_for}: its node is "
                     f"'{self._paths.leader}'. Stop that process first, or start this one as a "
-                    "standby, which waits for it to end. If it has just died, its session ends "
-                    "within its timeout; try again then."
+                    "standby, which waits for it to end (`txn run --standby`). If it has just "
+                    "died, its session ends within its timeout; try again then."
                 )
-            if not told and on_waiting is not None:
-                on_waiting(str(holder[0]))
-            told = True
-            self._wait_for_change(deadline)
+            if told != waiting_for.token:
+                told = waiting_for.token
+                tell(waiting_for)
+            self._wait_for_change(announced)
         raise ProgressUnavailableError(
             f"Stopped while waiting for the leadership of topology '{self._paths.topology}'; "
             "nothing was started. Run it again when it is wanted."
         )
+
+    def _try_to_take(
+        self, at_least: int, announced: Announcement, *, waiting: bool
+    ) -> LeaderIdentity | None:
+        """Take the leadership if it can be had. Who leads then; None: look again."""
+        deadline = self._clock() + (_STANDBY_SECS if waiting else self._patience)
+        check_format(self._connection, self._paths, deadline)
+        holder = read_leader(self._connection, self._paths, deadline)
+        # Our own token: a take-over whose answer was lost, carried out late.
+        if holder and holder[0].token != self._token and not self._is_dead(holder[0]):
+            return holder[0]
+        taken = self._take(holder[1] if holder else None, at_least, deadline)
+        if taken is not None:
+            # Best effort: the session's end does the rest.
+            with contextlib.suppress(ProgressUnavailableError):
+                announced.withdraw(deadline)
+        return taken
 
     def _create_topology(self, deadline: float) -> None:
         paths = self._paths
@@ -193,7 +224,7 @@ class Leadership:
             self._connection.multi([write], deadline)
         check_format(self._connection, paths, deadline)
 
-    def _take(self, stale: Node | None, at_least: int, deadline: float) -> bool:
+    def _take(self, stale: Node | None, at_least: int, deadline: float) -> LeaderIdentity | None:
         current, version = read_epoch(self._connection, self._paths, deadline)
         epoch = max(current.epoch + 1, at_least)
         identity = LeaderIdentity(
@@ -215,17 +246,17 @@ class Leadership:
             generation = self._generation(deadline)
             results = self._connection.multi(operations, deadline, generation)
         except RefusedError:
-            return False  # somebody was faster; look again
+            return None  # somebody was faster; look again
         except OutcomeUnknownError:
             taken, version = read_epoch(self._connection, self._paths, deadline)
             if taken != record:
-                return False
+                return None
             # It was carried out. `hold` sees to it that `leader` belongs to the live session.
             self.epoch, self.version, self._held = epoch, version, 0
             self.hold(deadline)
-            return True
+            return identity
         self.epoch, self.version, self._held = epoch, int(results[0].version), generation
-        return True
+        return identity
 
     def _is_dead(self, holder: LeaderIdentity) -> bool:
         # After a crash, the dead leader's session lingers for its timeout. In the same boot and
@@ -241,10 +272,15 @@ class Leadership:
             return False
         return False
 
-    def _wait_for_change(self, deadline: float) -> None:
+    def _wait_for_change(self, announced: Announcement) -> None:
+        """Return when the leader's node changes, after a second, or when ZooKeeper is away."""
+        deadline = self._clock() + _STANDBY_SECS
         changed = threading.Event()
-        if self._connection.get(self._paths.leader, deadline, lambda _: changed.set()) is not None:
-            changed.wait(_RECHECK_SECS)
+        with contextlib.suppress(ProgressUnavailableError):  # the next look tells
+            announced.keep(deadline)
+            node = self._connection.get(self._paths.leader, deadline, lambda _: changed.set())
+            if node is not None:
+                changed.wait(_RECHECK_SECS)
 
     # --- keeping it --------------------------------------------------------------------------
 
@@ -384,7 +420,9 @@ def read_leader(
 ) -> tuple[LeaderIdentity, Node] | None:
     """Who holds `leader`, and the node; None when nobody does."""
     node = connection.get(paths.leader, deadline)
-    return None if node is None else (decode(LeaderIdentity, node.data, paths.leader), node)
+    if node is None:
+        return None
+    return decode(LeaderIdentity, node.data, paths.leader, _LEADER_ADVICE), node
 
 
 def machine_id() -> str:

@@ -324,7 +324,11 @@ class Pipeline:
         self._dispatch()
 
     def _order_publication(self, action: Publish) -> None:
-        self._turns.begin(action, partial(publication_of, action, self._name, self._epoch))
+        batch = self._state.batches[action.attempt.txid]
+        words = partial(publication_of, action, self._name, self._epoch)
+        self._turns.begin(
+            action, partial(words, quarantined=batch.quarantined, replay_of=batch.replay_of)
+        )
 
     def _persist_committed(self, action: PersistCommitted) -> None:
         first, group = action.attempts[0], len(action.attempts)

@@ -36,9 +36,20 @@ def start_record(order: PersistStart, epoch: int, opaque: Collection[str]) -> Ba
 
 
 def publication_of(
-    order: Publish, topology: str, epoch: int, timings_ms: Mapping[str, float]
+    order: Publish,
+    topology: str,
+    epoch: int,
+    timings_ms: Mapping[str, float],
+    *,
+    quarantined: str | None = None,
+    replay_of: int | None = None,
 ) -> Publication:
-    """What the tables' logs are to say of a commit turn."""
+    """What the tables' logs are to say of a commit turn.
+
+    Args:
+        quarantined: the error for which the txid is emptied.
+        replay_of: the quarantined txid that it replays.
+    """
     members = tuple(
         Member(txid=attempt.txid, attempt_id=attempt.attempt_id, read=dict(metadata))
         for attempt, metadata in order.members
@@ -52,6 +63,8 @@ def publication_of(
         spouts=dict(order.positions),
         read=dict(order.metadata),
         timings_ms=dict(timings_ms),
+        quarantined=quarantined,
+        replay_of=replay_of,
         members=members if len(members) > 1 else (),
     )
 

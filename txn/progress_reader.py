@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from txn.connection import Connection
-from txn.errors import ProgressUnreadableError
+from txn.connection import Connection, Delete, Operation, Put
+from txn.errors import NewerFormatError, ProgressUnreadableError
 from txn.records import (
     BatchRecord,
     CommittedRecord,
@@ -19,7 +20,7 @@ from txn.records import (
 )
 from txn.znodes import NEVER_GUESSED, Paths, decode, decode_index, join_parts, require, txid_of
 
-__all__ = ["Image", "Stored", "read_image", "read_requests"]
+__all__ = ["Image", "Stored", "read_image", "read_requests", "removals"]
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -97,6 +98,41 @@ def read_requests(
     if not node.data:
         return ReplayRequests(), node.version
     return decode(ReplayRequests, node.data, paths.quarantine), node.version
+
+
+def removals(connection: Connection, paths: Paths, deadline: float) -> list[Operation]:
+    """What to remove of the quarantine before progress is rebuilt: what cannot be read.
+
+    Raises:
+        NewerFormatError: any record was written by a newer release: nothing may replace it.
+    """
+
+    def is_readable(read: Callable[[], object]) -> bool:
+        try:
+            read()
+        except NewerFormatError:
+            raise
+        except ProgressUnreadableError:
+            return False
+        return True
+
+    def quarantined(name: str, path: str) -> None:
+        record = _read(connection, paths, QuarantineRecord, path, deadline).record
+        _check_txid(txid_of(name, paths.quarantine), record.txid, path)
+
+    is_readable(lambda: _read(connection, paths, CommittedRecord, paths.committed, deadline))
+    for name in connection.children(paths.batches, deadline) or []:
+        batch = f"{paths.batches}/{name}"
+        is_readable(partial(_read, connection, paths, BatchRecord, batch, deadline))
+    operations: list[Operation] = []
+    for name in connection.children(paths.quarantine, deadline) or []:
+        path = f"{paths.quarantine}/{name}"
+        if not is_readable(partial(quarantined, name, path)):
+            operations.append(Delete(path, require(connection.get(path, deadline), path).version))
+    if not is_readable(lambda: read_requests(connection, paths, deadline)):
+        node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
+        operations.append(Put(paths.quarantine, b"", node.version))
+    return operations
 
 
 def _read(

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_valid
 from txn.attempts import TransactionAttempt
 
 __all__ = [
+    "COMPACTION_KEY",
     "FENCE_KEY",
     "PUBLICATION_KEY",
     "SETTLED_KEY",
@@ -35,6 +36,10 @@ FENCE_KEY = "txn_fence"
 SETTLED_KEY = "txn_settled"
 """Key of `Committer.settle` in `commitInfo`: {"topology", "epoch", "txid", "last": as a fence's}:
 every txid up to `txid` is committed and final."""
+
+COMPACTION_KEY = "txn_compaction"
+"""Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of what was
+folded, "settled", "last": as a fence's}."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,11 @@ class Publication(BaseModel):
     """`Staged.digest`: what an identical replay stages again."""
     timings_ms: dict[str, float] = Field(default_factory=dict)
     """phase -> milliseconds, of the batch up to this publication."""
+    quarantined: str | None = None
+    """The error for which the txid was published empty; None for an ordinary one. Never in a group,
+    nor is a replay."""
+    replay_of: int | None = None
+    """The quarantined txid whose records it has; 0: a replay, of which txid is not known."""
     members: tuple[Member, ...] = ()
     """Group commit: every txid from `first_txid` to `last_txid`, ascending; empty for one txid.
     `read` is then that of the last txid, `rows` are those of all, and `digest` is empty."""

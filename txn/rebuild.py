@@ -24,7 +24,7 @@ from txn.interfaces import Publication
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 from txn.recovery import attempts_of, started
 
-__all__ = ["Publications", "rebuild", "replayed"]
+__all__ = ["Publications", "quarantined", "rebuild", "replayed"]
 
 Publications = Mapping[str, Sequence[tuple[int, Publication]]]
 """table -> (table version, publication), newest first; back to F - 1 is enough."""
@@ -94,6 +94,33 @@ def replayed(
             if record.txid < publication.last_txid and _reads(publication.read, record.spouts):
                 found[record.txid] = publication.last_txid
     return found
+
+
+def quarantined(
+    publications: Iterable[Publication], committed: int
+) -> tuple[QuarantineRecord, ...]:
+    """The txids that were committed empty and not replayed since, as far as the tables' logs tell.
+
+    Args:
+        publications: of all tables, in any order, from as far back as commit files are kept.
+        committed: later txids are open, and emptied or replayed anew.
+    """
+    newest: dict[int, Publication] = {}
+    for publication in publications:
+        known = newest.get(publication.last_txid)
+        this = (publication.epoch, publication.attempt_id)
+        if publication.last_txid <= committed and (
+            known is None or this > (known.epoch, known.attempt_id)
+        ):
+            newest[publication.last_txid] = publication
+    done = {publication.replay_of for publication in newest.values()}
+    return tuple(
+        QuarantineRecord(
+            txid=txid, attempt=found.attempt_id, spouts=found.read, error=found.quarantined
+        )
+        for txid, found in sorted(newest.items())
+        if found.quarantined is not None and txid not in done
+    )
 
 
 def _reads(read: Mapping[str, Any], aside: Mapping[str, Any]) -> bool:

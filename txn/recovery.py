@@ -28,7 +28,16 @@ from txn.errors import RecoveryRefusedError
 from txn.interfaces import Member, Publication
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 
-__all__ = ["Found", "Recovered", "attempts_of", "is_replay", "reconcile", "started"]
+__all__ = [
+    "Found",
+    "Recovered",
+    "attempts_of",
+    "check_streams",
+    "is_replay",
+    "reconcile",
+    "require_tables",
+    "started",
+]
 
 Found = Mapping[str, "tuple[int, Publication] | None"]
 
@@ -76,11 +85,12 @@ def reconcile(
     Raises:
         RecoveryRefusedError: the two tell different stories; names table, txids and the way out.
     """
-    _check_streams(topology, streams, progress)
-    _check_kinds(topology, opaque, progress)
+    check_streams(topology, streams, opaque, progress)
     committed = progress.committed
     for table, publication in found.items():
         _check_table(topology, table, publication, committed, skips=table in skipping)
+        if publication is not None:
+            _check_same(topology, table, publication, committed, skips=table in skipping)
     ahead = _beyond(committed.txid, found)
     identical = not opaque and not replays_differ
     result = Recovered(committed, progress.batches)
@@ -101,7 +111,7 @@ def is_replay(publication: Publication) -> bool:
 
     An ordinary txid is the newest that its streams have read; a replay reads what lies behind
     their positions. One that replays the newest txid of all its streams cannot be told apart.
-    There is no replay in a group.
+    There is no replay in a group. Publications of earlier releases did not say so themselves.
     """
     return not publication.members and any(
         metadata is not None and publication.spouts.get(stream, metadata) != metadata
@@ -115,17 +125,29 @@ def started(publication: Publication, member: Member, opaque: Collection[str] = 
     Args:
         opaque: the streams to record as opaque; empty for a record that is not written.
     """
+    replay_of = publication.replay_of
+    if replay_of is None and is_replay(publication):
+        replay_of = 0
     return BatchRecord(
         txid=member.txid,
         attempt=member.attempt_id,
         epoch=publication.epoch,
         spouts=member.read,
         opaque=sorted(opaque),
-        replay_of=0 if is_replay(publication) else None,
+        quarantined=publication.quarantined,
+        replay_of=replay_of,
     )
 
 
-def _check_streams(topology: str, streams: Sequence[str], progress: Progress) -> None:
+def check_streams(
+    topology: str, streams: Sequence[str], opaque: Collection[str], progress: Progress
+) -> None:
+    """Refuse a program whose streams are not those that the progress is of.
+
+    Raises:
+        RecoveryRefusedError: a stream is gone, or is of another kind while its batches are open.
+    """
+    _check_kinds(topology, opaque, progress)
     known = set(progress.committed.spouts).union(*(batch.spouts for batch in progress.batches))
     lost = sorted(known - set(streams))
     if lost:
@@ -177,13 +199,74 @@ def _check_table(
             "rebuilds ZooKeeper's state from the tables."
         )
     if last < committed.txid and (last > 0 or table in committed.tables):
-        raise RecoveryRefusedError(
-            f"Table '{table}' holds txid {last or 'none'}, but ZooKeeper says that txid "
-            f"{committed.txid} of topology '{topology}' is committed (there: version "
-            f"{committed.tables.get(table, 'none')}): the table was replaced, restored to an older "
-            "version, or left out for a while. Nothing was changed. Restore the table, or give the "
-            "topology a new name and new tables."
-        )
+        raise _behind(topology, table, last, committed)
+
+
+def require_tables(topology: str, committed: CommittedRecord, found: Found) -> None:
+    """Refuse tables that hold nothing and ought to, before a table is made in their place.
+
+    Args:
+        found: of tables that `committed` names.
+
+    Raises:
+        RecoveryRefusedError: naming the first.
+    """
+    for table, entry in found.items():
+        if entry is None and committed.txid and table in committed.tables:
+            raise _behind(topology, table, 0, committed)
+
+
+def _behind(
+    topology: str, table: str, last: int, committed: CommittedRecord
+) -> RecoveryRefusedError:
+    return RecoveryRefusedError(
+        f"Table '{table}' holds txid {last or 'none'}, but ZooKeeper says that txid "
+        f"{committed.txid} of topology '{topology}' is committed (there: version "
+        f"{committed.tables.get(table, 'none')}): the table was deleted, replaced, restored to an "
+        "older version, or left out for a while; a relative path means the working directory. "
+        "Nothing was changed. Restore the table, or give the topology a new name and new tables."
+    )
+
+
+def _check_same(
+    topology: str,
+    table: str,
+    entry: tuple[int, Publication],
+    committed: CommittedRecord,
+    *,
+    skips: bool,
+) -> None:
+    """Refuse a table that holds the right txid, but not as ZooKeeper knows it.
+
+    A table that skips what it holds may have a txid from another attempt than the committed one,
+    and with it other positions of streams that it does not read.
+    """
+    version, publication = entry
+    known = committed.tables.get(table)
+    if known is None or not committed.txid or publication.is_lost:
+        return
+    at_it = publication.last_txid == committed.txid
+    differs = version != known if at_it else version < known
+    moved = at_it and not skips and _moved(publication, committed)
+    if not differs and not moved:
+        return
+    what = (
+        f"in version {version}, and ZooKeeper knows version {known}"
+        if differs
+        else f"with another position of stream '{moved}' than ZooKeeper knows"
+    )
+    raise RecoveryRefusedError(
+        f"Table '{table}' holds txid {publication.last_txid} of topology '{topology}' {what}: "
+        "another table was put in its place, or another ensemble is meant. Nothing was changed. "
+        "Put the former table back, or give the topology a new name and new tables."
+    )
+
+
+def _moved(publication: Publication, committed: CommittedRecord) -> str | None:
+    """A stream whose position differs; None: there is none."""
+    known = committed.spouts
+    positions = publication.spouts
+    return next((s for s in positions if s in known and known[s] != positions[s]), None)
 
 
 def _beyond(txid: int, found: Found) -> Ahead:
@@ -214,15 +297,12 @@ def _rolled_forward(
     # Whether a txid is emptied or a replay is settled before its first commit turn, so that its
     # newest START says it of every attempt that can have published. Neither is ever in a group.
     start = next((batch for batch in batches if batch.txid == record.txid), None)
-    if start is None:
-        return Recovered(record, rest, roll_forward=True)
-    quarantine = start.quarantined and QuarantineRecord(
-        txid=record.txid,
-        attempt=publication.attempt_id,
-        spouts=publication.read,
-        error=start.quarantined,
+    error = start.quarantined if start else publication.quarantined
+    quarantine = error and QuarantineRecord(
+        txid=record.txid, attempt=publication.attempt_id, spouts=publication.read, error=error
     )
-    return Recovered(record, rest, True, quarantine or None, start.replay_of)
+    replay_of = start.replay_of if start else publication.replay_of
+    return Recovered(record, rest, True, quarantine or None, replay_of)
 
 
 def _with_attempts(

@@ -13,7 +13,7 @@ from typing import Any
 
 from txn.attempts import TransactionAttempt
 
-__all__ = ["BatchReport", "InFlight", "RunReport", "RunStatus", "Timeline"]
+__all__ = ["BatchReport", "InFlight", "RunReport", "RunStatus", "Standby", "Timeline"]
 
 KEPT_BATCHES = 500
 """Batch records kept in memory; older ones are in the tables' logs (`txn history`)."""
@@ -88,7 +88,8 @@ class RunReport:
     bound_seconds: dict[str, float] = field(default_factory=dict)
     """Stage -> seconds for which it was the one that held the run up; see `txn.backpressure`."""
     ended: str = "running"
-    """"caught_up", "until", "stopped", or "running"."""
+    """"caught_up", "until", "stopped", or "running". A standby that was stopped while it waited has
+    "stopped" and epoch 0."""
 
     @property
     def bound_shares(self) -> dict[str, float]:
@@ -161,3 +162,20 @@ class RunStatus:
     """The stage without which it would go on faster at this moment; see `txn.backpressure`."""
     waits: tuple[str, ...] = ()
     """Which stage is waiting on which, a sentence each."""
+
+
+@dataclass(frozen=True)
+class Standby:
+    """What a standby waits for; see `RunningTopology.standby`."""
+
+    since: float
+    """When it began to wait, seconds since the epoch."""
+    leader: Mapping[str, Any] | None
+    """Who leads: "host", "pid", "started", "epoch". None: ZooKeeper does not answer."""
+
+    def __str__(self) -> str:
+        if self.leader is None:
+            return "ZooKeeper, which does not answer"
+        return "process {pid} on {host} (leader since {started}, epoch {epoch}) to end".format_map(
+            self.leader
+        )

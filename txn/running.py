@@ -2,6 +2,7 @@
 
 `begin` does on the caller's thread everything that can refuse (ZooKeeper, leadership, columns,
 tables, recovery), so that a mistake is raised where it was made; the pipeline runs on a thread.
+A standby connects and rehearses there; it waits, takes over and recovers on the thread.
 """
 
 from __future__ import annotations
@@ -16,23 +17,28 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from txn import coordinator
-from txn.errors import FencedError, RecoveryRefusedError
+from txn.errors import FencedError, ProgressUnavailableError, RecoveryRefusedError, TxnError
 from txn.interfaces import CommitterContext, Semantics, SpoutKind
 from txn.pipeline import Pipeline
 from txn.records import Progress
-from txn.recovery import Found, reconcile
-from txn.report import RunReport, RunStatus
+from txn.recovery import Found, check_streams, reconcile, require_tables
+from txn.report import RunReport, RunStatus, Standby
 from txn.work import BatchWork
+from txn.zookeeper_spec import resolve_shared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txn.topology import Topology, Until
+    from txn.znodes import LeaderIdentity
     from txn.zookeeper import ZooKeeperProgress
 
 __all__ = ["RunningTopology"]
 
 log = logging.getLogger("txn")
+
+_NAMING_SECS = 5.0
+"""How long to ask ZooKeeper who has taken over."""
 
 
 def random_id() -> int:
@@ -44,6 +50,7 @@ class RunningTopology:
     """A handle on a run in the background, as returned by `Topology.start`.
 
     Args:
+        standby: wait while another process leads, instead of being refused.
         clock: seconds since the epoch.
         ids: random non-zero 64-bit ids.
     """
@@ -55,6 +62,7 @@ class RunningTopology:
         *,
         zookeeper: str,
         until: Until,
+        standby: bool = False,
         clock: Callable[[], float] = time.time,
         ids: Callable[[], int] = random_id,
     ) -> None:
@@ -62,21 +70,31 @@ class RunningTopology:
         self._spark = spark
         self._zookeeper = zookeeper
         self._until = until
+        self._is_standby = standby
         self._clock = clock
         self._ids = ids
         self._resources = contextlib.ExitStack()
+        self._store: ZooKeeperProgress | None = None
         self._pipeline: Pipeline | None = None
+        self._standby: Standby | None = None
+        self._stopping = threading.Event()
+        self._before = RunReport(topology.name)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def begin(self) -> None:
         """Lead, check, recover, and start the pipeline's thread. Called by `Topology.start`.
 
+        A standby gets ready instead, and leads, checks and recovers when its time has come.
+
         Raises:
             TxnError: what was refused; nothing is left open.
         """
         try:
-            self._pipeline = self._prepare()
+            if self._is_standby:
+                self._get_ready()
+            else:
+                self._pipeline = self._prepare(self._connect())
         except BaseException:
             self._resources.close()
             raise
@@ -89,8 +107,14 @@ class RunningTopology:
         Args:
             timeout: seconds to wait for the end; None waits as long as it takes.
         """
-        self._running.stop()
+        self._ask_to_stop()
         return self.await_termination(timeout)
+
+    def _ask_to_stop(self) -> None:
+        """Safe from any thread and from a signal handler."""
+        self._stopping.set()
+        if self._pipeline is not None:
+            self._pipeline.stop()
 
     def await_termination(
         self, timeout: float | None = None, *, signals: bool = False
@@ -109,51 +133,54 @@ class RunningTopology:
             self._wait(timeout)
         if self._error is not None:
             raise self._error
-        return self._running.report
+        return self.report
 
     def status(self) -> RunStatus:
-        """A snapshot of the run."""
-        return self._running.status()
+        """A snapshot of the run; of a standby that waits, one with epoch 0 in which nothing is."""
+        if self._pipeline is None:
+            return RunStatus(self._topology.name, 0, 0, (), 0, 0, 0, None, 0.0)
+        return self._pipeline.status()
 
     @property
     def report(self) -> RunReport:
         """How the run has gone so far; it goes on changing until the run has ended."""
-        return self._running.report
+        return self._before if self._pipeline is None else self._pipeline.report
+
+    @property
+    def standby(self) -> Standby | None:
+        """What a standby waits for; None: it does not wait (yet, or any more)."""
+        return self._standby if self._pipeline is None else None
+
+    @property
+    def leads(self) -> bool:
+        """Whether the run has begun: always, but for a standby that has not taken over."""
+        return self._pipeline is not None
 
     @property
     def is_active(self) -> bool:
         """True until the run has ended."""
         return self._thread is not None and self._thread.is_alive()
 
-    @property
-    def _running(self) -> Pipeline:
-        if self._pipeline is None:
-            raise RuntimeError("begin() has not been called")
-        return self._pipeline
-
     # --- from nothing to a pipeline ----------------------------------------------------------
 
-    def _prepare(self) -> Pipeline:
+    def _prepare(self, store: ZooKeeperProgress) -> Pipeline:
         topology, config = self._topology, self._topology.config
-        work = BatchWork(
-            self._spark,
-            topology.name,
-            topology.sources,
-            topology.sinks,
-            verify_rows=config.verify == "rows",
+        work = self._work()
+        epoch = store.lead(
+            wait=self._is_standby, on_waiting=self._waits_for, stopped=self._stopping.is_set
         )
-        store = self._connect()
-        epoch = store.lead()
         self._resources.callback(work.close)
         progress = store.load()
-        work.open_spouts(newest_metadata(progress))
-        work.check_and_open_tables(CommitterContext(topology.name, epoch))
-        found = self._fence_tables(work, store)
-        opaque = frozenset(
-            s.name for s in topology.sources if s.spout.kind is not SpoutKind.TRANSACTIONAL
-        )
-        differ = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in topology.sinks)
         streams = tuple(source.name for source in topology.sources)
+        check_streams(topology.name, streams, self._opaque, progress)
+        work.open_spouts(newest_metadata(progress))
+        context = CommitterContext(topology.name, epoch)
+        there = work.attach_tables(context, progress.committed.tables)
+        require_tables(topology.name, progress.committed, there)
+        work.check_and_open_tables(context)
+        found = self._fence_tables(work, store)
+        opaque = self._opaque
+        differ = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in topology.sinks)
         recovered = reconcile(
             topology.name,
             streams,
@@ -200,6 +227,22 @@ class RunningTopology:
         store.on_lost = lambda: self._on_lost(store, pipeline)
         return pipeline
 
+    def _work(self) -> BatchWork:
+        topology = self._topology
+        return BatchWork(
+            self._spark,
+            topology.name,
+            topology.sources,
+            topology.sinks,
+            verify_rows=topology.config.verify == "rows",
+        )
+
+    @property
+    def _opaque(self) -> frozenset[str]:
+        """The streams that are planned anew on replay."""
+        sources = self._topology.sources
+        return frozenset(s.name for s in sources if s.spout.kind is not SpoutKind.TRANSACTIONAL)
+
     def _fence_tables(self, work: BatchWork, store: ZooKeeperProgress) -> Found:
         try:
             return work.fence_tables()
@@ -219,9 +262,47 @@ class RunningTopology:
         from txn.zookeeper import ZooKeeperProgress
 
         hosts = self._resources.enter_context(zookeeper_service(self._zookeeper))
-        store = ZooKeeperProgress(hosts, self._topology.name, self._topology.config)
-        self._resources.callback(store.close)
-        return store
+        self._store = ZooKeeperProgress(hosts, self._topology.name, self._topology.config)
+        self._resources.callback(self._store.close)
+        return self._store
+
+    # --- standing by -------------------------------------------------------------------------
+
+    def _get_ready(self) -> None:
+        """All that a standby can do before its time: what it would be refused for, and warm up."""
+        from txn.zookeeper_status import find_status
+
+        hosts = resolve_shared(self._zookeeper).hosts
+        topology = self._topology
+        self._connect()
+        status = find_status(hosts, topology.name, topology.config)
+        progress = status.progress if status else Progress()
+        streams = tuple(source.name for source in topology.sources)
+        check_streams(topology.name, streams, self._opaque, progress)
+        work = self._work()
+        try:
+            work.open_spouts(newest_metadata(progress))
+            work.rehearse()
+        finally:
+            work.close()
+
+    def _waits_for(self, leader: LeaderIdentity | None) -> None:
+        since = self._standby.since if self._standby else self._clock()
+        fields = {"host", "pid", "started", "epoch"}
+        who = None if leader is None else leader.model_dump(include=fields)
+        self._standby = Standby(since, who)
+        log.info("[%s] standing by, waiting for %s", self._topology.name, self._standby)
+
+    def _take_over(self) -> Pipeline | None:
+        """Wait for the leadership; None when it was told to stop before that."""
+        assert self._store is not None
+        try:
+            return self._prepare(self._store)
+        except ProgressUnavailableError:
+            if not self._stopping.is_set():
+                raise
+        self._before.ended = "stopped"
+        return None
 
     def _on_lost(self, store: ZooKeeperProgress, pipeline: Pipeline) -> None:
         """The session is gone: commits wait in `assert_leading`; a successor ends the run."""
@@ -236,11 +317,32 @@ class RunningTopology:
 
     def _run(self) -> None:
         try:
-            self._running.run()
+            if self._pipeline is None:
+                self._pipeline = self._take_over()
+            if self._pipeline is not None:
+                if self._stopping.is_set():
+                    self._pipeline.stop()
+                self._pipeline.run()
+        except FencedError as error:
+            self._error = self._naming_the_winner(error)
         except BaseException as error:  # noqa: BLE001 - raised by await_termination
             self._error = error
         finally:
             self._resources.close()
+
+    def _naming_the_winner(self, error: FencedError) -> FencedError:
+        """A table tells only of a newer epoch; ZooKeeper knows whose it is."""
+        try:
+            if self._store is not None:
+                self._store.assert_leading(_NAMING_SECS)
+        except FencedError as winner:
+            if str(winner) != str(error):
+                winner = FencedError(f"{winner} It was told so by a table: {error}")
+                winner.__cause__ = error
+            return winner
+        except TxnError:
+            pass  # ZooKeeper is away: what the table said has to do
+        return error
 
     def _wait(self, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -260,7 +362,7 @@ class RunningTopology:
         def handler(number: int, frame: Any) -> None:
             del frame
             log.info("[%s] %s: stopping", self._topology.name, signal.Signals(number).name)
-            self._running.stop()
+            self._ask_to_stop()
 
         before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
         try:

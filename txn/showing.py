@@ -15,7 +15,7 @@ from txn.history import HistoryEntry, describe
 from txn.leadership import machine_id
 from txn.records import BatchRecord, Progress
 from txn.view import short_name
-from txn.znodes import LeaderIdentity
+from txn.znodes import LeaderIdentity, StandbyIdentity
 from txn.zookeeper_status import TopologyStatus
 
 __all__ = [
@@ -33,8 +33,8 @@ __all__ = [
 _SHOWN_TXIDS = 5
 
 
-def is_alive(leader: LeaderIdentity | None) -> bool:
-    """Whether the leader that ZooKeeper names is there; its node outlives a crash for a while."""
+def is_alive(leader: LeaderIdentity | StandbyIdentity | None) -> bool:
+    """Whether the process that ZooKeeper names is there; its node outlives a crash for a while."""
     if leader is None:
         return False
     if not leader.machine or leader.machine != machine_id():
@@ -60,6 +60,10 @@ def status_json(status: TopologyStatus) -> dict[str, Any]:
         "epoch": status.epoch,
         "leader": _leader_json(status.leader, is_alive(status.leader)),
         "last_leader": _leader_json(status.last_leader, is_alive(status.leader)),
+        "standbys": [
+            {**s.model_dump(mode="json", include={"host", "pid", "since"}), "alive": is_alive(s)}
+            for s in status.standbys
+        ],
         "batches": [
             batch.model_dump(mode="json", exclude={"version"}) for batch in status.progress.batches
         ],
@@ -78,6 +82,7 @@ def status_table(status: TopologyStatus, zookeeper: str) -> RenderableType:
     overview.add_row("committed", f"txid {committed.txid}" if committed.txid else "nothing yet")
     overview.add_row("in flight", _attempts(status.progress))
     overview.add_row("leader", _leader_text(status))
+    overview.add_row("standing by", _standbys_text(status))
     overview.add_row("epoch", str(status.epoch))
     overview.add_row("zookeeper", zookeeper)
     overview.add_row("quarantined", _quarantined(status))
@@ -108,6 +113,11 @@ def _leader_text(status: TopologyStatus) -> Text:
     if status.leader is not None:
         return Text(f"none: {status.leader} is gone, its session ends soon")
     return Text(f"none; the last one was {status.last_leader}" if status.last_leader else "none")
+
+
+def _standbys_text(status: TopologyStatus) -> str:
+    shown = [f"{one}" + ("" if is_alive(one) else ", gone") for one in status.standbys]
+    return "\n".join(shown) or "nobody"
 
 
 def _attempts(progress: Progress) -> str:

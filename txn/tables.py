@@ -68,6 +68,14 @@ class Tables:
             else:
                 self._open(sink, self._partials(sink, rows))
 
+    def rehearse(self, evaluation: Evaluation) -> None:
+        """Compute every table's partials of no rows, and write them nowhere."""
+        for sink in (*self.early, *self.late):
+            known = all(source.name in evaluation.inputs for source in sink.parent.sources())
+            rows = evaluation.rows(sink.parent) if known else None
+            if rows is not None:
+                self._partials(sink, rows).write.format("noop").mode("overwrite").save()
+
     def columns(self, node: NewValues | StateQuery, evaluation: Evaluation) -> DataFrame | None:
         """No rows, with the columns that `node` takes from a table; None: not known yet."""
         if node.sink is None:

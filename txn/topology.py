@@ -94,7 +94,12 @@ class Topology:
         return Stream(self, source)
 
     def run(
-        self, spark: SparkSession, *, zookeeper: str = "embedded", until: Until = "forever"
+        self,
+        spark: SparkSession,
+        *,
+        zookeeper: str = "embedded",
+        until: Until = "forever",
+        standby: bool = False,
     ) -> RunReport:
         """Run in the foreground until `until`, Ctrl-C or SIGTERM.
 
@@ -102,16 +107,24 @@ class Topology:
             spark: a session with Delta (`txn.session.delta_session`).
             zookeeper: "embedded", "embedded:FOLDER", or "host:port,host:port/chroot".
             until: "forever"; "caught_up": until no spout has anything to read; or a txid.
+            standby: while another process leads, wait with all made ready and take over when it
+                ends, instead of being refused. Needs servers by host, not "embedded".
 
         Raises:
             TxnError: why the run ended otherwise; see `txn.errors`. State is intact.
         """
-        return self.start(spark, zookeeper=zookeeper, until=until).await_termination(signals=True)
+        running = self.start(spark, zookeeper=zookeeper, until=until, standby=standby)
+        return running.await_termination(signals=True)
 
     def start(
-        self, spark: SparkSession, *, zookeeper: str = "embedded", until: Until = "forever"
+        self,
+        spark: SparkSession,
+        *,
+        zookeeper: str = "embedded",
+        until: Until = "forever",
+        standby: bool = False,
     ) -> RunningTopology:
-        """Run in the background; arguments as for `run`.
+        """Run in the background; arguments as for `run`. A standby waits in the background.
 
         Raises:
             TopologyError: nothing to run, or an `until` that means nothing.
@@ -119,7 +132,7 @@ class Topology:
         from txn.running import RunningTopology
 
         self.check_complete(until)
-        running = RunningTopology(self, spark, zookeeper=zookeeper, until=until)
+        running = RunningTopology(self, spark, zookeeper=zookeeper, until=until, standby=standby)
         running.begin()
         return running
 

@@ -19,7 +19,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from txn.report import BatchReport, InFlight, RunReport, RunStatus, Timeline
+from txn.report import BatchReport, InFlight, RunReport, RunStatus, Standby, Timeline
 from txn.wording import (
     STAGE_NAMES,
     duration,
@@ -82,6 +82,9 @@ class Observer(ABC):
 
     def starting(self, topology: str) -> None:
         """Spark and ZooKeeper are being started, tables and state are being read."""
+
+    def standing_by(self, topology: str, standby: Standby) -> None:
+        """Ready, and waiting for the leader to end; again when that has changed."""
 
     @abstractmethod
     def started(self, info: RunInfo) -> None:
@@ -262,6 +265,11 @@ def _table(title: str) -> Table:
 # --- observers -------------------------------------------------------------------------------
 
 
+def _standing_by(topology: str, standby: Standby) -> str:
+    since = time.strftime("%H:%M:%S", time.localtime(standby.since))
+    return f"{topology}: standing by since {since}, waiting for {standby}"
+
+
 class _Blocked:
     """Which batches have begun or ceased to wait for a source that is away."""
 
@@ -297,6 +305,11 @@ class LiveView(Observer):
         """Something that moves, for the seconds that Java takes."""
         self._status = self._console.status(f"{topology}: starting Spark and ZooKeeper")
         self._status.start()
+
+    def standing_by(self, topology: str, standby: Standby) -> None:
+        """Say so beside what moves."""
+        if self._status is not None:
+            self._status.update(_standing_by(topology, standby))
 
     def started(self, info: RunInfo) -> None:
         """Begin to draw."""
@@ -342,6 +355,10 @@ class PlainLines(Observer):
         self._out = out
         self._blocked = _Blocked()
 
+    def standing_by(self, topology: str, standby: Standby) -> None:
+        """One line."""
+        self._print(_standing_by(topology, standby))
+
     def started(self, info: RunInfo) -> None:
         """Say what runs."""
         self._print(
@@ -386,8 +403,8 @@ class PlainLines(Observer):
 class JsonLines(Observer):
     """One JSON object per line, each an event.
 
-    They are: started, committed, failed, blocked, unblocked, waiting (which stage waits for which;
-    at most once a second), note, ended.
+    They are: standby, started, committed, failed, blocked, unblocked, waiting (which stage waits
+    for which; at most once a second), note, ended.
 
     Args:
         wall: seconds since the epoch; the `at` of every event.
@@ -399,6 +416,10 @@ class JsonLines(Observer):
         self._blocked = _Blocked()
         self._waits: tuple[str, ...] = ()
         self._waits_told = float("-inf")
+
+    def standing_by(self, topology: str, standby: Standby) -> None:
+        """Event `standby`."""
+        self._print("standby", {"topology": topology, **vars(standby)})
 
     def started(self, info: RunInfo) -> None:
         """Event `started`."""

@@ -62,6 +62,8 @@ def duration(seconds: float) -> str:
 
 def summary(report: RunReport, status: RunStatus) -> str:
     """How a run that ended well went, in one line."""
+    if not report.epoch and not report.batches_committed:
+        return f"{report.topology}: {report.ended} while standing by; nothing was run."
     how = {
         "caught_up": "caught up",
         "until": "reached its last txid",

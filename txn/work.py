@@ -7,7 +7,7 @@ One method per station, in the order of DESIGN's line. They run on the threads o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -154,17 +154,42 @@ class BatchWork:
             if schema is not None:
                 self._emissions.schemas[source.name] = schema
 
+    def attach_tables(
+        self, context: CommitterContext, known: Collection[str]
+    ) -> dict[str, tuple[int, Publication] | None]:
+        """The newest publication of those tables that are known to be there; creates nothing."""
+        found: dict[str, tuple[int, Publication] | None] = {}
+        for sink in self._sinks:
+            if sink.name in known:
+                sink.committer.open(self._spark, context, None)
+                found[sink.name] = sink.committer.last_publication()
+        return found
+
+    def rehearse(self) -> None:
+        """Take no rows through everything up to the tables, which are not touched: for a standby.
+
+        What would be refused is refused now, and Spark has the code ready when it counts.
+
+        Raises:
+            TopologyError: wrong columns.
+        """
+        self._tables.rehearse(self._empty())
+
     def check_and_open_tables(self, context: CommitterContext) -> None:
         """Refuse wrong columns, shapes and tables; create what is missing. Reads no data.
 
         A table whose stream has a schema still unknown is attached now and checked with the
         first batch, before any job.
         """
+        self._tables.check_and_open(context, self._empty())
+
+    def _empty(self) -> Evaluation:
+        """Of no rows, with the columns of the streams whose schemas are known."""
         schemas = self._emissions.schemas
         empty = {name: empty_frame(self._spark, schema) for name, schema in schemas.items()}
         evaluation = Evaluation(empty, {}, share=lambda frame: frame)
         evaluation.lookup = lambda node: self._tables.columns(node, evaluation)
-        self._tables.check_and_open(context, evaluation)
+        return evaluation
 
     def fence_tables(self) -> dict[str, tuple[int, Publication] | None]:
         """Shut older leaders out of every table, then read the newest publication of each."""

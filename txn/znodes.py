@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from txn.errors import BatchError, ProgressUnreadableError, TopologyError
+from txn.errors import BatchError, NewerFormatError, ProgressUnreadableError, TopologyError
 from txn.records import FORMAT_VERSION
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "LeaderIdentity",
     "PartsIndex",
     "Paths",
+    "StandbyIdentity",
     "check_topology_name",
     "decode",
     "decode_index",
@@ -93,6 +94,20 @@ class LeaderIdentity(_Node):
         return (
             f"process {self.pid} on {self.host} (leader since {self.started}, epoch {self.epoch})"
         )
+
+
+class StandbyIdentity(_Node):
+    """`standbys/<token>`: a process that waits for the leadership."""
+
+    host: str
+    pid: int
+    since: str
+    """When it began to wait: ISO 8601, UTC."""
+    machine: str = ""
+    """As a leader's."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} (waiting since {self.since})"
 
 
 class EpochRecord(_Node):
@@ -166,6 +181,15 @@ class Paths:
     def parts(self) -> str:
         """Parent of the parts of records too large for one node."""
         return f"{self.root}/parts"
+
+    @property
+    def standbys(self) -> str:
+        """Parent of one ephemeral node per waiting process; not there before the first one."""
+        return f"{self.root}/standbys"
+
+    def standby(self, token: str) -> str:
+        """Holds the `StandbyIdentity` of one process."""
+        return f"{self.standbys}/{token}"
 
     def batch(self, txid: int) -> str:
         """Holds the `BatchRecord` of one txid."""
@@ -248,30 +272,35 @@ def _nested(value: object) -> dict[str, Any]:
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
-def decode(model: type[R], data: bytes, path: str) -> R:
+def decode(model: type[R], data: bytes, path: str, advice: str = NEVER_GUESSED) -> R:
     """The record that `data`, read from `path`, holds.
 
+    Args:
+        advice: what to do when it cannot be read.
+
     Raises:
-        ProgressUnreadableError: not JSON, an unknown version, or a missing or unknown field.
+        NewerFormatError: a later version.
+        ProgressUnreadableError: not JSON, no version, or a missing or unknown field.
     """
-    raw = _json_object(data, path)
+    raw = _json_object(data, path, advice)
     version = raw.get("version")
-    if type(version) is not int or version != FORMAT_VERSION:
-        raise _unreadable(
-            path,
-            f"has format version {version!r}, and this program knows {FORMAT_VERSION}",
-            "Run the version of txn that wrote it, or newer.",
+    if type(version) is int and version > FORMAT_VERSION:
+        raise NewerFormatError(
+            f"ZooKeeper node '{path}' has format version {version}, and this program knows "
+            f"{FORMAT_VERSION}. Run the version of txn that wrote it, or newer."
         )
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise _unreadable(path, f"has format version {version!r}, not {FORMAT_VERSION}", advice)
     later: frozenset[str] = getattr(model, "LATER", frozenset())
     missing = sorted(set(model.model_fields) - set(raw) - later)
     if missing:
-        raise _unreadable(path, f"lacks the field {', '.join(missing)}")
+        raise _unreadable(path, f"lacks the field {', '.join(missing)}", advice)
     try:
         return model.model_validate(raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise _unreadable(path, f"has an invalid field {where}: {first['msg']}") from None
+        raise _unreadable(path, f"has an invalid field {where}: {first['msg']}", advice) from None
 
 
 def decode_index(data: bytes, path: str) -> PartsIndex | None:
@@ -326,15 +355,15 @@ def require(node: N | None, path: str) -> N:
     return node
 
 
-def _json_object(data: bytes, path: str) -> dict[str, Any]:
+def _json_object(data: bytes, path: str, advice: str = NEVER_GUESSED) -> dict[str, Any]:
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError):
-        raise _unreadable(path, "does not hold JSON") from None
+        raise _unreadable(path, "does not hold JSON", advice) from None
     if not isinstance(raw, dict):
-        raise _unreadable(path, "does not hold a JSON object")
+        raise _unreadable(path, "does not hold a JSON object", advice)
     return raw
 
 
-def _unreadable(path: str, what: str, advice: str = "") -> ProgressUnreadableError:
-    return ProgressUnreadableError(f"ZooKeeper node '{path}' {what}. {advice or NEVER_GUESSED}")
+def _unreadable(path: str, what: str, advice: str = NEVER_GUESSED) -> ProgressUnreadableError:
+    return ProgressUnreadableError(f"ZooKeeper node '{path}' {what}. {advice}")

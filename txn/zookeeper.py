@@ -53,9 +53,9 @@ from txn.errors import (
     TxnError,
 )
 from txn.leadership import Leadership
-from txn.progress_reader import Image, Stored, read_image, read_requests
+from txn.progress_reader import Image, Stored, read_image, read_requests, removals
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
-from txn.znodes import Paths, check_topology_name, encode, require, split_parts
+from txn.znodes import LeaderIdentity, Paths, check_topology_name, encode, require, split_parts
 from txn.zookeeper_status import BASE, TopologyStatus, list_topologies, read_status
 
 __all__ = ["TopologyStatus", "ZooKeeperProgress", "list_topologies", "read_status"]
@@ -149,14 +149,17 @@ class ZooKeeperProgress:
         self,
         *,
         wait: bool = False,
-        on_waiting: Callable[[str], None] | None = None,
+        on_waiting: Callable[[LeaderIdentity | None], None] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
         at_least: int = 1,
     ) -> int:
         """Take the leadership and the next epoch; creates the topology's nodes the first time.
 
         Args:
             wait: True: stand by until the present leader is gone; False: refuse.
-            on_waiting: called once, with a sentence part naming the leader, before standing by.
+            on_waiting: called before standing by and whenever another process has come to lead,
+                with that leader; None: ZooKeeper is away, and the wait goes on.
+            stopped: whether to wait no longer; looked at once a second.
             at_least: an epoch below this one will not do (the tables may know of later ones).
 
         Returns:
@@ -165,11 +168,14 @@ class ZooKeeperProgress:
         Raises:
             LeaderExistsError: another live process leads, and `wait` is False; names it.
             ProgressUnreadableError: nodes of an unknown format, or some are missing.
-            ProgressUnavailableError: ZooKeeper did not answer, or `close` was called meanwhile.
+            ProgressUnavailableError: ZooKeeper did not answer, or the wait was ended.
         """
         with self._taking_turns():
             epoch = self._leadership.claim(
-                wait=wait, on_waiting=on_waiting, stopped=self._stopped, at_least=at_least
+                wait=wait,
+                on_waiting=on_waiting,
+                stopped=lambda: self._stopped.is_set() or stopped(),
+                at_least=at_least,
             )
             if self._keeper is None:
                 self._keeper = threading.Thread(
@@ -375,7 +381,8 @@ class ZooKeeperProgress:
     def rebuild(self, record: CommittedRecord, *, at_least: int) -> int:
         """Lead, and replace `committed` and all batches by `record`: for `txn recover`.
 
-        Also where nodes are missing or hold no JSON. Call `load` afterwards.
+        Also where nodes are missing or cannot be read; quarantine records that cannot be read go.
+        Call `load` afterwards.
 
         Args:
             record: what the tables say; its `epoch` is replaced by the one taken here.
@@ -385,10 +392,12 @@ class ZooKeeperProgress:
             The new epoch.
 
         Raises:
+            NewerFormatError: a newer release wrote a node; nothing is replaced.
             LeaderExistsError, ProgressUnreadableError, ProgressUnavailableError: as `lead`.
         """
         with self._taking_turns() as deadline:
             self._leadership.repair(deadline)
+            gone = removals(self._connection, self._paths, deadline)
             epoch = self.lead(at_least=at_least)
             record = record.model_copy(update={"epoch": epoch})
             data, _ = self._spread(
@@ -396,7 +405,7 @@ class ZooKeeperProgress:
             )
             node = self._connection.get(self._paths.committed, deadline)
             written = _Written(self._paths.committed, data, None if node is None else node.version)
-            operations = [written.operation]
+            operations = [written.operation, *gone]
             for name in require(
                 self._connection.children(self._paths.batches, deadline), self._paths.batches
             ):

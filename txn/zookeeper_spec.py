@@ -8,7 +8,7 @@ from pathlib import Path
 
 from txn.errors import UserError
 
-__all__ = ["DEFAULT_FOLDER", "ZooKeeperSpec", "resolve"]
+__all__ = ["DEFAULT_FOLDER", "ZooKeeperSpec", "resolve", "resolve_shared"]
 
 DEFAULT_FOLDER = Path(".txn/zookeeper")
 """Where "embedded" keeps its data, relative to the working directory."""
@@ -44,6 +44,24 @@ def resolve(spec: str) -> ZooKeeperSpec:
     if slash and not all(_is_component(part) for part in chroot.split("/")):
         raise _bad_spec(spec, f"the chroot '/{chroot}' is no ZooKeeper path")
     return ZooKeeperSpec(None, hosts + slash + chroot)
+
+
+def resolve_shared(spec: str) -> ZooKeeperSpec:
+    """As `resolve`, for a standby: the server must outlive the process that leads.
+
+    Raises:
+        UserError: also for an embedded server.
+    """
+    found = resolve(spec)
+    if found.folder is not None:
+        raise UserError(
+            f"A standby cannot use the embedded ZooKeeper server ({spec!r}): that server belongs "
+            "to the process that leads and ends with it, and with it all by which a standby "
+            "learns of the end and takes over. Name servers that outlive every run, as "
+            '"host:2181,host2:2181/chroot"; on one machine, let a service manager start the '
+            "topology again instead."
+        )
+    return found
 
 
 def _host(part: str, spec: str) -> str:

@@ -13,14 +13,24 @@ from txn.errors import ProgressUnreadableError, TopologyError
 from txn.leadership import check_format, read_epoch, read_leader
 from txn.progress_reader import Image, read_image
 from txn.records import Progress, QuarantineRecord
-from txn.znodes import LeaderIdentity, Paths, check_topology_name
+from txn.standbys import read_standbys
+from txn.znodes import LeaderIdentity, Paths, StandbyIdentity, check_topology_name
 
-__all__ = ["BASE", "TopologyStatus", "existing_topology", "list_topologies", "read_status"]
+__all__ = [
+    "BASE",
+    "TopologyStatus",
+    "existing_topology",
+    "find_status",
+    "list_topologies",
+    "read_status",
+]
 
 BASE = "/txn"
 """Parent of every topology's node, below the chroot."""
 
 _LOOKS = 50
+_SURE = 3
+"""Looks in a row at something unreadable, without a commit in between."""
 _PAUSE_SECS = 0.02
 
 
@@ -40,6 +50,8 @@ class TopologyStatus:
     """Txids that were committed empty, ascending."""
     replays_requested: frozenset[int] = frozenset()
     """Those of them that the topology is going to replay."""
+    standbys: tuple[StandbyIdentity, ...] = ()
+    """Who waits to take over, the longest first."""
 
 
 def read_status(
@@ -63,6 +75,7 @@ def read_status(
         image = _still_image(connection, paths, sleep, deadline)
         epoch, _ = read_epoch(connection, paths, deadline)
         holder = read_leader(connection, paths, deadline)
+        standbys = read_standbys(connection, paths, deadline)
     return TopologyStatus(
         topology,
         image.progress,
@@ -71,7 +84,16 @@ def read_status(
         epoch.leader,
         tuple(stored.record for stored in image.quarantine.values()),
         image.requests,
+        standbys,
     )
+
+
+def find_status(hosts: str, topology: str, config: TopologyConfig) -> TopologyStatus | None:
+    """As `read_status`; None when ZooKeeper does not know the topology (yet)."""
+    try:
+        return read_status(hosts, topology, config)
+    except TopologyError:
+        return None
 
 
 def list_topologies(
@@ -140,13 +162,21 @@ def _no_such_topology(connection: Connection, topology: str, deadline: float) ->
 def _still_image(
     connection: Connection, paths: Paths, sleep: Callable[[float], None], deadline: float
 ) -> Image:
-    """An image during which `committed` did not move; a leader may be writing all the time."""
+    """An image during which `committed` did not move; a leader may be writing all the time.
+
+    A batch that was committed between the look at the list and the look at the batch cannot be
+    read, nor can a large record that was replaced meanwhile. What stays so is unreadable.
+    """
+    unreadable, seen = 0, -1
     for look in range(_LOOKS):
         try:
             image = read_image(connection, paths, deadline)
         except ProgressUnreadableError:
-            # A batch that was committed between the look at the list and the look at the batch.
-            if look == _LOOKS - 1:
+            now = connection.get(paths.committed, deadline)
+            version = now.version if now else -1
+            unreadable = unreadable + 1 if version == seen else 1
+            seen = version
+            if unreadable == _SURE or look == _LOOKS - 1:
                 raise
         else:
             now = connection.get(paths.committed, deadline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,12 +18,14 @@ from pyarrow import parquet
 from committers.delta_log import AppendFailedError, DeltaLog, StaleFilesError
 from committers.parquet_stats import delta_stats
 from committers.storage import Storage
+from committers.strangers import ACCEPTED
 from committers.table_spec import TableSpec
 from txn.errors import (
     CommitConflictError,
     FencedError,
     RecoveryRefusedError,
     StagedFileError,
+    TableChangedError,
     TableRefusedError,
 )
 from txn.interfaces import Publication, Semantics, StagedFile
@@ -208,15 +211,65 @@ def test_two_processes_race_with_different_epochs(warehouse: Path) -> None:
 # --- other writers ---------------------------------------------------------------------------
 
 
-def test_a_foreign_append_fails_the_attempt(warehouse: Path, make_publication: Any) -> None:
-    """Somebody else's rows are named by version and operation; the next attempt goes on top."""
+def test_rows_of_a_stranger_stop_the_publisher(warehouse: Path, make_publication: Any) -> None:
+    """Rows of others are named by version, operation and writer; a RESTORE takes them back."""
     log = open_log(warehouse)
     read_version = log.version
     write_deltalake(str(warehouse), pa.table({"id": [9], "txid": [None]}), mode="append")
-    with pytest.raises(CommitConflictError, match=r"Version 1 of .* changed rows \(WRITE\)"):
-        log.publish([put(warehouse, 1)], [], make_publication(1), read_version)
-    log.publish([put(warehouse, 1)], [], make_publication(1, attempt=1), log.version)
+    for _ in range(2):
+        with pytest.raises(TableChangedError, match=r"version 1 \(WRITE by .*delta-rs.* RESTORE"):
+            log.publish([put(warehouse, 1)], [], make_publication(1), read_version)
+    with pytest.raises(TableChangedError, match="TO VERSION AS OF 0"):
+        open_log(warehouse, epoch=2)
+    DeltaTable(str(warehouse)).restore(0)
+    log = open_log(warehouse, epoch=2)
+    log.publish([put(warehouse, 1)], [], make_publication(1, attempt=1, epoch=2), log.version)
+    assert DeltaTable(str(warehouse)).to_pyarrow_table().num_rows == 3
+
+
+@pytest.mark.parametrize("accepted", ["0", "1"])
+def test_rows_of_a_stranger_stand_when_a_user_says_so(
+    warehouse: Path, make_publication: Any, accepted: str
+) -> None:
+    """The property names the last version that is accepted; an earlier one does not do."""
+    open_log(warehouse)
+    write_deltalake(str(warehouse), pa.table({"id": [9], "txid": [None]}), mode="append")
+    DeltaTable(str(warehouse)).alter.set_table_properties(
+        {ACCEPTED: accepted}, raise_if_not_exists=False
+    )
+    if accepted == "0":
+        with pytest.raises(TableChangedError, match=f"'{ACCEPTED}' = '1'"):
+            open_log(warehouse, epoch=2)
+        return
+    log = open_log(warehouse, epoch=2)
+    log.publish([put(warehouse, 1)], [], make_publication(1, epoch=2), log.version)
     assert DeltaTable(str(warehouse)).to_pyarrow_table().num_rows == 4
+
+
+def test_a_table_in_another_ones_place_is_noticed(
+    warehouse: Path, tmp_path: Path, make_publication: Any
+) -> None:
+    """Deleted, made anew with as many versions or fewer: nothing is appended to it."""
+    log = open_log(warehouse)
+    log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    shutil.copytree(warehouse, tmp_path / "saved")
+    shutil.rmtree(warehouse)
+    file = put(warehouse, 2)
+    with pytest.raises(TableChangedError, match="there is no table now, and version 1 of the"):
+        log.publish([file], [], make_publication(2), log.version)
+    shutil.rmtree(warehouse)
+    other = open_log(warehouse)
+    file = put(warehouse, 2)
+    with pytest.raises(TableChangedError, match="has come to version 0"):
+        log.publish([file], [], make_publication(2), log.version)
+    other.publish([put(warehouse, 1)], [], make_publication(1), other.version)
+    with pytest.raises(TableChangedError, match="version 1 in its log is another one"):
+        log.publish([file], [], make_publication(2), log.version)
+    assert DeltaTable(str(warehouse)).version() == 1
+    shutil.rmtree(warehouse)
+    shutil.copytree(tmp_path / "saved", warehouse)
+    log.publish([put(warehouse, 2)], [], make_publication(2), log.version)
+    assert DeltaTable(str(warehouse)).version() == 2
 
 
 def test_harmless_commits_are_stepped_over(warehouse: Path, make_publication: Any) -> None:
@@ -254,7 +307,9 @@ def test_a_property_that_cannot_be_honoured_stops_the_publisher(
     read_version = log.version
     table = DeltaTable(str(warehouse))
     table.alter.set_table_properties({"delta.appendOnly": "true"})
-    with pytest.raises(TableRefusedError, match=r"append-only \(delta.appendOnly\)"):
+    with pytest.raises(
+        TableRefusedError, match=r"append-only \(delta.appendOnly\).* changed in version 1 \(SET "
+    ):
         log.publish([put(warehouse, 1)], [], make_publication(1), read_version)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from txn.errors import (
     RecoveryRefusedError,
     SourceChangedError,
     StagedFileError,
+    TableChangedError,
     TableRefusedError,
     TopologyError,
 )
@@ -444,16 +446,18 @@ def test_optimize_between_prepare_and_publish(
 def test_somebody_else_changes_rows_meanwhile(
     totals: Any, driver: Any, make_publication: Any
 ) -> None:
-    """A foreign UPDATE fails the attempt, and the replay works on top of it."""
+    """Nothing is published on top of a foreign UPDATE, unless a user says that it is to stand."""
     table = totals()
     table.commit(1, [A, B])
     staged = driver.stage(table.committer, driver.frame([A], table.SCHEMA), 2)
     own = make_publication(2, rows=1)
     prepared = table.committer.prepare(staged, own)
     driver.spark.sql(f"UPDATE delta.`{table.path}` SET s = 50 WHERE k = 'a'")
-    with pytest.raises(CommitConflictError, match="changed rows \\(UPDATE\\)"):
+    with pytest.raises(TableChangedError, match="replaced 1 files with 1 others") as told:
         table.committer.publish(prepared, own)
-    table.commit(2, [A], attempt=1)
+    driver.spark.sql(re.search(r"ALTER TABLE .*?\\)", str(told.value))[0])
+    table.reopen(2)
+    table.commit(2, [A], attempt=1, epoch=2)
     assert table.read() == {"a": (2, 51), "b": (1, 10)}
 
 

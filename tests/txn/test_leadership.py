@@ -176,7 +176,7 @@ def test_a_standby_takes_over_when_the_leader_is_killed(
 ) -> None:
     """wait=True tells once whom it waits for, and leads with the next epoch after a SIGKILL."""
     assert "1" == program.hear()
-    told: list[str] = []
+    told: list[object] = []
     looks: list[int] = []
     result: list[int] = []
     standby = contender()
@@ -191,7 +191,7 @@ def test_a_standby_takes_over_when_the_leader_is_killed(
     thread.join(20)
     assert [2] == result
     assert 1 == len(told)
-    assert f"process {program.process.pid} on" in told[0]
+    assert f"process {program.process.pid} on" in str(told[0])
 
 
 def test_a_standby_takes_over_when_the_leader_ends_well(
@@ -210,6 +210,92 @@ def test_a_standby_takes_over_when_the_leader_ends_well(
     leader.close()
     thread.join(20)
     assert [2] == result
+
+
+def test_of_several_standbys_one_takes_over_and_the_others_go_on_waiting(
+    contender: Callable[..., ZooKeeperProgress],
+) -> None:
+    """One after the other leads, each told of by the others, and nobody is left waiting."""
+    leader = contender()
+    leader.lead()
+    standbys = [contender() for _ in range(5)]
+    told: dict[ZooKeeperProgress, list[int]] = {store: [] for store in standbys}
+    won: list[ZooKeeperProgress] = []
+
+    def wait(store: ZooKeeperProgress) -> None:
+        store.lead(wait=True, on_waiting=lambda one: told[store].append(one.epoch if one else 0))
+        won.append(store)
+
+    threads = [threading.Thread(target=wait, args=(store,)) for store in standbys]
+    for thread in threads:
+        thread.start()
+    hosts = leader._connection.servers
+    assert eventually(lambda: len(read_status(hosts, leader._topology, CONFIG).standbys) == 5)
+    for number in range(5):
+        (won[-1] if won else leader).close()
+        assert eventually(lambda n=number: len(won) == n + 1)
+        waiting = [store for store in standbys if store not in won]
+        epoch = number + 2
+        assert eventually(lambda w=waiting, e=epoch: all(told[store][-1] == e for store in w))
+        assert epoch == won[-1].epoch
+    for thread in threads:
+        thread.join(20)
+    assert () == read_status(hosts, leader._topology, CONFIG).standbys
+    assert [1, 2, 3, 4, 5] == told[won[-1]]
+
+
+def test_status_tells_who_waits_and_since_when(
+    contender: Callable[..., ZooKeeperProgress],
+) -> None:
+    """A standby's node goes with its wait, and is made again after a lost session."""
+    leader, standby = contender(), contender()
+    leader.lead()
+    hosts, name = leader._connection.servers, leader._topology
+    thread = threading.Thread(target=lambda: standby.lead(wait=True))
+    thread.start()
+
+    def standbys() -> list[int]:
+        return [one.pid for one in read_status(hosts, name, CONFIG).standbys]
+
+    assert eventually(lambda: standbys() == [os.getpid()])
+    (before,) = read_status(hosts, name, CONFIG).standbys
+    assert f"process {os.getpid()} on {os.uname().nodename} (waiting since 2" in str(before)
+    expire(standby)
+    assert eventually(lambda: standby._connection.generation >= 2 and standbys() == [os.getpid()])
+    assert read_status(hosts, name, CONFIG).standbys == (before,)
+    leader.close()
+    thread.join(20)
+    assert [] == standbys()
+
+
+def test_a_standby_waits_on_while_zookeeper_is_away(tmp_path: Path) -> None:
+    """It says so, goes on waiting past its deadline, and says whom it waits for afterwards."""
+    config = TopologyConfig(zookeeper_timeout_secs=4.0, zookeeper_deadline_secs=60.0)
+    impatient = TopologyConfig(zookeeper_timeout_secs=4.0, zookeeper_deadline_secs=2.0)
+    with EmbeddedZooKeeper(tmp_path) as server:
+        leader = ZooKeeperProgress(server.hosts, "t", config)
+        standby = ZooKeeperProgress(server.hosts, "t", impatient)
+        leader.lead()
+        told: list[int | None] = []
+        epochs: list[int] = []
+
+        def wait() -> None:
+            tell = lambda one: told.append(one and one.epoch)  # noqa: E731
+            epochs.append(standby.lead(wait=True, on_waiting=tell))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert eventually(lambda: told == [1])
+        server.stop()
+        assert eventually(lambda: told == [1, None])
+        server.start()
+        leader.assert_leading()
+        assert eventually(lambda: told == [1, None, 1])
+        assert [] == epochs
+        leader.close()
+        thread.join(20)
+        assert [2] == epochs
+        standby.close()
 
 
 def test_a_standby_can_be_stopped(contender: Callable[..., ZooKeeperProgress]) -> None:

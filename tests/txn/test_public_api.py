@@ -80,8 +80,8 @@ def test_the_package_exports_the_names_of_the_contract():
     [
         (txn.Topology, ["name", "config"]),
         (txn.Topology.stream, ["name", "spout"]),
-        (txn.Topology.run, ["spark", "zookeeper", "until"]),
-        (txn.Topology.start, ["spark", "zookeeper", "until"]),
+        (txn.Topology.run, ["spark", "zookeeper", "until", "standby"]),
+        (txn.Topology.start, ["spark", "zookeeper", "until", "standby"]),
         (Stream.transform, ["function"]),
         (Stream.group_by, ["keys"]),
         (Stream.aggregate, ["aggregates"]),

@@ -1,0 +1,253 @@
+"""Takeover by a standby: `txn run --standby` in processes of its own, killed and paused leaders.
+
+Leader and standbys are on one machine here. Where `machine` differs, they do not know it: then it
+is the session's end that makes room, as it is between two machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.harness import (
+    DEADLINE_SECS,
+    ROOT,
+    Record,
+    Spec,
+    make_records,
+    read_tables,
+    rows_expected,
+    totals_expected,
+    wait_for,
+)
+from txn.config import TopologyConfig
+from txn.embedded import EmbeddedZooKeeper
+from txn.zookeeper import ZooKeeperProgress
+
+SESSION_SECS = 4.0
+BOUND_SECS = SESSION_SECS + 5.0
+PACE = {"batch_emit_interval_ms": 250, "zookeeper_timeout_secs": SESSION_SECS}
+
+PROGRAM = """
+import os
+from pathlib import Path
+import txn.leadership
+from tests.faults.driver import build
+from tests.faults.harness import Spec
+machine = os.environ["TEST_MACHINE"]
+if machine:
+    txn.leadership.machine_id = lambda: machine
+topology = build(Spec.model_validate_json(Path("spec.json").read_text()))
+"""
+
+
+class Program:
+    """`txn run` as a user starts it, with its events in a file."""
+
+    def __init__(self, spec: Spec, *options: str, machine: str = "") -> None:
+        folder = Path(spec.folder)
+        (folder / "program.py").write_text(PROGRAM)
+        (folder / "spec.json").write_text(spec.model_dump_json())
+        self._number = len(list(folder.glob("events-*")))
+        self.events_file = folder / f"events-{self._number}"
+        self.errors_file = folder / f"errors-{self._number}"
+        conf = {
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.sql.shuffle.partitions": "2",
+        }
+        settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+        with self.events_file.open("xb") as out, self.errors_file.open("xb") as err:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "txn", "run", "program.py:topology", "--json"),
+                    *("--zookeeper", spec.zookeeper, "--until", str(spec.until)),
+                    *("--master", "local[2]", *settings, *options),
+                ],
+                cwd=folder,
+                env=os.environ | {"PYTHONPATH": str(ROOT), "TEST_MACHINE": machine},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def errors(self) -> str:
+        """What it has written to stderr so far."""
+        return self.errors_file.read_text()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Its events of one kind so far."""
+        lines = self.events_file.read_text().splitlines(keepends=True)
+        found = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [event for event in found if event["event"] == kind]
+
+    def wait_for(self, kind: str, count: int = 1) -> dict[str, Any]:
+        """Its `count`-th event of a kind."""
+        wait_for(
+            lambda: len(self.events(kind)) >= count,
+            what=lambda: f"{count} x {kind}: {self.events_file.read_text()[-2000:]}{self.errors}",
+            gone=lambda: self.process.poll() is not None,
+        )
+        return self.events(kind)[count - 1]
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        return self.process.wait(DEADLINE_SECS)
+
+    def end(self) -> None:
+        """Kill what is left."""
+        if self.process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+Start = Callable[..., Program]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts programs; none outlives the test."""
+    started: list[Program] = []
+
+    def begin(*args: Any, **kwargs: Any) -> Program:
+        started.append(Program(*args, **kwargs))
+        return started[-1]
+
+    yield begin
+    for program in started:
+        program.end()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
+    """A ZooKeeper of this test alone, which outlives the programs."""
+    with EmbeddedZooKeeper(tmp_path / "zookeeper") as embedded:
+        yield embedded
+
+
+def assert_totals_right(folder: Path, records: list[Record]) -> None:
+    """Both tables equal what plain Python makes of all records, and no txid came out of order."""
+    images = read_tables(folder)
+    assert images["rows"].rows == rows_expected(records, images["rows"].final)
+    assert images["totals"].rows == totals_expected(records)
+    for image in images.values():
+        assert image.is_in_order
+        assert image.end == len(records)
+
+
+def status(folder: Path, hosts: str, *options: str) -> str:
+    """What `txn status` prints."""
+    return subprocess.run(
+        [sys.executable, "-m", "txn", "status", "faults", "--zookeeper", hosts, *options],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=lambda s: s.name)
+def test_a_standby_takes_over_from_a_leader_on_another_machine(
+    start: Start, server: EmbeddedZooKeeper, tmp_path: Path, number: signal.Signals
+) -> None:
+    """A standby takes over within the session timeout and five seconds of the leader's death.
+
+    A leader that was fenced ends with exit code 3 and names the process that took over.
+    """
+    records = make_records(tmp_path, 100)
+    spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, config=PACE)
+    leader = start(spec, machine="one")
+    leader.wait_for("committed", 2)
+    standby = start(spec, "--standby", machine="two")
+    waiting = standby.wait_for("standby")
+    assert (waiting["leader"]["pid"], waiting["leader"]["epoch"]) == (leader.pid, 1)
+    assert abs(waiting["since"] - waiting["at"]) < 5
+    told = json.loads(status(tmp_path, server.hosts, "--json"))
+    assert (told["leader"]["pid"], [s["pid"] for s in told["standbys"]]) == (
+        leader.pid,
+        [standby.pid],
+    )
+    assert f"process {standby.pid} on " in status(tmp_path, server.hosts)
+
+    died = time.time()
+    os.kill(leader.pid, number)
+    begun, committed = standby.wait_for("started"), standby.wait_for("committed")
+    print(
+        f"{number.name}: led after {begun['at'] - died:.1f} s, "
+        f"committed after {committed['at'] - died:.1f} s"
+    )
+    assert begun["epoch"] == 2
+    assert SESSION_SECS / 2 < begun["at"] - died
+    assert committed["at"] - died <= BOUND_SECS
+    if number is signal.SIGSTOP:
+        os.kill(leader.pid, signal.SIGCONT)
+        assert leader.wait() == 3
+        winner = f"process {standby.pid} on {socket.gethostname()} (leader since "
+        assert winner in leader.errors
+        assert "epoch 2)" in leader.errors
+    assert standby.wait() == 0, standby.errors
+    assert_totals_right(tmp_path, records)
+
+
+def test_rolling_restarts(start: Start, server: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    """Over rolling restarts with standbys, by SIGTERM or SIGKILL, no record is lost or doubled."""
+    records = make_records(tmp_path, 700)
+    spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, until="forever", config=PACE)
+    rounds = (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)
+    leader = start(spec, machine="0")
+    leader.wait_for("committed")
+    for turn, number in enumerate(rounds, 1):
+        if turn == len(rounds):
+            swift = {"zookeeper_timeout_secs": SESSION_SECS}
+            spec = spec.model_copy(update={"until": "caught_up", "config": swift})
+        standby = start(spec, "--standby", machine=str(turn))
+        standby.wait_for("standby")
+        os.kill(leader.pid, number)
+        first = standby.wait_for("committed")
+        assert leader.wait() == (0 if number is signal.SIGTERM else -number), leader.errors
+        last = leader.events("committed")[-1]
+        gap = first["at"] - last["at"]
+        print(f"restart {turn}, {number.name}: {gap:.1f} s between two commits")
+        assert last["txid"] < first["txid"] <= last["txid"] + 3  # not all was told before the end
+        assert gap <= (5.0 if number is signal.SIGTERM else BOUND_SECS)
+        leader = standby
+    assert leader.wait() == 0, leader.errors
+    assert_totals_right(tmp_path, records)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
+def test_a_standby_that_is_told_to_stop_ends_well(
+    start: Start, server: EmbeddedZooKeeper, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Exit code 0, nothing was run, and it is not listed any more."""
+    make_records(tmp_path, 5)
+    config = TopologyConfig(zookeeper_timeout_secs=SESSION_SECS)
+    leader = ZooKeeperProgress(server.hosts, "faults", config)
+    leader.lead()
+    standby = start(Spec(folder=str(tmp_path), zookeeper=server.hosts), "--standby")
+    assert standby.wait_for("standby")["leader"]["pid"] == os.getpid()
+    standby.process.send_signal(number)
+    assert (standby.wait(), standby.errors) == (0, "")
+    (ended,) = standby.events("ended")
+    assert (ended["ended"], ended["batches_committed"]) == ("stopped", 0)
+    told = json.loads(status(tmp_path, server.hosts, "--json"))
+    assert (told["standbys"], told["epoch"]) == ([], 1)
+    assert not (tmp_path / "rows").exists()
+    leader.close()
