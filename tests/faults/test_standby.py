@@ -36,7 +36,9 @@ from txn.zookeeper import ZooKeeperProgress
 
 SESSION_SECS = 4.0
 BOUND_SECS = SESSION_SECS + 5.0
-PACE = {"batch_emit_interval_ms": 250, "zookeeper_timeout_secs": SESSION_SECS}
+SWIFT = {"zookeeper_timeout_secs": SESSION_SECS}
+PACE = {"batch_emit_interval_ms": 500, **SWIFT}
+"""Slow enough that there is something left to do when a standby has come up."""
 
 PROGRAM = """
 import os
@@ -120,6 +122,13 @@ class Program:
 Start = Callable[..., Program]
 
 
+def started_at(committed: dict[str, Any]) -> float:
+    """When START of a committed txid was durable: what comes after it is a batch's usual time."""
+    order = list(committed["ms"])
+    after = order[order.index("started") + 1 :]
+    return float(committed["at"]) - sum(committed["ms"][station] for station in after) / 1000
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts programs; none outlives the test."""
@@ -171,11 +180,12 @@ def test_a_standby_takes_over_from_a_leader_on_another_machine(
 
     A leader that was fenced ends with exit code 3 and names the process that took over.
     """
-    records = make_records(tmp_path, 100)
+    records = make_records(tmp_path, 400)
     spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, config=PACE)
     leader = start(spec, machine="one")
     leader.wait_for("committed", 2)
-    standby = start(spec, "--standby", machine="two")
+    swift = spec.model_copy(update={"config": SWIFT})
+    standby = start(swift, "--standby", machine="two")
     waiting = standby.wait_for("standby")
     assert (waiting["leader"]["pid"], waiting["leader"]["epoch"]) == (leader.pid, 1)
     assert abs(waiting["since"] - waiting["at"]) < 5
@@ -189,13 +199,10 @@ def test_a_standby_takes_over_from_a_leader_on_another_machine(
     died = time.time()
     os.kill(leader.pid, number)
     begun, committed = standby.wait_for("started"), standby.wait_for("committed")
-    print(
-        f"{number.name}: led after {begun['at'] - died:.1f} s, "
-        f"committed after {committed['at'] - died:.1f} s"
-    )
+    took = started_at(committed) - died
+    print(f"{number.name}: START after {took:.1f} s, commit after {committed['at'] - died:.1f} s")
     assert begun["epoch"] == 2
-    assert SESSION_SECS / 2 < begun["at"] - died
-    assert committed["at"] - died <= BOUND_SECS
+    assert SESSION_SECS / 2 < took <= BOUND_SECS
     if number is signal.SIGSTOP:
         os.kill(leader.pid, signal.SIGCONT)
         assert leader.wait() == 3
@@ -215,16 +222,15 @@ def test_rolling_restarts(start: Start, server: EmbeddedZooKeeper, tmp_path: Pat
     leader.wait_for("committed")
     for turn, number in enumerate(rounds, 1):
         if turn == len(rounds):
-            swift = {"zookeeper_timeout_secs": SESSION_SECS}
-            spec = spec.model_copy(update={"until": "caught_up", "config": swift})
+            spec = spec.model_copy(update={"until": "caught_up", "config": SWIFT})
         standby = start(spec, "--standby", machine=str(turn))
         standby.wait_for("standby")
         os.kill(leader.pid, number)
         first = standby.wait_for("committed")
         assert leader.wait() == (0 if number is signal.SIGTERM else -number), leader.errors
         last = leader.events("committed")[-1]
-        gap = first["at"] - last["at"]
-        print(f"restart {turn}, {number.name}: {gap:.1f} s between two commits")
+        gap, pause = started_at(first) - last["at"], first["at"] - last["at"]
+        print(f"restart {turn}, {number.name}: {gap:.1f} s to START, {pause:.1f} s to a commit")
         assert last["txid"] < first["txid"] <= last["txid"] + 3  # not all was told before the end
         assert gap <= (5.0 if number is signal.SIGTERM else BOUND_SECS)
         leader = standby
