@@ -29,7 +29,6 @@ from deltalake import (
     CommitProperties,
     DeltaTable,
     PostCommitHookProperties,
-    Schema,
     Transaction,
 )
 from deltalake.exceptions import DeltaError
@@ -46,6 +45,7 @@ from committers.log_actions import (
 from committers.log_append import (
     AppendFailedError,
     StaleFilesError,
+    create_table,
     epoch_app,
     file_actions,
     require_staged,
@@ -67,13 +67,10 @@ from txn.interfaces import (
     StagedFile,
 )
 
-__all__ = ["CHECKPOINT_INTERVAL", "MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
+__all__ = ["MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
 
 MAX_TRIES = 20
 """Lost races in a row, each against a harmless commit, after which an attempt fails."""
-CHECKPOINT_INTERVAL = 25
-"""Versions between checkpoints. Each version after a checkpoint makes every append slower by
-about 0.05 ms, a checkpoint costs 10 ms, or 100 ms with 20,000 files."""
 
 
 class DeltaLog:
@@ -103,6 +100,7 @@ class DeltaLog:
         self._new_id = new_id
         self._now_ms = now_ms
         self._loaded: DeltaTable | None = None
+        self._fresh: DeltaTable | None = None
         self._spec: TableSpec | None = None
         self._topology = ""
         self._files: dict[str, ActiveFile] = {}
@@ -155,7 +153,7 @@ class DeltaLog:
             TableRefusedError: naming the first difference.
         """
         if self._loaded is None and not self.attach(spec.topology):
-            self._create(spec, epoch)
+            create_table(self._storage.uri, spec, epoch, self._options)
             if not self.attach(spec.topology):
                 raise TableRefusedError(
                     f"Table {self._name} is not there after it was created: something else "
@@ -172,28 +170,6 @@ class DeltaLog:
             if culprit is None:
                 raise
             raise TableRefusedError(f"{error} It was changed in {changed_by(culprit)}.") from error
-
-    def _create(self, spec: TableSpec, epoch: int) -> None:
-        fence = {"topology": spec.topology, "epoch": epoch, "last": None}
-        interval = {"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
-        try:
-            DeltaTable.create(
-                self._storage.uri,
-                Schema.from_json(spec.schema_json()),
-                mode="error",
-                partition_by=spec.partition_by,
-                configuration={**spec.properties(), **interval},
-                storage_options=self._options,
-                commit_properties=CommitProperties(
-                    custom_metadata={FENCE_KEY: fence},
-                    app_transactions=[Transaction(epoch_app(spec.topology), epoch)],
-                ),
-                raise_if_key_not_exists=False,
-            )
-        except DeltaError:
-            # Another process may have created it a moment ago; then it is checked like any other.
-            if not self._reader.exists():
-                raise
 
     def _reload(self, table: DeltaTable) -> None:
         self._loaded = table
@@ -247,11 +223,23 @@ class DeltaLog:
         self._table.update_incremental()
         return self._take_in()
 
+    def renew(self, table: DeltaTable | None) -> None:
+        """Go on with this object of the same table from the next append on. Any thread may call."""
+        # delta-rs keeps what each `update_incremental` brings in arrays of its own: 10 KB a file,
+        # ten times what a table takes that is loaded as a whole.
+        self._fresh = table or self._fresh
+
+    def _renew(self) -> None:
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            fresh.update_incremental()
+            # Not if others have appended: what is new has to be taken in, version by version.
+            self._loaded = fresh if fresh.version() == self._version else self._loaded
+
     def _take_in(self) -> list[Commit]:
         """Apply the versions up to the one that delta-rs has loaded and will append to."""
         commits: list[Commit] = []
-        newest = self._table.version()
-        while self._version < newest:
+        while self._version < self._table.version():
             version = self._version + 1
             commit = self.read_commit(version)
             if commit is None:
@@ -313,9 +301,8 @@ class DeltaLog:
             self.refresh()
             if self._epoch > epoch:
                 raise fenced(self._name, self._topology, self._epoch, epoch)
-            if self._last is None or self._last[1].last_txid > txid:
-                return
-            if self._settled >= self._last[1].last_txid:
+            newest = 0 if self._last is None else self._last[1].last_txid
+            if not self._settled < newest <= txid:
                 return
             if self._mark(SETTLED_KEY, epoch, txid=txid):
                 return
@@ -411,6 +398,7 @@ class DeltaLog:
         self, actions: list[Any], metadata: Mapping[str, Any], app: list[Transaction]
     ) -> Commit | None:
         """One try at `version + 1`: what landed there, or None when somebody else's commit did."""
+        self._renew()
         token, failure = self._new_id(), None
         table, expected = self._table, self._version + 1
         try:
