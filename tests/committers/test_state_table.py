@@ -455,7 +455,7 @@ def test_somebody_else_changes_rows_meanwhile(
     driver.spark.sql(f"UPDATE delta.`{table.path}` SET s = 50 WHERE k = 'a'")
     with pytest.raises(TableChangedError, match="replaced 1 files with 1 others") as told:
         table.committer.publish(prepared, own)
-    driver.spark.sql(re.search(r"ALTER TABLE .*?\\)", str(told.value))[0])
+    driver.spark.sql(re.search(r"ALTER TABLE .*?\)", str(told.value))[0])
     table.reopen(2)
     table.commit(2, [A], attempt=1, epoch=2)
     assert table.read() == {"a": (2, 51), "b": (1, 10)}

@@ -4,7 +4,7 @@ import pytest
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
-from txn.rebuild import rebuild, replayed
+from txn.rebuild import quarantined, rebuild, replayed
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 
 
@@ -144,3 +144,48 @@ def test_replay_without_rows_may_have_been_emptied(
 ) -> None:
     """A committed txid without rows does not count as a replay; an open one goes on as such."""
     assert replayed([aside(2, s="p2")], [replay(5, of=2, rows=0)], committed) == expected
+
+
+def emptied(
+    txid: int, attempt: int = 0, epoch: int = 1, replay_of: int | None = None
+) -> Publication:
+    """A publication of a txid that was given up, maybe as the replay of another one."""
+    found = publication(txid, attempt, epoch)
+    return found.model_copy(update={"quarantined": f"no {txid}", "replay_of": replay_of})
+
+
+def test_the_quarantine_is_what_was_emptied_and_not_replayed_since() -> None:
+    """Each with its newest attempt; a replay that was emptied itself is quarantined in its turn."""
+    told = [
+        emptied(2),
+        publication(3),
+        emptied(4),
+        publication(5).model_copy(update={"replay_of": 4}),
+        emptied(6),
+        emptied(7, replay_of=6),
+        publication(8, attempt=1, epoch=2),
+        emptied(8, attempt=3, epoch=1),
+        emptied(10, attempt=1),
+        emptied(10),
+        emptied(11),
+    ]
+    for publications in (told, told[::-1]):
+        found = quarantined([*publications, *publications], committed=10)
+        assert [(record.txid, record.attempt) for record in found] == [(2, 0), (7, 0), (10, 1)]
+    assert found[0] == QuarantineRecord(txid=2, attempt=0, spouts={"s": "p2"}, error="no 2")
+    assert quarantined([], 0) == ()
+
+
+def test_an_emptied_txid_that_some_tables_hold_is_emptied_again() -> None:
+    """Its records were given up: the other tables get nothing of it, either."""
+    found = {"a": [(9, emptied(5)), (8, publication(4))], "b": [(7, publication(4))]}
+    (batch,) = rebuild("t", {"s"}, found).batches
+    assert (batch.txid, batch.quarantined, batch.replay_of) == (5, "no 5", None)
+
+
+def test_a_replay_that_some_tables_hold_says_of_which_txid() -> None:
+    """So that its COMMITTED strikes out the right record."""
+    replay = publication(5).model_copy(update={"replay_of": 2, "read": {"s": "p2"}})
+    found = {"a": [(9, replay), (8, publication(4))], "b": [(7, publication(4))]}
+    (batch,) = rebuild("t", {"s"}, found).batches
+    assert (batch.txid, batch.replay_of) == (5, 2)

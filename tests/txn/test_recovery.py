@@ -7,7 +7,7 @@ import pytest
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
-from txn.recovery import Recovered, reconcile
+from txn.recovery import Recovered, reconcile, require_tables
 from txn.running import newest_metadata
 
 COMMITTED = CommittedRecord(txid=4, epoch=2, spouts={"s": "p4"}, tables={"a": 14, "b": 24})
@@ -269,3 +269,42 @@ def test_a_table_whose_last_publication_was_cleaned_up_is_not_rolled_forward():
     lost = Publication.lost("t", 5)
     with pytest.raises(RecoveryRefusedError, match="'a' holds txid 5, .* cleaned out of the log"):
         reconciled({"a": (15, lost), "b": (25, lost)})
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ((13, publication(4)), "in version 13, and ZooKeeper knows version 14"),
+        ((15, publication(4)), "in version 15, and ZooKeeper knows version 14"),
+        ((12, publication(5)), "in version 12, and ZooKeeper knows version 14"),
+        ((14, publication(4).model_copy(update={"spouts": {"s": "p3"}})), "position of stream 's'"),
+    ],
+    ids=["lower", "higher", "ahead", "position"],
+)
+def test_another_table_in_the_place_of_the_right_one_is_refused(found, told):
+    """It holds the right txid, in another version or with other positions than ZooKeeper knows."""
+    tables = {"a": found, "b": (24, publication(4))}
+    with pytest.raises(RecoveryRefusedError, match=f"Table 'a' .*{told}.* another table"):
+        reconciled(tables)
+
+
+def test_a_table_that_skips_and_holds_an_earlier_attempt_is_the_right_one():
+    """What another stream has read meanwhile says nothing of a table that skipped the replay."""
+    other = publication(4).model_copy(update={"spouts": {"s": "p4", "opaque": "old"}})
+    known = COMMITTED.model_copy(update={"spouts": {"s": "p4", "opaque": "new"}})
+    found = {"a": (14, other), "b": (24, publication(4))}
+    progress = Progress(committed=known, batches=OPEN)
+    streams = ("s", "opaque")
+    assert Recovered(known, OPEN) == reconciled(
+        found, progress=progress, streams=streams, skipping=["a"]
+    )
+    with pytest.raises(RecoveryRefusedError, match="stream 'opaque'"):
+        reconciled(found, progress=progress, streams=streams)
+
+
+def test_a_table_that_ought_to_be_there_is_missed_before_one_is_made():
+    """Only where something was committed and ZooKeeper names it."""
+    with pytest.raises(RecoveryRefusedError, match="Table 'b' holds txid none.*was deleted"):
+        require_tables("t", COMMITTED, {"a": (14, publication(4)), "b": None})
+    require_tables("t", COMMITTED, {"new": None})
+    require_tables("t", CommittedRecord(), {"a": None})
