@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test fuzz lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -13,6 +13,9 @@ JARS := $(VENV)/.jars
 KAFKA := $(VENV)/.kafka
 BENCH := $(VENV)/.bench
 
+# How many inputs `make fuzz` tries.
+INPUTS := 120000
+
 # Arguments of `make bench`, for example: make bench ARGS='--quick --only a,b'
 ARGS :=
 
@@ -20,6 +23,7 @@ help: ## list the targets
 	@echo "make demo    run the example from end to end"
 	@echo "make test    run all tests"
 	@echo "make bench   measure it beside its peers (two hours or so; ARGS=--quick: a few minutes)"
+	@echo "make fuzz    120,000 broken inputs to everything that is parsed (INPUTS= another number)"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"
@@ -31,6 +35,9 @@ demo: $(JARS) ## run the example
 
 test: $(JARS) $(KAFKA) ## run all tests
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+fuzz: $(STAMP) ## broken inputs to everything that is parsed
+	@TXN_FUZZ_INPUTS=$(INPUTS) $(PY) -m pytest -q -n 2 tests/fuzz
 
 bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/bench
 	@$(PY) -m tests.benchmarks $(ARGS)

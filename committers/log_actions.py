@@ -7,6 +7,7 @@ not through `DeltaTable.history`, which numbers the versions by position in its 
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,10 @@ BUCKET = "txn_bucket"
 """The partition column of state tables: the hash bucket of the keys."""
 TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append
 """Key of the random token by which a writer knows its own commit again."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
+"""What a commit file that is not Delta's raises while it is taken apart."""
 
 
 @dataclass(frozen=True)
@@ -148,25 +153,38 @@ def parse_commit(version: int, text: bytes, table: str) -> Commit:
     """Read one commit file.
 
     Raises:
-        RecoveryRefusedError: it holds a publication of a format that this version does not know.
+        RecoveryRefusedError: it holds a publication of a format that this version does not know, a
+            file outside of the table's folder, or is not what Delta writes at all.
     """
-    actions = [json.loads(line) for line in text.splitlines() if line.strip()]
-    info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    try:
+        return _parsed(version, text, table)
+    except _BROKEN as error:
+        raise RecoveryRefusedError(
+            f"Version {version} of table {table} cannot be read: its file in _delta_log is not "
+            "what Delta, or a topology, writes. Restore that file from a backup, or restore the "
+            "table to an earlier version."
+        ) from error
+
+
+def _parsed(version: int, text: bytes, table: str) -> Commit:
+    actions = [_object(json.loads(line)) for line in text.splitlines() if line.strip()]
+    info = _object(next((a["commitInfo"] for a in actions if "commitInfo" in a), {}))
     adds = [a["add"] for a in actions if "add" in a]
     removes = [a["remove"] for a in actions if "remove" in a]
-    changed = (_changing(adds), _changing(removes))
+    where = f"Version {version} of table {table}"
+    changed = (_changing(adds, where), _changing(removes, where))
     return Commit(
         version=version,
         timestamp_ms=int(info.get("timestamp", 0)),
         operation=_operation(info),
-        adds=tuple(_staged(add) for add in adds),
-        removes=frozenset(unquote(remove["path"]) for remove in removes),
+        adds=tuple(_staged(add, where) for add in adds),
+        removes=frozenset(_path(remove, where) for remove in removes),
         data_change=any(changed),
         metadata_change=any("metaData" in a or "protocol" in a for a in actions),
         publication=_publication(info, version, table),
-        fence=info.get(FENCE_KEY),
-        settled=info.get(SETTLED_KEY),
-        compaction=info.get(COMPACTION_KEY),
+        fence=_mark(info.get(FENCE_KEY)),
+        settled=_mark(info.get(SETTLED_KEY), "txid"),
+        compaction=_mark(info.get(COMPACTION_KEY)),
         token=info.get(TOKEN_KEY),
         changed=changed,
         writer=_writer(info),
@@ -174,8 +192,8 @@ def parse_commit(version: int, text: bytes, table: str) -> Commit:
     )
 
 
-def _changing(actions: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    return frozenset(unquote(a["path"]) for a in actions if a.get("dataChange", True))
+def _changing(actions: Iterable[Mapping[str, Any]], where: str) -> frozenset[str]:
+    return frozenset(_path(a, where) for a in actions if a.get("dataChange", True))
 
 
 def _operation(info: Mapping[str, Any]) -> str:
@@ -189,6 +207,50 @@ def _operation(info: Mapping[str, Any]) -> str:
 def _writer(info: Mapping[str, Any]) -> str:
     said = (info.get(key) for key in ("userName", "engineInfo", "clientVersion"))
     return ", ".join(dict.fromkeys(str(one) for one in said if one)) or "a writer without a name"
+
+
+def _mark(found: Any, *more: str) -> Mapping[str, Any] | None:
+    """What a version of ours says of itself, as far as it is acted on.
+
+    Raises:
+        ValueError, TypeError, KeyError: it says something else.
+    """
+    if found is None:
+        return None
+    for name in ("epoch", *more, *({"settled"} & set(found))):
+        if type(found[name]) is not int or found[name] < 0:
+            raise ValueError(f"{name} is no number")
+    last = found["last"]
+    if last is not None and not (type(last["version"]) is int and isinstance(last, dict)):
+        raise ValueError("last names no version")
+    if last is not None:
+        Publication.model_validate(last["publication"])
+    return _object(found)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A JSON object; raises TypeError for anything else."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__} is no JSON object")
+    return value
+
+
+def _path(action: Mapping[str, Any], where: str) -> str:
+    """Path of a file, relative to the table's folder.
+
+    Raises:
+        RecoveryRefusedError: it is somewhere else, where nothing is ours to read or delete.
+    """
+    path = unquote(action["path"])
+    # A scheme stands at the beginning of what is not decoded; anything else may be encoded.
+    is_elsewhere = _SCHEME.match(action["path"]) or path.startswith("/")
+    if is_elsewhere or not path or ".." in path.split("/") or "\0" in path:
+        raise RecoveryRefusedError(
+            f"{where} names a file outside of the table's folder: {path!r}. A "
+            "topology never writes that (a shallow clone has such files). Restore the table to an "
+            "earlier version, or give this committer a path of its own."
+        )
+    return path
 
 
 def active_files(adds: Iterable[StagedFile]) -> dict[str, ActiveFile]:
@@ -207,7 +269,7 @@ def load_files(table: DeltaTable) -> dict[str, ActiveFile]:
     paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
     files = (
         ActiveFile(
-            unquote(path),
+            _path({"path": path}, f"Table {table.table_uri}"),
             size,
             {k: None if v is None else str(v) for k, v in zip(keys, partition, strict=True)},
             first,
@@ -231,13 +293,16 @@ def _inner(actions: pa.Table, name: str, field_name: str) -> list[Any] | None:
     return values
 
 
-def _staged(add: Mapping[str, Any]) -> StagedFile:
+def _staged(add: Mapping[str, Any], where: str) -> StagedFile:
     stats = add.get("stats") or "{}"
+    known = _object(json.loads(stats))
+    if int(add["size"]) < 0:
+        raise ValueError("no size")
     return StagedFile(
-        path=unquote(add["path"]),
+        path=_path(add, where),
         size=int(add["size"]),
-        rows=int(json.loads(stats).get("numRecords", -1)),
-        partition=add.get("partitionValues") or {},
+        rows=int(known.get("numRecords", -1)),
+        partition=_object(add.get("partitionValues") or {}),
         stats=stats,
     )
 
@@ -248,9 +313,15 @@ def _active(add: StagedFile) -> ActiveFile:
         path=add.path,
         size=add.size,
         partition=add.partition,
-        txid_min=stats.get("minValues", {}).get(TXID),
-        txid_max=stats.get("maxValues", {}).get(TXID),
+        txid_min=_txid(stats.get("minValues")),
+        txid_max=_txid(stats.get("maxValues")),
     )
+
+
+def _txid(bounds: Any) -> int | None:
+    """`txid` of a file's bounds; None: the log does not say."""
+    found = bounds.get(TXID) if isinstance(bounds, dict) else None
+    return found if type(found) is int else None
 
 
 def _publication(info: Mapping[str, Any], version: int, table: str) -> Publication | None:
@@ -259,7 +330,7 @@ def _publication(info: Mapping[str, Any], version: int, table: str) -> Publicati
         return None
     try:
         publication = Publication.model_validate(found)
-    except ValidationError as error:
+    except (ValidationError, RecursionError) as error:
         raise _unknown(version, table) from error
     if publication.format != 1:
         raise _unknown(version, table)

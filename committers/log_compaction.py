@@ -169,7 +169,7 @@ class Intents:
         intent = self._storage.read(f"{SCRATCH}/{name}/{_INTENT}") or b""
         try:
             return int(json.loads(intent)["version"])
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
 

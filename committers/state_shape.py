@@ -79,7 +79,7 @@ class StateShape:
                 f"{properties.get('txn.kind')}). Read it with spark.read.format('delta')."
             )
         given = dict(aggregates or {})
-        described_values = json.loads(properties.get("txn.values") or "[]")
+        keys, described_values, buckets = _described(properties, table)
         values = {
             name: _aggregate(table, name, about, given.pop(name, None))
             for name, *about in described_values
@@ -91,9 +91,9 @@ class StateShape:
             )
         removes = properties.get("txn.remove_where") is not None
         return cls(
-            tuple(json.loads(properties.get("txn.keys") or "[]")),
+            keys,
             values,
-            int(properties.get("txn.buckets") or 1),
+            buckets,
             removes and properties.get("txn.semantics") == Semantics.OPAQUE.value,
             layout,
         )
@@ -121,6 +121,31 @@ class StateShape:
             stored = aggregate.initial(sf.col(quoted(name)))
             columns.append(aggregate.result(stored).alias(name))
         return folded(rows, self.keys, aggregates).select(*columns)
+
+
+def _described(
+    properties: Mapping[str, str | None], table: str
+) -> tuple[tuple[str, ...], list[list[str]], int]:
+    """(keys, values with what describes them, buckets) as the table's properties say.
+
+    Raises:
+        TableRefusedError: they say nothing that this program wrote.
+    """
+    try:
+        keys = json.loads(properties.get("txn.keys") or "[]")
+        values = json.loads(properties.get("txn.values") or "[]")
+        buckets = int(properties.get("txn.buckets") or 1)
+        texts = [*keys, *(text for value in values for text in value)]
+        if not isinstance(keys, list) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("no lists of names")
+        if any(not isinstance(v, list) or len(v) < 2 for v in values) or not 0 <= buckets < 10**6:
+            raise ValueError("no description")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise TableRefusedError(
+            f"State table {table} does not describe itself as a topology does: its properties "
+            "txn.keys, txn.values or txn.buckets were changed. Restore them."
+        ) from error
+    return tuple(keys), values, buckets
 
 
 def _aggregate(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pyarrow import fs
 
-from txn.errors import TopologyError
+from txn.errors import RecoveryRefusedError, TopologyError
 
-__all__ = ["Storage"]
+__all__ = ["READ_LIMIT", "Storage"]
 
+READ_LIMIT = 512 * 1024 * 1024
+"""Bytes of a file that is read as a whole, such as a commit: a commit that adds 500,000 files."""
+_LONGEST_PATH = 3000
+"""Bytes: Linux takes 4,096, files of the table included."""
+_PIECE = 16 * 1024 * 1024
 _GLOB_CHARACTERS = frozenset("\\*?[]{}")
 
 
@@ -30,10 +37,11 @@ class Storage:
         if filesystem is not None:
             self.filesystem, root = filesystem, location.split("://", 1)[-1]
         elif "://" in location and not location.startswith("file://"):
-            self.filesystem, root = fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
+            self.filesystem, root = _from_uri(location)
         else:
             self.filesystem = fs.LocalFileSystem()
             root = str(Path(location.removeprefix("file://")).absolute())
+            _refuse_unwritable(root)
             _refuse_percent(root)
         self.root = root.rstrip("/")
         self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
@@ -65,13 +73,27 @@ class Storage:
         return [info.size if info.type == fs.FileType.File else None for info in found]
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a file; None when it does not exist."""
+        """The bytes of a file; None when it does not exist.
+
+        Raises:
+            RecoveryRefusedError: it is larger than anything that is read as a whole.
+        """
         try:
             with self.filesystem.open_input_stream(self.absolute(path)) as stream:
-                data: bytes = stream.read()
-                return data
+                return self._read_all(stream, path)
         except FileNotFoundError:
             return None
+
+    def _read_all(self, stream: Any, path: str) -> bytes:
+        pieces: list[bytes] = []
+        while piece := stream.read(_PIECE):
+            pieces.append(piece)
+            if len(pieces) * _PIECE > READ_LIMIT:
+                raise RecoveryRefusedError(
+                    f"'{path}' of table {self.location} has more than {READ_LIMIT:,} bytes, which "
+                    "no commit has. Restore that file from a backup."
+                )
+        return b"".join(pieces)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a small file, and the folders above it."""
@@ -128,6 +150,32 @@ class Storage:
     def _relative(self, info: fs.FileInfo) -> str:
         path: str = info.path
         return path[len(self.root) + 1 :]
+
+
+def _from_uri(location: str) -> tuple[fs.FileSystem, str]:
+    try:
+        filesystem, root = fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
+    except (OSError, ValueError) as error:
+        raise TopologyError(
+            f"Table folder {location!r} is no place that can be opened: {error}. Use a local path, "
+            "or a URI such as s3://bucket/folder."
+        ) from error
+    if not str(root).strip("/"):
+        raise TopologyError(
+            f"Table folder {location!r} names no folder. Put one behind the scheme and the bucket."
+        )
+    return filesystem, str(root)
+
+
+def _refuse_unwritable(root: str) -> None:
+    """What no file system holds, or what would be another place to somebody who reads it."""
+    odd = next((c for c in root if not c.isprintable()), None)
+    if odd is not None or len(os.fsencode(root)) > _LONGEST_PATH:
+        why = f"the character {odd!r}" if odd is not None else f"{len(root)} characters"
+        raise TopologyError(
+            f"Table folder {root[:200]!r} has {why}, which a table's path cannot have. Choose "
+            "another path."
+        )
 
 
 def _refuse_percent(root: str) -> None:

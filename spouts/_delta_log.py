@@ -20,6 +20,7 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
+from txn.errors import SourceChangedError
 from txn.interfaces import FENCE_KEY, PUBLICATION_KEY, SETTLED_KEY
 
 __all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow", "parse_version"]
@@ -27,6 +28,8 @@ __all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow", "parse_version
 TXID = "txid"
 """The column of our append tables that says which txid brought a row."""
 _CACHED_VERSIONS = 1000
+_BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
+"""What a commit file that is not Delta's raises while it is taken apart."""
 _ELSEWHERE = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:|/)")
 
 
@@ -47,8 +50,8 @@ class AddedFile:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it lies in another table's folder, as in a shallow clone."""
-        return _ELSEWHERE.match(self.path) is not None
+        """Whether it lies outside of the table's folder, as in a shallow clone."""
+        return _ELSEWHERE.match(self.path) is not None or ".." in self.path.split("/")
 
 
 @dataclass(frozen=True)
@@ -182,9 +185,24 @@ class SourceLog:
 
 
 def parse_version(version: int, text: bytes) -> SourceVersion:
-    """Read one commit file."""
-    actions = [json.loads(line) for line in text.splitlines() if line.strip()]
-    info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    """Read one commit file.
+
+    Raises:
+        SourceChangedError: it is not what Delta writes.
+    """
+    try:
+        return _parsed(version, text)
+    except _BROKEN as error:
+        raise SourceChangedError(
+            f"Version {version} of a source table cannot be read: its file in _delta_log is not "
+            f"what Delta writes ({type(error).__name__}). Restore that file from a backup, then "
+            "start the topology again."
+        ) from error
+
+
+def _parsed(version: int, text: bytes) -> SourceVersion:
+    actions = [_object(json.loads(line)) for line in text.splitlines() if line.strip()]
+    info = _object(next((a["commitInfo"] for a in actions if "commitInfo" in a), {}))
     publication, fence = info.get(PUBLICATION_KEY), info.get(FENCE_KEY) or {}
     settled = (info.get(SETTLED_KEY) or {}).get("txid", fence.get("settled", 0))
     return SourceVersion(
@@ -193,9 +211,23 @@ def parse_version(version: int, text: bytes) -> SourceVersion:
         adds=tuple(_added(a["add"]) for a in actions if "add" in a and a["add"]["dataChange"]),
         takes_rows=any(a["remove"].get("dataChange", True) for a in actions if "remove" in a),
         metadata=next((a["metaData"] for a in actions if "metaData" in a), None),
-        publication=publication and (publication["first_txid"], publication["last_txid"]),
+        publication=publication and _txids(publication),
         settled=int(settled),
     )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A JSON object; raises TypeError for anything else."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__} is no JSON object")
+    return value
+
+
+def _txids(publication: Mapping[str, Any]) -> tuple[int, int]:
+    first, last = publication["first_txid"], publication["last_txid"]
+    if type(first) is not int or type(last) is not int or not 0 < first <= last:
+        raise ValueError("no txids")
+    return first, last
 
 
 def _added(add: Mapping[str, Any]) -> AddedFile:
@@ -204,7 +236,7 @@ def _added(add: Mapping[str, Any]) -> AddedFile:
     return AddedFile(
         path=unquote(add["path"]),
         size=int(add["size"]),
-        rows=stats.get("numRecords"),
+        rows=None if stats.get("numRecords") is None else int(stats["numRecords"]),
         partition=tuple(sorted((add.get("partitionValues") or {}).items())),
         txids=(low, high) if isinstance(low, int) and isinstance(high, int) else None,
         has_deletion_vector=add.get("deletionVector") is not None,

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spouts._kafka_cluster import Look, Partition
+from txn.errors import ProgressUnreadableError
 
-__all__ = ["Lost", "Position", "Skipped", "Start", "fair_shares", "going_on", "name_of", "parsed"]
+__all__ = [
+    "Lost",
+    "Position",
+    "Skipped",
+    "Start",
+    "fair_shares",
+    "going_on",
+    "name_of",
+    "parsed",
+    "stored_positions",
+]
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}-(0|[1-9][0-9]{0,9})")
+"""A topic, as Kafka allows them, and a number."""
 
 Reason = Literal["retention", "recreated", "truncated"]
 
@@ -123,6 +138,24 @@ def parsed(name: str) -> Partition:
     """The partition of a durable name."""
     topic, _, number = name.rpartition("-")
     return topic, int(number)
+
+
+def stored_positions(stored: Mapping[str, Any], whose: str) -> dict[str, Position]:
+    """Positions as they were kept.
+
+    Raises:
+        ProgressUnreadableError: they are not what this spout writes.
+    """
+    try:
+        for name in stored:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} names no partition")
+        return {name: Position.model_validate(position) for name, position in stored.items()}
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise ProgressUnreadableError(
+            f"The stored positions of {whose} are not what it writes: {error}. Run the spout that "
+            "wrote them, or give the stream a new name."
+        ) from error
 
 
 def _lost(reason: Reason, first: int, following: int, words: str) -> Start:

@@ -84,6 +84,11 @@ class Listing:
             return None
         return FileStat(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
+    def may_name(self, name: str) -> bool:
+        """Whether a name lies where the pattern looks: below its part without wildcards."""
+        below = name[len(self._base) :]
+        return name.startswith(self._base) and "\0" not in name and ".." not in below.split("/")
+
     def is_folder(self) -> bool:
         """Whether the pattern has no wildcard and is the name of a folder."""
         if _WILD.search(self.pattern):

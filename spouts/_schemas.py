@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from txn.errors import TopologyError
@@ -9,7 +10,7 @@ from txn.errors import TopologyError
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["as_nullable", "as_struct", "check_same"]
+__all__ = ["as_nullable", "as_struct", "check_same", "require_schema"]
 
 
 def as_struct(schema: str | StructType, whose: str) -> StructType:
@@ -53,6 +54,21 @@ def as_nullable(data_type: DataType) -> DataType:
     if isinstance(data_type, MapType):
         return MapType(as_nullable(data_type.keyType), as_nullable(data_type.valueType), True)
     return data_type
+
+
+def require_schema(text: str) -> str:
+    """Stored JSON of a schema, if it is one.
+
+    Raises:
+        ValueError: it is not.
+    """
+    from pyspark.sql.types import StructType
+
+    try:
+        StructType.fromJson(json.loads(text))
+    except Exception as error:
+        raise ValueError("it is not the JSON of a schema") from error
+    return text
 
 
 def check_same(known: StructType, given: StructType, whose: str) -> None:

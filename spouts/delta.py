@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from spouts._delta_log import AddedFile, SourceLog, SourceVersion, TableNow
 from spouts._delta_plan import Candidate, Rules, final_version, next_batch
 from spouts._delta_read import scan, struct_of
+from spouts._schemas import require_schema
 from spouts._sizes import BatchSize, Size
 from spouts._uris import plain
 from txn.attempts import TransactionAttempt
@@ -80,6 +81,11 @@ class DeltaBatch(BaseModel):
     """JSON of the columns of the table."""
     changes: bool
     """Whether the change data feed is read."""
+
+    @field_validator("read_schema")
+    @classmethod
+    def _a_schema(cls, text: str) -> str:
+        return require_schema(text)
 
 
 class DeltaSpout(Spout[DeltaBatch]):

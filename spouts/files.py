@@ -17,10 +17,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from spouts._listing import FileStat, Listing
-from spouts._schemas import as_nullable, as_struct, check_same
+from spouts._schemas import as_nullable, as_struct, check_same, require_schema
 from spouts._sizes import BatchSize, Size
 from spouts._uris import literal, plain
 from txn.attempts import TransactionAttempt
@@ -65,6 +65,18 @@ class FileBatch(BaseModel):
     """Spark's JSON of the schema with which every file is read."""
     seen: str
     """Base64 of the sorted 8-byte digests of the paths of this and all earlier batches."""
+
+    @field_validator("seen")
+    @classmethod
+    def _whole_digests(cls, seen: str) -> str:
+        if len(b64decode(seen, validate=True)) % _DIGEST_BYTES:
+            raise ValueError("the digests of the files taken are cut off")
+        return seen
+
+    @field_validator("read_schema")
+    @classmethod
+    def _a_schema(cls, text: str) -> str:
+        return require_schema(text)
 
 
 class FileSpout(Spout[FileBatch]):
@@ -220,6 +232,12 @@ class FileSpout(Spout[FileBatch]):
             )
 
     def _check_unchanged(self, planned: PlannedFile, attempt: TransactionAttempt) -> None:
+        if not self._listing.may_name(planned.path):
+            raise SourceChangedError(
+                f"{self._name} is to read {planned.path!r} for {attempt}, which lies where its "
+                "pattern never looks: the pattern was changed while that batch was open, or "
+                "somebody changed the batch. Run it once more with the pattern that it had."
+            )
         try:
             found = self._listing.stat(planned.path)
         except OSError as error:

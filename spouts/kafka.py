@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from spouts._kafka_cluster import Cluster, Look, Partition
 from spouts._kafka_options import client_settings
-from spouts._kafka_plan import Lost, Position, Start, fair_shares, going_on, name_of, parsed
+from spouts._kafka_plan import (
+    Lost,
+    Position,
+    Start,
+    fair_shares,
+    going_on,
+    name_of,
+    parsed,
+    stored_positions,
+)
 from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import (
@@ -223,7 +232,7 @@ class KafkaSpout(PartitionedSpout):
         return None if decided is None else decided.to_json()
 
     def _of_this_deployment(self, latest: Mapping[str, Any]) -> dict[str, Position]:
-        positions = {name: Position.model_validate(p) for name, p in latest.items()}
+        positions = stored_positions(latest, self._name)
         if self._first_poll.startswith("uncommitted"):
             return positions
         return {n: p for n, p in positions.items() if p.deployment == self._deployment}
@@ -317,8 +326,8 @@ class KafkaSpout(PartitionedSpout):
             SourceChangedError: a transactional batch is no longer there as it was planned.
             FailedException: an opaque one is not; it is planned anew.
         """
-        planned = {parsed(name): Position.model_validate(p) for name, p in positions.items()}
-        planned = {partition: p for partition, p in planned.items() if p.end > p.start}
+        stored = stored_positions(positions, self._name)
+        planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
         if not planned:
             return spark.createDataFrame([], self._schema())
         self._check_there(attempt, planned)
@@ -326,7 +335,8 @@ class KafkaSpout(PartitionedSpout):
 
     def planned_parts(self, metadata: PartitionPositions) -> Sequence[str]:
         """One edge per partition that has records to read."""
-        return sorted(name for name, p in metadata.read.items() if p["end"] > p["start"])
+        stored = stored_positions(metadata.read, self._name)
+        return sorted(name for name, p in stored.items() if p.end > p.start)
 
     def parts_read(self, batch: DataFrame, metadata: PartitionPositions) -> Sequence[str]:
         """The partitions that Spark's plan of `batch` reads from first to last planned offset."""

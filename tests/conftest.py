@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+# The servers of most tests are open to everybody, which has to be asked for; child processes
+# inherit it. Tests of credentials and ACLs take it away again.
+os.environ.setdefault("TXN_ZOOKEEPER_ACL", "open")
 
 LONGEST = (
     "test_crash_matrix.py",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from txn import __version__
+from txn.cli_doctor import doctor
 from txn.cli_options import TRACEBACK, console, output_options, print_json, zookeeper_option
 from txn.cli_plan import plan, plugins
 from txn.cli_quarantine import quarantine
@@ -35,6 +36,7 @@ from txn.errors import (
     UserError,
 )
 from txn.loading import TargetError, load_topology, named_topology
+from txn.wording import printable
 
 if TYPE_CHECKING:
     from txn.interfaces import Publication
@@ -80,7 +82,7 @@ def _exit_code(error: TxnError) -> int:
 
 def _paragraph(message: str) -> str:
     """The message, wrapped to the terminal; what follows its first line (a log) is left alone."""
-    first, newline, rest = f"error: {message}".partition("\n")
+    first, newline, rest = printable(f"error: {message}").partition("\n")
     if sys.stderr.isatty():
         first = textwrap.fill(first, shutil.get_terminal_size().columns, break_on_hyphens=False)
     return first + newline + rest
@@ -404,6 +406,7 @@ def _publications(topology: Topology) -> Iterator[Publication]:
 
 # --- the others, in modules of their own -----------------------------------------------------
 
+cli.add_command(doctor)
 cli.add_command(plan)
 cli.add_command(plugins)
 cli.add_command(quarantine)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from txn.errors import UserError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -54,12 +56,24 @@ def console() -> Console:
     """Where tables are printed; in a pipe, wide enough for them."""
     from rich.console import Console
 
-    found = Console()
+    # What is printed may hold what strangers wrote: brackets in it are no markup.
+    found = Console(markup=False, emoji=False)
     if not found.is_terminal:
         found.width = max(found.width, _PIPE_WIDTH)
     return found
 
 
 def print_json(value: Any) -> None:
-    """JSON on stdout."""
-    click.echo(json.dumps(value, indent=2))
+    """JSON on stdout.
+
+    Raises:
+        UserError: it is nested deeper than can be printed.
+    """
+    try:
+        text = json.dumps(value, indent=2)
+    except RecursionError as error:
+        raise UserError(
+            "What was found is nested too deeply to be printed: no spout of this project writes "
+            "such metadata. Look at the node or the table's log by other means."
+        ) from error
+    click.echo(text)

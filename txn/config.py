@@ -16,7 +16,8 @@ class TopologyConfig(BaseModel):
         pydantic.ValidationError: an unknown name or a value out of range.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # An error about a setting must not repeat it: it may be a credential in the wrong place.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     max_spout_pending: int = Field(default=24, ge=1, le=1000)
     """Txids in flight at once (Storm: `topology.max.spout.pending`, default there 1). More hides
@@ -55,14 +56,26 @@ class TopologyConfig(BaseModel):
     zookeeper_deadline_secs: float = Field(default=120.0, gt=0)
     """How long a write may be retried while ZooKeeper is away before the topology stops."""
     zookeeper_auth: tuple[tuple[str, SecretStr], ...] = ()
-    """(scheme, credential) pairs, for example ("digest", "user:password")."""
-    zookeeper_acl: Literal["open", "creator"] = "open"
-    """"creator" gives every node CREATOR_ALL (needs `zookeeper_auth`); "open" is world:anyone."""
+    """(scheme, credential) pairs: ("digest", "user:password"), or ("sasl", "user:password") for
+    SASL with DIGEST-MD5 (extra `sasl`). This and all that follow may be given by environment
+    variables instead: docs/security.md."""
+    zookeeper_acl: Literal["open", "creator"] | None = None
+    """Whose the created nodes are. "creator": of whoever `zookeeper_auth` or the client certificate
+    says we are, nobody else may even read. "open": everybody's. None: "creator" where there are
+    credentials; without any, no node is created."""
+    zookeeper_readers: tuple[tuple[str, str], ...] = ()
+    """(scheme, id) pairs of those who may read what is ours and change nothing, for monitoring:
+    ("digest", "user:hash"), ("sasl", "user"), ("x509", "CN=monitor"), ("ip", "10.0.0.0/8")."""
     zookeeper_tls: bool = False
     """Connect with TLS."""
     zookeeper_ca: str | None = None
-    """Path of the CA certificate for TLS."""
+    """Path of the CA certificates (PEM) that may have signed the servers', besides the machine's
+    own."""
+    zookeeper_check_hostname: bool = True
+    """Whether a server's certificate must name the host that we connect to."""
     zookeeper_certfile: str | None = None
-    """Path of the client certificate for TLS."""
+    """Path of the client certificate for TLS (PEM); goes with `zookeeper_keyfile`."""
     zookeeper_keyfile: str | None = None
-    """Path of the client key for TLS."""
+    """Path of the client key for TLS (PEM)."""
+    zookeeper_keyfile_password: SecretStr | None = None
+    """Password of the client key, if it has one."""

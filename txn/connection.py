@@ -1,28 +1,24 @@
 """A connection to ZooKeeper that outlives sessions, with a deadline on everything.
 
-What kazoo leaves to its caller, and how it is settled here:
+What kazoo leaves to its caller, and how it is settled here (and in `txn.zookeeper_session`):
 
 - Its calls wait without a limit while the server is away: every wait here ends at a deadline.
-- Its own retries go on for ever, with pauses of up to an hour: `_RECONNECT` pauses at most half a
-  second, and no command is retried by kazoo. Whoever writes must know that the outcome of a first
-  try is unknown, so a write is tried once and `OutcomeUnknownError` says the rest.
+- No command is retried by kazoo here. Whoever writes must know that the outcome of a first try is
+  unknown, so a write is tried once and `OutcomeUnknownError` says the rest.
 - After a session has expired the client quietly opens another one. Here a client is one session:
   once LOST it is thrown away, and `generation` tells that a new one took its place, so that
   leadership is claimed again before anything else is written.
-- State listeners run in kazoo's own thread, where a request would wait for itself: the listener
-  here does nothing but pass the word on.
-- At DEBUG it logs every request, credentials included: `_CalmLogger` lets nothing below INFO by.
+- It creates nodes that everybody may change unless told otherwise: here nothing is created before
+  somebody has said whose it is (`txn.access`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -30,7 +26,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
     ConnectionLoss,
-    KazooException,
+    InvalidACLError,
     NoAuthError,
     NoNodeError,
     OperationTimeoutError,
@@ -39,12 +35,12 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import KazooState, KeeperState
-from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import ACL, Id
 
+from txn.access import Access, find_access
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnavailableError, SetupError, UserError
+from txn.zookeeper_session import Session
 
 __all__ = [
     "Check",
@@ -56,11 +52,11 @@ __all__ = [
     "OutcomeUnknownError",
     "Put",
     "RefusedError",
-    "client_options",
     "split_chroot",
 ]
 
 _POLL_SECS = 0.01
+_LOOK_SECS = 0.2
 
 # An unknown outcome: the request may or may not have been carried out.
 _UNKNOWN = (
@@ -132,14 +128,6 @@ class RefusedError(Exception):
         self.cause = cause
 
 
-class _CalmLogger(logging.LoggerAdapter[logging.Logger]):
-    """kazoo's warnings (each failed reconnect) become INFO; DEBUG, with its secrets, nothing."""
-
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        if level >= logging.INFO:
-            super().log(logging.INFO, msg, *args, **kwargs)
-
-
 def split_chroot(hosts: str) -> tuple[str, str]:
     """("host:2181,host2:2181", "/chroot"); the chroot is "" when there is none.
 
@@ -147,81 +135,6 @@ def split_chroot(hosts: str) -> tuple[str, str]:
     """
     servers, slash, chroot = hosts.partition("/")
     return servers, (slash + chroot).rstrip("/")
-
-
-def client_options(config: TopologyConfig) -> dict[str, Any]:
-    """The settings of a topology as arguments of `KazooClient`.
-
-    Raises:
-        UserError: `zookeeper_acl="creator"` without credentials (nobody would own the nodes), or a
-            TLS file that is not there.
-    """
-    options: dict[str, Any] = {"timeout": config.zookeeper_timeout_secs}
-    if config.zookeeper_auth:
-        options["auth_data"] = [(s, c.get_secret_value()) for s, c in config.zookeeper_auth]
-    if config.zookeeper_acl == "creator":
-        if not config.zookeeper_auth:
-            raise UserError(
-                'zookeeper_acl="creator" gives every node to whoever created it, but there is no '
-                'zookeeper_auth. Set it, for example (("digest", "user:password"),).'
-            )
-        options["default_acl"] = CREATOR_ALL_ACL
-    if config.zookeeper_tls:
-        for name in ("zookeeper_ca", "zookeeper_certfile", "zookeeper_keyfile"):
-            path = getattr(config, name)
-            # kazoo would try for ever to connect with a file that is not there.
-            if path is not None and not Path(path).is_file():
-                raise UserError(f"{name} is '{path}', and there is no such file. Correct it.")
-        options.update(
-            use_ssl=True,
-            ca=config.zookeeper_ca,
-            certfile=config.zookeeper_certfile,
-            keyfile=config.zookeeper_keyfile,
-        )
-    return options
-
-
-class _Session:
-    """One kazoo client, used for one ZooKeeper session and then thrown away."""
-
-    def __init__(
-        self, hosts: str, options: dict[str, Any], on_state: Callable[[str], None]
-    ) -> None:
-        self.lost = False
-        self.refused = False
-        """The server did not accept the credentials."""
-        self._was_connected = False
-        self._on_state = on_state
-        self.client = KazooClient(
-            hosts,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_delay=0.5),
-            command_retry=KazooRetry(max_tries=1),
-            logger=_CalmLogger(logging.getLogger("txn.zookeeper"), {}),
-            **options,
-        )
-        self.client.add_listener(self._listen)
-        self.client.start_async()
-
-    def _listen(self, state: str) -> None:
-        # kazoo's own thread: no request may be made here.
-        if self.client.client_state == KeeperState.AUTH_FAILED:
-            # Kept here, since kazoo passes through this state in a moment; and not called lost,
-            # since a new session would be refused as well.
-            self.refused = True
-        elif state == KazooState.CONNECTED:
-            self._was_connected = True
-        elif state == KazooState.LOST and self._was_connected:
-            self.lost = True
-        self._on_state(state)
-
-    def stop(self) -> None:
-        """End the session; its ephemeral nodes go at once if the server can be reached."""
-        self.client.remove_listener(self._listen)
-        try:
-            self.client.stop()
-        except KazooException:
-            return  # it is stuck in a connect and ends when that does; nothing waits for it
-        self.client.close()
 
 
 class Connection:
@@ -246,13 +159,14 @@ class Connection:
         self.servers, self.chroot = split_chroot(hosts)
         self.generation = 0
         """Counts sessions; 0 before the first one."""
-        self._options = client_options(config)
+        self._access = find_access(config, self.servers)
+        self._options = _client_options(config, self._access)
         self._patience = config.zookeeper_timeout_secs
         self._on_state = on_state
         self._sleep = sleep
         self._clock = clock
         self._lock = threading.Lock()
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._closed = False
 
     @property
@@ -260,6 +174,17 @@ class Connection:
         """Whether the current session is healthy as far as is known; no request is made."""
         session = self._session
         return session is not None and not session.lost and bool(session.client.connected)
+
+    @property
+    def session_timeout_secs(self) -> float:
+        """What the server granted the current session; 0 when there is none."""
+        session = self._session
+        return session.log.negotiated_ms / 1000 if session else 0.0
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether nodes can be created: somebody has said whose they are to be."""
+        return self._access.acl is not None
 
     @property
     def session_id(self) -> int:
@@ -273,12 +198,14 @@ class Connection:
 
         Raises:
             ProgressUnavailableError: no server answered before `deadline`.
-            SetupError: the server refused the credentials.
+            SetupError: the server refused the credentials, or TLS cannot be had with it.
         """
         while True:
             session = self._current()
             if session.refused:
                 raise self._refused()
+            if session.untrusted:
+                raise self._untrusted(session.log.reason)
             if session.client.connected and not session.lost:
                 return session.client
             if self._clock() >= deadline:
@@ -301,6 +228,17 @@ class Connection:
             return sorted(self._read("get_children_async", path, deadline))
         except NoNodeError:
             return None
+
+    def acl(self, path: str, deadline: float) -> list[tuple[str, str, int]] | None:
+        """(scheme, id, permissions) of everybody who may do something with the node; None: no node.
+
+        Permissions as ZooKeeper's bits: 1 read, 2 write, 4 create, 8 delete, 16 administer.
+        """
+        try:
+            acls, _ = self._read("get_acls_async", path, deadline)
+        except NoNodeError:
+            return None
+        return [(str(acl.id.scheme), str(acl.id.id), int(acl.perms)) for acl in acls]
 
     def sync(self, path: str, deadline: float) -> None:
         """Let the server that we read from catch up with its leader."""
@@ -335,7 +273,10 @@ class Connection:
             RefusedError: it was not; carries the operation whose condition did not hold.
             ProgressUnavailableError: there was no answer before `deadline`, and no telling.
             SetupError: these credentials may not do that.
+            UserError: a node would be created, and nobody has said whose it is to be.
         """
+        if self._access.acl is None and any(isinstance(o, Create) for o in operations):
+            raise self._ownerless()
         client = self.wait(deadline)
         if generation not in (None, self.generation):
             raise OutcomeUnknownError("a new session has begun; nothing was sent")
@@ -343,7 +284,7 @@ class Connection:
         for operation in operations:
             _add(request, operation)
         try:
-            results: list[Any] = request.commit_async().get(timeout=self._limit(deadline))
+            results: list[Any] = self._answer(request.commit_async(), deadline)
         except _UNKNOWN as error:
             if self._clock() >= deadline:
                 raise self._unavailable() from error
@@ -353,6 +294,8 @@ class Connection:
         for operation, result in zip(operations, results, strict=True):
             if isinstance(result, NoAuthError):
                 raise self._forbidden(operation.path)
+            if isinstance(result, InvalidACLError):
+                raise self._unknown_owner(operation.path)
             if isinstance(result, Exception) and not isinstance(
                 result, (RolledBackError, RuntimeInconsistency)
             ):
@@ -368,7 +311,7 @@ class Connection:
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _current(self) -> _Session:
+    def _current(self) -> Session:
         with self._lock:
             if self._closed:
                 raise ProgressUnavailableError(
@@ -377,11 +320,11 @@ class Connection:
                 )
             if self._session is None or self._session.lost:
                 self._discard(self._session)
-                self._session = _Session(self.servers, self._options, self._on_state)
+                self._session = Session(self.servers, self._options, self._on_state)
                 self.generation += 1
             return self._session
 
-    def _discard(self, session: _Session | None) -> None:
+    def _discard(self, session: Session | None) -> None:
         if session is not None:
             # In its own thread: stopping waits for a connect in progress, a session timeout long.
             threading.Thread(target=session.stop, name="txn-zk-discard", daemon=True).start()
@@ -390,7 +333,7 @@ class Connection:
         while True:
             client = self.wait(deadline)
             try:
-                return getattr(client, method)(path, *args).get(timeout=self._limit(deadline))
+                return self._answer(getattr(client, method)(path, *args), deadline)
             except _UNKNOWN:
                 if self._clock() >= deadline:
                     raise self._unavailable() from None
@@ -399,29 +342,72 @@ class Connection:
             except NoAuthError as error:
                 raise self._forbidden(path) from error
 
+    def _answer(self, request: Any, deadline: float) -> Any:
+        """What the server says to a request; looks now and then whether it will ever say it."""
+        end = self._clock() + self._limit(deadline)
+        while True:
+            try:
+                return request.get(timeout=min(_LOOK_SECS, max(0.05, end - self._clock())))
+            except KazooTimeoutError:
+                # kazoo has left a request that came after the refusal lying in its queue.
+                if self._session is not None and self._session.refused:
+                    raise self._refused() from None
+                if self._clock() >= end:
+                    raise
+
     def _limit(self, deadline: float) -> float:
         # A request may be stuck in the client's queue while it reconnects; it is then given up
         # after a session timeout, and the outcome is unknown: it may still be sent.
         return max(0.05, min(self._patience, deadline - self._clock()))
 
     def _unavailable(self) -> ProgressUnavailableError:
+        session = self._session
+        reason = session.log.reason if session is not None else ""
+        last = f" (the last try: {reason.rstrip('.')})" if reason else ""
+        if self._access.sasl is not None:
+            last += ", as one does that knows no SASL and is asked for it"
         return ProgressUnavailableError(
-            f"ZooKeeper at {self.servers} did not answer within the deadline. Check that it runs "
-            "and can be reached from here (it also refuses a client when its data is older than "
-            "what the client has seen: wiped, or an old backup), then run the topology again: "
+            f"ZooKeeper at {self.servers} did not answer within the deadline{last}. Check that it "
+            "runs and can be reached from here (it also refuses a client when its data is older "
+            "than what the client has seen: wiped, or an old backup), then run the topology again: "
             "nothing is lost. zookeeper_deadline_secs says how long to try."
         )
 
     def _refused(self) -> SetupError:
         return SetupError(
             f"ZooKeeper at {self.servers} refused the credentials. Correct zookeeper_auth "
-            "(scheme and credential) in the TopologyConfig."
+            "(scheme and credential) in the TopologyConfig, or TXN_ZOOKEEPER_AUTH_FILE."
+        )
+
+    def _untrusted(self, reason: str) -> SetupError:
+        return SetupError(
+            f"No TLS connection to ZooKeeper at {self.servers}: {reason.rstrip('.')}. Check "
+            "zookeeper_ca (who signed the server's certificate), the host name in the connect "
+            "string (the certificate must name it, unless zookeeper_check_hostname is off), "
+            "zookeeper_certfile if the server wants one, and that the port is the secure one."
+        )
+
+    def _ownerless(self) -> UserError:
+        return UserError(
+            f"Nothing was created at ZooKeeper {self.servers}: without credentials everybody who "
+            "reaches it could change and delete this topology's state. Say who owns it by "
+            "zookeeper_auth in the TopologyConfig, or by the environment variable "
+            "TXN_ZOOKEEPER_AUTH_FILE; or, if everybody may, say so: "
+            'zookeeper_acl="open", or TXN_ZOOKEEPER_ACL=open (docs/security.md).'
+        )
+
+    def _unknown_owner(self, path: str) -> SetupError:
+        return SetupError(
+            f"ZooKeeper at {self.servers} would not give node '{path}' to its creator: it does not "
+            "know who we are, or a scheme in zookeeper_readers. A client certificate counts only "
+            "where the server checks it (ssl.clientAuth=need); else set zookeeper_auth."
         )
 
     def _forbidden(self, path: str) -> SetupError:
         return SetupError(
             f"ZooKeeper at {self.servers} does not let these credentials use node '{path}'. Set "
-            "zookeeper_auth to those of the topology's owner, or change the node's ACL."
+            "zookeeper_auth (or TXN_ZOOKEEPER_AUTH_FILE) to those of the topology's owner, or "
+            "change the node's ACL."
         )
 
 
@@ -435,3 +421,11 @@ def _add(request: Any, operation: Operation) -> None:
             request.set_data(path, data, version)
         case Delete(path, version):
             request.delete(path, version)
+
+
+def _client_options(config: TopologyConfig, access: Access) -> dict[str, Any]:
+    """Arguments of `KazooClient`."""
+    options = {"timeout": config.zookeeper_timeout_secs, **access.options()}
+    if access.acl is not None:
+        options["default_acl"] = [ACL(perms, Id(scheme, i)) for perms, scheme, i in access.acl]
+    return options

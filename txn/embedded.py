@@ -7,6 +7,9 @@ loopback interface only, syncing every write to disk.
 Who may use a folder is decided by `flock` on `FOLDER/lock`. The lock is handed down to the
 supervisor and the JVM, so it lasts exactly as long as a server may write to the folder, also
 when the program that started it is gone. `FOLDER/server.json` says who that is.
+
+What is in it belongs to whoever may read `FOLDER/credential` (`txn.embedded_guard`): any user of
+the machine can reach a port on the loopback interface.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -27,6 +31,16 @@ from types import TracebackType
 from typing import IO, Any
 
 from txn import supervisor
+from txn.access import lend, take_back
+from txn.embedded_files import JARS, JVM_FLAGS, LOG4J, ZOO_CFG
+from txn.embedded_guard import (
+    CREDENTIAL,
+    guard,
+    guard_setting,
+    make_credential,
+    read_credential,
+    require_own_listener,
+)
 from txn.errors import SetupError
 from txn.java import find_java
 from txn.zookeeper_spec import DEFAULT_FOLDER, ZooKeeperSpec, resolve
@@ -52,80 +66,6 @@ _POLL_SECS = 0.01
 _TRIES = 3
 _TAIL_LINES = 12
 
-# Of the 300 jars of pyspark, what the server needs: half a second less than with all of them.
-_JARS = (
-    "zookeeper-3",
-    "zookeeper-jute-",
-    "audience-annotations-",
-    "commons-cli-",
-    "log4j-api-",
-    "log4j-core-",
-    "log4j-slf4j2-impl-",
-    "metrics-core-",
-    "netty-buffer-",
-    "netty-codec-base-",
-    "netty-codec-4",
-    "netty-common-",
-    "netty-handler-4",
-    "netty-transport-4",
-    "slf4j-api-",
-    "snappy-java-",
-)
-
-# Serial GC and the quick compiler: this server handles some hundred requests a second.
-_JVM_FLAGS = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
-    "-Xms32m",
-    # Not what it needs, but what it may come to: it keeps the last 500 transactions in memory, and
-    # those of large metadata have half a megabyte each.
-    "-Xmx1g",
-    "-Dzookeeper.maxResponseCacheSize=0",
-    "-XX:+ExitOnOutOfMemoryError",
-    "-Djava.awt.headless=true",
-    "-Dlog4j2.configurationFile=log4j2.properties",
-    "-Dlog4j2.disable.jmx=true",
-    "-Dzookeeper.jmx.log4j.disable=true",
-    "-Dzookeeper.preAllocSize=1024",  # KiB: the transaction log grows by this, not by 64 MiB
-    "-Dzookeeper.snapCount=10000",
-    "-Dzookeeper.snapSizeLimitInKb=32768",
-)
-
-# Relative to the folder, in which the server is started: no path has to be escaped.
-_ZOO_CFG = """\
-# Written by txn.embedded at every start.
-dataDir=./data
-clientPortAddress={host}
-clientPort={port}
-tickTime=500
-minSessionTimeout=1000
-maxSessionTimeout=120000
-maxClientCnxns=0
-admin.enableServer=false
-4lw.commands.whitelist=ruok, srvr, mntr
-autopurge.snapRetainCount=3
-autopurge.purgeInterval=1
-"""
-
-_LOG4J = """\
-# Written by txn.embedded at every start.
-status=error
-appender.file.type=RollingFile
-appender.file.name=file
-appender.file.fileName=server.log
-appender.file.filePattern=server.log.%i
-appender.file.layout.type=PatternLayout
-appender.file.layout.pattern=%d %p %c{1} %m%n
-appender.file.policies.type=Policies
-appender.file.policies.size.type=SizeBasedTriggeringPolicy
-appender.file.policies.size.size=1MB
-appender.file.strategy.type=DefaultRolloverStrategy
-appender.file.strategy.max=1
-rootLogger.level=info
-rootLogger.appenderRef.file.ref=file
-"""
-
 
 class EmbeddedZooKeeper:
     """A ZooKeeper server of our own, in a folder. A context manager; may be started again.
@@ -135,6 +75,9 @@ class EmbeddedZooKeeper:
     Args:
         folder: created if need be; holds the data, the server's log and its configuration.
         port: TCP port on 127.0.0.1; None: the folder's last one if it is free, else a free one.
+        protect: True: folder and nodes are the user's alone, and this process's connections have
+            the credential; nodes of an earlier release are taken over. False, for tests of other
+            things: whoever reaches the port may do everything.
         sleep: used while waiting for the server.
         clock: seconds, monotonic.
     """
@@ -144,11 +87,14 @@ class EmbeddedZooKeeper:
         folder: str | Path,
         *,
         port: int | None = None,
+        protect: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder = Path(folder).absolute()
         self._port = port
+        self._protect = protect
+        self._credential: str | None = None
         self._sleep = sleep
         self._clock = clock
         self._supervisor: subprocess.Popen[bytes] | None = None
@@ -185,25 +131,28 @@ class EmbeddedZooKeeper:
             SetupError: no Java, no pyspark, the folder or the port is in use, or the server ended;
                 then with the end of its log.
         """
-        if self._hosts and _serves(int(self._hosts.rpartition(":")[2])):
+        if self._hosts and _serves(_port_of(self._hosts)):
             return self._hosts
         self.stop()
         java, classpath = find_java(), _classpath()
         self._make_folder()
         with self._lock() as lock:
             _remove(self.folder / "server.json")
+            self._credential = make_credential(self.folder) if self._protect else None
             for tries_left in reversed(range(_TRIES)):
                 port = self._choose_port()
                 self._write_configuration(port)
                 self._launch(java, classpath, lock)
                 if self._wait_until_serving(port, may_retry=tries_left > 0 and not self._port):
                     self._hosts = f"{LOOPBACK}:{port}"
+                    self._claim()
                     self._write_owner(port)
                     return self._hosts
         raise AssertionError("unreachable: the last try returns or raises")
 
     def stop(self) -> None:
         """Stop the server, if it runs, and wait for its end. Idempotent."""
+        take_back(self._hosts)
         process, self._supervisor, self._hosts, self._pid = self._supervisor, None, "", 0
         if process is None:
             return
@@ -226,9 +175,23 @@ class EmbeddedZooKeeper:
 
     # --- the folder --------------------------------------------------------------------------
 
+    def _claim(self) -> None:
+        """Before anybody is told where the server is: everything in it becomes ours alone."""
+        if self._credential is None:
+            return
+        try:
+            require_own_listener(_port_of(self._hosts))
+            guard(self._hosts, self._credential)
+        except BaseException:
+            self.stop()
+            raise
+        lend(self._hosts, self._credential)
+
     def _make_folder(self) -> None:
         try:
             (self.folder / "data").mkdir(parents=True, exist_ok=True)
+            if self._protect:
+                self.folder.chmod(0o700)
         except OSError as error:
             raise SetupError(
                 f"The folder '{self.folder}' for ZooKeeper's data cannot be made: "
@@ -252,7 +215,12 @@ class EmbeddedZooKeeper:
 
     def _in_use(self, owner: dict[str, Any] | None) -> SetupError:
         by = f"process {owner['pid']}, at {owner['hosts']}" if owner else "another process"
-        connect = f', or connect to its server: zookeeper="{owner["hosts"]}"' if owner else ""
+        connect = (
+            f', or connect to its server: zookeeper="{owner["hosts"]}", with the environment '
+            f"variable TXN_ZOOKEEPER_AUTH_FILE={self.folder / CREDENTIAL}"
+            if owner
+            else ""
+        )
         return SetupError(
             f"The ZooKeeper folder '{self.folder}' is in use by {by}. Stop that process, use "
             f'another folder ("embedded:FOLDER"){connect}.'
@@ -282,8 +250,10 @@ class EmbeddedZooKeeper:
         )
 
     def _write_configuration(self, port: int) -> None:
-        (self.folder / "zoo.cfg").write_text(_ZOO_CFG.format(host=LOOPBACK, port=port), "ascii")
-        (self.folder / "log4j2.properties").write_text(_LOG4J, "ascii")
+        setting = guard_setting(self._credential) if self._credential else ""
+        text = ZOO_CFG.format(host=LOOPBACK, port=port, guard=setting)
+        (self.folder / "zoo.cfg").write_text(text, "ascii")
+        (self.folder / "log4j2.properties").write_text(LOG4J, "ascii")
         (self.folder / "port").write_text(str(port), "ascii")
 
     def _write_owner(self, port: int) -> None:
@@ -296,7 +266,7 @@ class EmbeddedZooKeeper:
 
     def _launch(self, java: Path, classpath: str, lock: IO[bytes]) -> None:
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        command = [str(java), *_JVM_FLAGS, "-cp", classpath, main, "zoo.cfg"]
+        command = [str(java), *JVM_FLAGS, "-cp", classpath, main, "zoo.cfg"]
         with (self.folder / "server.out").open("wb") as out:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, *command],
@@ -307,6 +277,7 @@ class EmbeddedZooKeeper:
                 pass_fds=[lock.fileno()],
                 # A Ctrl-C is for us: the server must outlive it until the topology has stopped.
                 start_new_session=True,
+                umask=0o077 if self._protect else -1,
             )
         assert self._supervisor.stdout is not None
         with self._supervisor.stdout as stdout:
@@ -347,7 +318,13 @@ class EmbeddedZooKeeper:
 
 
 def running_server(folder: str | Path) -> str | None:
-    """The connect string of the server that some live process has on `folder`; None: no server."""
+    """The connect string of the server that some live process has on `folder`; None: no server.
+
+    From then on this process's connections to it have the folder's credential.
+
+    Raises:
+        SetupError: the credential cannot be read, or another user listens on the server's port.
+    """
     folder = Path(folder).absolute()
     try:
         with (folder / "lock").open("rb") as lock:
@@ -356,9 +333,14 @@ def running_server(folder: str | Path) -> str | None:
     except OSError:
         return None
     owner = _owner(folder)
-    if owner is None or not _serves(int(owner["hosts"].rpartition(":")[2])):
+    if owner is None or not _serves(_port_of(owner["hosts"])):
         return None
-    return str(owner["hosts"])
+    hosts = str(owner["hosts"])
+    credential = read_credential(folder)
+    if credential is not None:
+        require_own_listener(_port_of(hosts))
+        lend(hosts, credential)
+    return hosts
 
 
 @contextlib.contextmanager
@@ -379,7 +361,7 @@ def zookeeper_service(spec: str, *, share: bool = False, must_exist: bool = Fals
     if where.folder is None:
         yield where.hosts
         return
-    if must_exist and not (where.folder / "data").is_dir():
+    if must_exist and not _has_data(where.folder):
         raise SetupError(
             f"There is no ZooKeeper data in '{where.folder.absolute()}': no topology has been run "
             "with it. Go to the folder in which the topology was run, or name its folder: "
@@ -394,13 +376,23 @@ def _shared_or_own(folder: Path, resources: contextlib.ExitStack, *, share: bool
     if running is not None:
         return running
     try:
-        return resources.enter_context(EmbeddedZooKeeper(folder)).hosts
+        return resources.enter_context(EmbeddedZooKeeper(folder, protect=True)).hosts
     except SetupError:
         # Another program may have been faster by a moment; its server will do as well.
         running = running_server(folder) if share else None
         if running is None:
             raise
         return running
+
+
+def _has_data(folder: Path) -> bool:
+    try:
+        return (folder / "data").is_dir()
+    except OSError as error:
+        raise SetupError(
+            f"The ZooKeeper folder '{folder.absolute()}' cannot be looked into: {error.strerror}. "
+            "It is its owner's alone: run this as the user that runs the topology."
+        ) from error
 
 
 def _classpath() -> str:
@@ -412,9 +404,9 @@ def _classpath() -> str:
             '"host:2181".'
         )
     folder = Path(found.submodule_search_locations[0]) / "jars"
-    jars = sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(_JARS))
-    needed = {next((p for p in _JARS if Path(jar).name.startswith(p)), "") for jar in jars}
-    if len(needed) < len(_JARS):
+    jars = sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(JARS))
+    needed = {next((p for p in JARS if Path(jar).name.startswith(p)), "") for jar in jars}
+    if len(needed) < len(JARS):
         return str(folder / "*")  # another pyspark names them differently: take them all
     return os.pathsep.join(jars)
 
@@ -430,9 +422,13 @@ def _try_lock(lock: IO[bytes], kind: int) -> bool:
 def _owner(folder: Path) -> dict[str, Any] | None:
     try:
         owner = json.loads((folder / "server.json").read_text("ascii"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return owner if isinstance(owner, dict) and {"pid", "hosts"} <= set(owner) else None
+    if not isinstance(owner, dict):
+        return None
+    pid, hosts = owner.get("pid"), owner.get("hosts")
+    meant = isinstance(hosts, str) and re.fullmatch(r"127\.0\.0\.1:[0-9]{1,5}", hosts)
+    return owner if meant and type(pid) is int and 0 < pid < 2**31 else None
 
 
 def _is_alive(pid: int) -> bool:
@@ -443,6 +439,10 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _port_of(hosts: str) -> int:
+    return int(hosts.rpartition(":")[2])
 
 
 def _is_free(port: int) -> bool:

@@ -24,11 +24,13 @@ from txn.interfaces import (
     SETTLED_KEY,
     Publication,
 )
+from txn.wording import printable
 
 __all__ = [
     "HistoryEntry",
     "TableLog",
     "TablePublication",
+    "commit_info",
     "describe",
     "history",
     "recent_publications",
@@ -37,6 +39,11 @@ __all__ = [
 _MARKS = (FENCE_KEY, SETTLED_KEY, COMPACTION_KEY)
 _LONG_STRING = 40
 _SHOWN_ITEMS = 3
+_SHOWN_LEVELS = 6
+_COMMIT_BYTES = 512 * 1024 * 1024
+_PIECE = 16 * 1024 * 1024
+_BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
+"""What a commit file that is not Delta's raises while it is taken apart."""
 
 
 @dataclass(frozen=True)
@@ -131,41 +138,76 @@ class TableLog:
         Raises:
             RecoveryRefusedError: one is of a format that this program does not know.
         """
-        mark: Mapping[str, Any] | None = None
+        mark: tuple[int, Any] | None = None
         count = 0
         version = self._delta.version()
         while version >= 0 and (info := self._commit_info(version)) is not None:
             if info.get(PUBLICATION_KEY) is not None:
                 count += 1
                 found = self._parse(info[PUBLICATION_KEY], version)
-                yield TablePublication(version, found, int(info.get("timestamp", 0)))
-            mark = mark or next((info[key] for key in _MARKS if info.get(key)), None)
+                yield TablePublication(version, found, _timestamp(info))
+            said = next((info[key] for key in _MARKS if info.get(key)), None)
+            mark = (version, said) if mark is None and said is not None else mark
             version -= 1
         # Every other version of ours repeats the newest publication before it, for logs whose old
         # files are gone.
-        last = mark and mark.get("last")
-        if count == 0 and last:
-            found = self._parse(last["publication"], last["version"])
-            if not found.is_lost:
-                yield TablePublication(int(last["version"]), found, 0)
+        if count == 0 and mark is not None and (last := self._last(*mark)) is not None:
+            yield last
+
+    def _last(self, version: int, mark: Any) -> TablePublication | None:
+        """The publication that a mark repeats; None: there was none, or it was lost."""
+        try:
+            last = mark.get("last")
+            if last is None:
+                return None
+            held, publication = int(last["version"]), last["publication"]
+        except _BROKEN as error:
+            raise _unknown_format(self.table, version) from error
+        found = self._parse(publication, held)
+        return None if found.is_lost else TablePublication(held, found, 0)
 
     def _commit_info(self, version: int) -> dict[str, Any] | None:
         """`commitInfo` of one version; None when its file is gone."""
         text = _read(self.table, f"_delta_log/{version:020d}.json")
-        if text is None:
-            return None
-        actions = (json.loads(line) for line in text.splitlines() if line.strip())
-        found: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-        return found
+        return None if text is None else commit_info(text, version, self.table)
 
     def _parse(self, found: Any, version: int) -> Publication:
         try:
             publication = Publication.model_validate(found)
-        except ValidationError as error:
+        except (ValidationError, RecursionError) as error:
             raise _unknown_format(self.table, version) from error
         if publication.format != 1:
             raise _unknown_format(self.table, version)
         return publication
+
+
+def commit_info(text: bytes, version: int, table: str) -> dict[str, Any]:
+    """`commitInfo` out of one commit file; empty when it has none.
+
+    Raises:
+        RecoveryRefusedError: it is no commit file of Delta's.
+    """
+    try:
+        actions = (_object(json.loads(line)) for line in text.splitlines() if line.strip())
+        return _object(next((a["commitInfo"] for a in actions if "commitInfo" in a), {}))
+    except _BROKEN as error:
+        raise RecoveryRefusedError(
+            f"Version {version} of table '{table}' cannot be read: its file in _delta_log is not "
+            "what Delta writes. Restore that file from a backup."
+        ) from error
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A JSON object; raises TypeError for anything else."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__} is no JSON object")
+    return value
+
+
+def _timestamp(info: Mapping[str, Any]) -> int:
+    """When a commit says that it was made; 0 where it says nothing that can be a time."""
+    stated = info.get("timestamp", 0)
+    return stated if isinstance(stated, int) and 0 <= stated < 253_402_300_800_000 else 0
 
 
 def recent_publications(log: TableLog, topology: str) -> list[tuple[int, Publication]]:
@@ -255,11 +297,11 @@ def describe(metadata: Any) -> str:
     if isinstance(metadata, Mapping):
         named = next((names for value in metadata.values() if (names := _file_names(value))), None)
         if named is not None:
-            return _some(named)
+            return printable(_some(named))
         # A PartitionedSpout: what was read says it; `latest` is for the coordinator.
         if set(metadata) == {"read", "latest"}:
             metadata = metadata["read"]
-    return _shortened(metadata)
+    return printable(_shortened(metadata))
 
 
 def _file_names(value: Any) -> list[str]:
@@ -272,11 +314,13 @@ def _file_names(value: Any) -> list[str]:
     return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
 
 
-def _shortened(value: Any) -> str:
+def _shortened(value: Any, levels: int = _SHOWN_LEVELS) -> str:
+    if isinstance(value, Mapping | list | tuple) and not levels:
+        return "..."
     if isinstance(value, Mapping):
-        return "{" + _some([f"{k}: {_shortened(v)}" for k, v in value.items()]) + "}"
+        return "{" + _some([f"{k}: {_shortened(v, levels - 1)}" for k, v in value.items()]) + "}"
     if isinstance(value, list | tuple):
-        return "[" + _some([_shortened(item) for item in value]) + "]"
+        return "[" + _some([_shortened(item, levels - 1) for item in value]) + "]"
     if isinstance(value, str):
         return value if len(value) <= _LONG_STRING else f"({len(value)} characters)"
     return json.dumps(value)
@@ -296,8 +340,15 @@ def _read(table: str, path: str) -> bytes | None:
         filesystem, root = fs.LocalFileSystem(), str(Path(table.removeprefix("file://")).absolute())
     try:
         with filesystem.open_input_stream(f"{root.rstrip('/')}/{path}") as stream:
-            data: bytes = stream.read()
-            return data
+            pieces: list[bytes] = []
+            while piece := stream.read(_PIECE):
+                pieces.append(piece)
+                if len(pieces) * _PIECE > _COMMIT_BYTES:
+                    raise RecoveryRefusedError(
+                        f"'{path}' of table '{table}' has more than {_COMMIT_BYTES:,} bytes, which "
+                        "no commit has. Restore that file from a backup."
+                    )
+            return b"".join(pieces)
     except FileNotFoundError:
         return None
 

@@ -440,5 +440,5 @@ def _is_garbage(data: bytes, default: bytes) -> bool:
         return False
     try:
         return not isinstance(json.loads(data), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True

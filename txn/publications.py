@@ -161,6 +161,17 @@ class Publication(BaseModel):
     """Group commit: every txid from `first_txid` to `last_txid`, ascending; empty for one txid.
     `read` is then that of the last txid, `rows` are those of all, and `digest` is empty."""
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Publication:
+        """Txids as a run writes them; what a stranger wrote into a log is not counted up to."""
+        own = [member.txid for member in self.members] or [self.last_txid]
+        if self.first_txid < 1 or self.epoch < 0:
+            raise ValueError("its txids or its epoch mean nothing")
+        counted = list(range(self.first_txid, self.first_txid + len(own)))
+        if own != counted or own[-1] != self.last_txid:
+            raise ValueError("it does not hold the txids that it names")
+        return self
+
     @property
     def txids(self) -> tuple[Member, ...]:
         """What it says of each txid that it holds, grouped or not."""

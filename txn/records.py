@@ -6,9 +6,9 @@ by the reader (`ProgressUnreadableError`), never read as "no state".
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 __all__ = [
     "FORMAT_VERSION",
@@ -21,6 +21,14 @@ __all__ = [
 
 FORMAT_VERSION = 1
 """Bump when the layout or meaning of any znode changes."""
+
+
+def _whole(text: str) -> str:
+    """Half characters, which an error quotes with the name of a file, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+_Words = Annotated[str, AfterValidator(_whole)]
 
 
 class _Record(BaseModel):
@@ -51,7 +59,7 @@ class BatchRecord(_Record):
     """stream -> metadata of what this txid reads; None: planned, and nothing to read there."""
     opaque: list[str] = Field(default_factory=list)
     """Streams whose metadata here may be out of date, since they are planned anew per attempt."""
-    quarantined: str | None = None
+    quarantined: _Words | None = None
     """The error for which this txid is committed empty; None for an ordinary batch."""
     replay_of: int | None = Field(default=None, ge=0)
     """The quarantined txid whose records this txid reads, without moving any stream's position;
@@ -70,7 +78,7 @@ class QuarantineRecord(_Record):
     txid: int = Field(ge=1)
     attempt: int = Field(ge=0)
     spouts: dict[str, Any] = Field(default_factory=dict)
-    error: str
+    error: _Words
 
 
 class ReplayRequests(_Record):

@@ -15,6 +15,7 @@ from txn.history import HistoryEntry, describe
 from txn.leadership import machine_id
 from txn.records import BatchRecord, Progress
 from txn.view import short_name
+from txn.wording import printable
 from txn.znodes import LeaderIdentity, StandbyIdentity
 from txn.zookeeper_status import TopologyStatus
 
@@ -93,7 +94,7 @@ def status_table(status: TopologyStatus, zookeeper: str) -> RenderableType:
     if newest:
         streams = _table("stream", "newest read")
         for stream, metadata in newest.items():
-            streams.add_row(stream, describe(metadata))
+            streams.add_row(printable(stream), describe(metadata))
         parts += [Text(), streams]
     if committed.tables:
         parts += [Text(), _versions(committed.tables)]
@@ -109,15 +110,16 @@ def _leader_json(leader: LeaderIdentity | None, alive: bool) -> dict[str, Any] |
 
 def _leader_text(status: TopologyStatus) -> Text:
     if status.leader is not None and is_alive(status.leader):
-        return Text(str(status.leader), style="green")
+        return Text(printable(str(status.leader)), style="green")
     if status.leader is not None:
-        return Text(f"none: {status.leader} is gone, its session ends soon")
-    return Text(f"none; the last one was {status.last_leader}" if status.last_leader else "none")
+        return Text(printable(f"none: {status.leader} is gone, its session ends soon"))
+    last = f"none; the last one was {status.last_leader}" if status.last_leader else "none"
+    return Text(printable(last))
 
 
 def _standbys_text(status: TopologyStatus) -> str:
     shown = [f"{one}" + ("" if is_alive(one) else ", gone") for one in status.standbys]
-    return "\n".join(shown) or "nobody"
+    return printable("\n".join(shown)) or "nobody"
 
 
 def _attempts(progress: Progress) -> str:
@@ -143,7 +145,7 @@ def _quarantined(status: TopologyStatus) -> str:
 def _versions(tables: Mapping[str, int]) -> Table:
     result = _table("table", "version")
     for table, version in tables.items():
-        result.add_row(table, str(version))
+        result.add_row(printable(table), str(version))
     return result
 
 
@@ -168,7 +170,7 @@ def quarantine_table(status: TopologyStatus) -> RenderableType:
     replays = _replays(status)
     for record in status.quarantine:
         read = "; ".join(
-            f"{stream} {describe(metadata)}"
+            f"{printable(stream)} {describe(metadata)}"
             for stream, metadata in record.spouts.items()
             if metadata is not None
         )
@@ -177,7 +179,7 @@ def quarantine_table(status: TopologyStatus) -> RenderableType:
             f"{record.txid}:{record.attempt}",
             read or "nothing",
             replay if isinstance(replay, str) else f"txid {replay}",
-            record.error,
+            printable(record.error),
         )
     return result
 
@@ -240,9 +242,9 @@ def progress_table(topology: str, progress: Progress, zookeeper: str) -> Rendera
     plan.add_row("committed", f"txid {committed.txid}" if committed.txid else "nothing")
     plan.add_row("to replay", _attempts(progress))
     for stream, metadata in committed.spouts.items():
-        plan.add_row(f"stream {stream}", describe(metadata))
+        plan.add_row(printable(f"stream {stream}"), describe(metadata))
     for table, version in committed.tables.items():
-        plan.add_row(f"table {short_name(table)}", f"version {version}")
+        plan.add_row(printable(f"table {short_name(table)}"), f"version {version}")
     return plan
 
 

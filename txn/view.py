@@ -25,6 +25,7 @@ from txn.wording import (
     duration,
     held_up,
     phases_ms,
+    printable,
     short_name,
     short_versions,
     summary,
@@ -180,7 +181,7 @@ def render(
 
 
 def _caption(title: str, text: str, style: str) -> Text:
-    caption = Text(f"{title}  {' '.join(text.split())}")
+    caption = Text(printable(f"{title}  {' '.join(text.split())}"))
     caption.truncate(_FAILURE_CHARACTERS, overflow="ellipsis")
     caption.stylize(style, 0, len(title))
     return caption
@@ -397,7 +398,7 @@ class PlainLines(Observer):
                 self._print(line)
 
     def _print(self, line: str) -> None:
-        print(line, file=self._out, flush=True)
+        print(printable(line), file=self._out, flush=True)
 
 
 class JsonLines(Observer):

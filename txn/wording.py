@@ -11,6 +11,7 @@ __all__ = [
     "duration",
     "held_up",
     "phases_ms",
+    "printable",
     "short_name",
     "short_versions",
     "summary",
@@ -48,6 +49,21 @@ def short_versions(tables: Mapping[str, int]) -> str:
 def short_name(table: str) -> str:
     """The last part of a table's path."""
     return table.rstrip("/").rpartition("/")[2] or table
+
+
+def printable(text: str) -> str:
+    r"""Text from a stranger as a terminal may have it.
+
+    Characters that move the cursor, hide or turn around what stands beside them, and halves of
+    characters, become escapes such as `\x1b`; line breaks and tabs stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -26,6 +26,7 @@ from txn.errors import BatchError, NewerFormatError, ProgressUnreadableError, To
 from txn.records import FORMAT_VERSION
 
 __all__ = [
+    "DEPTH_LIMIT",
     "NEVER_GUESSED",
     "NODE_LIMIT",
     "RECORD_LIMIT",
@@ -52,6 +53,10 @@ NODE_LIMIT = 384 * 1024
 RECORD_LIMIT = 64 * 1024 * 1024
 """Bytes that one record may have, parts together: ZooKeeper keeps everything in memory."""
 
+DEPTH_LIMIT = 64
+"""Lists and dicts within each other in a spout's metadata. Readers of JSON stop at some depth, that
+of Delta's library at 128: a commit that goes deeper could never be read again."""
+
 NEVER_GUESSED = (
     "Nothing is guessed: restore ZooKeeper's data from a backup, or run `txn recover`, which "
     "rebuilds it from the tables."
@@ -59,6 +64,8 @@ NEVER_GUESSED = (
 """Ends every refusal to read."""
 
 TOPOLOGY_NAME_LIMIT = 200
+
+_STEM = re.compile(r"[A-Za-z0-9-]{1,100}")
 
 # ZooKeeper refuses these in paths; "/" would leave the topology's own node.
 _FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
@@ -121,10 +128,10 @@ class EpochRecord(_Node):
 class PartsIndex(_Node):
     """What a node holds instead of a record that is too large for one node."""
 
-    stem: str
+    stem: str = Field(pattern=f"^{_STEM.pattern}$")
     """The parts are `parts/<stem>-0000`, `parts/<stem>-0001`, ..."""
-    count: int = Field(ge=1)
-    bytes: int = Field(ge=1)
+    count: int = Field(ge=1, le=-(-RECORD_LIMIT // NODE_LIMIT))
+    bytes: int = Field(ge=1, le=RECORD_LIMIT)
     sha256: str
 
     def names(self) -> list[str]:
@@ -246,11 +253,19 @@ def encode(record: BaseModel, what: str) -> bytes:
         what: names the record in an error, for example "START of txid 7".
 
     Raises:
-        BatchError: the metadata is not JSON (NaN counts as such), or larger than `RECORD_LIMIT`.
+        BatchError: the metadata is not JSON (NaN counts as such), larger than `RECORD_LIMIT`, or
+            nested deeper than `DEPTH_LIMIT`.
     """
+    if not _is_flat(value for _, value in record):
+        raise BatchError(
+            f"The {what} cannot be kept: a spout's metadata has more than {DEPTH_LIMIT} lists and "
+            "dicts within each other. Let the spout's metadata_type be flatter."
+        )
     try:
         # Field by field, not `model_dump`, which copies thousands of positions first.
         text = json.dumps(dict(record), default=_nested, allow_nan=False, separators=(",", ":"))
+        if "\\ud" in text:
+            _check_characters(json.loads(text))
     except (TypeError, ValueError, RecursionError) as error:
         raise BatchError(
             f"The {what} cannot be kept in ZooKeeper, because a spout's metadata is not JSON: "
@@ -264,6 +279,29 @@ def encode(record: BaseModel, what: str) -> bytes:
             "them more briefly."
         )
     return data
+
+
+def _check_characters(value: object) -> None:
+    """Raise ValueError for half of a character: no reader but Python's takes it.
+
+    It comes out of names of files that are not UTF-8.
+    """
+    json.dumps(value, ensure_ascii=False).encode("utf-8")
+
+
+def _is_flat(values: Iterable[object]) -> bool:
+    """Whether nothing is nested deeper than `DEPTH_LIMIT`."""
+    level = [value for value in values if isinstance(value, dict | list | tuple)]
+    for _ in range(DEPTH_LIMIT):
+        if not level:
+            return True
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list | tuple)
+        ]
+    return not level
 
 
 def _nested(value: object) -> dict[str, Any]:
@@ -304,7 +342,12 @@ def decode(model: type[R], data: bytes, path: str, advice: str = NEVER_GUESSED) 
 
 
 def decode_index(data: bytes, path: str) -> PartsIndex | None:
-    """The index of a record's parts, or None when the node holds the record itself."""
+    """The index of a record's parts, or None when the node holds the record itself.
+
+    Raises:
+        ProgressUnreadableError: as `decode`; or it names more parts, more bytes, or other nodes
+            than this program ever writes.
+    """
     # Records have no field "stem"; the cheap test spares a second parse of ordinary records.
     if b'"stem"' not in data[:200] or "stem" not in _json_object(data, path):
         return None
@@ -356,13 +399,25 @@ def require(node: N | None, path: str) -> N:
 
 
 def _json_object(data: bytes, path: str, advice: str = NEVER_GUESSED) -> dict[str, Any]:
+    if len(data) > RECORD_LIMIT:
+        raise _unreadable(path, f"holds {len(data):,} bytes, more than any record may have", advice)
     try:
-        raw = json.loads(data)
+        # In text and not in bytes, of which json takes half characters for whole ones.
+        raw = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        if b"\\u" in data:
+            _check_characters(raw)
     except (ValueError, RecursionError):
         raise _unreadable(path, "does not hold JSON", advice) from None
     if not isinstance(raw, dict):
         raise _unreadable(path, "does not hold a JSON object", advice)
+    if not _is_flat(raw.values()):
+        said = f"has more than {DEPTH_LIMIT} lists and dicts within each other"
+        raise _unreadable(path, said, advice)
     return raw
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")  # NaN and the infinities: we never write them
 
 
 def _unreadable(path: str, what: str, advice: str = NEVER_GUESSED) -> ProgressUnreadableError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,11 @@ __all__ = ["DEFAULT_FOLDER", "ZooKeeperSpec", "resolve", "resolve_shared"]
 
 DEFAULT_FOLDER = Path(".txn/zookeeper")
 """Where "embedded" keeps its data, relative to the working directory."""
+
+
+_FORBIDDEN = re.compile("[\\s\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+_LONGEST = 4096
+"""Characters of a connect string or a path: no file system takes a longer one."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +40,21 @@ def resolve(spec: str) -> ZooKeeperSpec:
     if kind == "embedded":
         if colon and not folder.strip():
             raise _bad_spec(spec, 'after "embedded:" comes a folder')
-        if "\0" in folder:
-            raise _bad_spec(spec, "a folder's name has no NUL character")
-        return ZooKeeperSpec(Path(folder).expanduser() if colon else DEFAULT_FOLDER, "")
+        return ZooKeeperSpec(_folder(folder, spec) if colon else DEFAULT_FOLDER, "")
+    if "@" in spec:
+        raise _bad_spec(
+            "..." + spec[spec.rindex("@") :],
+            "a connect string holds no credentials, and a command line is no place for them; set "
+            "TXN_ZOOKEEPER_AUTH_FILE (docs/security.md)",
+        )
+    if len(spec) > _LONGEST:
+        raise _bad_spec(f"{spec[:40]}...", f"it has {len(spec)} characters")
     if "://" in spec:
         raise _bad_spec(spec, "a connect string has no scheme such as 'zk://'")
     servers, slash, chroot = spec.partition("/")
     hosts = ",".join(_host(part.strip(), spec) for part in servers.split(","))
+    if slash and chroot.split("/")[0] == "zookeeper":
+        raise _bad_spec(spec, "'/zookeeper' is ZooKeeper's own")
     if slash and not all(_is_component(part) for part in chroot.split("/")):
         raise _bad_spec(spec, f"the chroot '/{chroot}' is no ZooKeeper path")
     return ZooKeeperSpec(None, hosts + slash + chroot)
@@ -64,6 +78,18 @@ def resolve_shared(spec: str) -> ZooKeeperSpec:
     return found
 
 
+def _folder(name: str, spec: str) -> Path:
+    if "\0" in name:
+        raise _bad_spec(spec, "a folder's name has no NUL character")
+    if len(name) > _LONGEST:
+        raise _bad_spec(f"{spec[:40]}...", f"the folder's name has {len(name)} characters")
+    try:
+        os.fsencode(name)
+        return Path(name).expanduser()
+    except (UnicodeEncodeError, RuntimeError) as error:
+        raise _bad_spec(spec, f"there can be no such folder ({error})") from error
+
+
 def _host(part: str, spec: str) -> str:
     """`part` as "host:port"; the port is 2181 if it has none."""
     if not part:
@@ -79,7 +105,7 @@ def _host(part: str, spec: str) -> str:
 
 
 def _is_component(part: str) -> bool:
-    return part not in ("", ".", "..") and re.search(r"[\s\x00-\x1f]", part) is None
+    return part not in ("", ".", "..") and _FORBIDDEN.search(part) is None
 
 
 def _bad_spec(spec: str, what: str) -> UserError:

@@ -73,7 +73,7 @@ def run(task: Task) -> Iterator[Answer]:
     """`x` is the number of partitions."""
     assert task.x is not None
     batches = WARM + task.size.coordinated
-    with EmbeddedZooKeeper(task.folder / "zookeeper") as server:
+    with EmbeddedZooKeeper(task.folder / "zookeeper", protect=True) as server:
         spark = session("coordination")
         topology = Topology("coordination", TopologyConfig(max_spout_pending=1))
         table = AppendTable(task.folder / "table", "transactional")

@@ -53,7 +53,7 @@ def run(task: Task) -> Iterator[Answer]:
     layout = str(options.pop("layout"))
     variants: dict[str, dict[str, Any]] = options.pop("variants", {task.contender: options})
     laps = task.size.laps if len(variants) > 1 else 1
-    with EmbeddedZooKeeper(task.folder / "zookeeper") as server:
+    with EmbeddedZooKeeper(task.folder / "zookeeper", protect=True) as server:
         spark = session("ours")
         for name, config in variants.items():
             _run(spark, task.input.warm, task.folder / f"warm-{name}", server.hosts, layout, config)

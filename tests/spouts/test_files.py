@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import ValidationError
 
-from spouts.files import FileBatch, FileSpout
+from spouts.files import FileBatch, FileSpout, PlannedFile
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, SourceChangedError, TopologyError
 
@@ -421,3 +422,28 @@ def test_metadata_refuses_unknown_fields(spark: SparkSession, folder: Path) -> N
     stored = json.loads(batch.model_dump_json()) | {"offset": 1}
     with pytest.raises(ValueError, match="offset"):
         FileBatch.model_validate_json(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../secret.csv", "in/../../secret.csv", "other/a.csv", "in/a\0.csv"]
+)
+def test_metadata_cannot_make_it_read_elsewhere(tmp_path: Path, path: str) -> None:
+    """A planned file that lies where the pattern never looks is refused, and not looked at."""
+    spout = FileSpout("in/*.csv", format="csv", schema="a int")
+    looked: list[str] = []
+    spout._listing.stat = looked.append  # type: ignore[method-assign,assignment]
+    with pytest.raises(SourceChangedError, match="pattern never looks"):
+        spout._check_unchanged(PlannedFile(path=path, size=1, mtime_ns=1), TransactionAttempt(1, 0))
+    assert looked == []
+
+
+@pytest.mark.parametrize(
+    "changed", [{"seen": "A"}, {"seen": "AAAA"}, {"read_schema": "{"}, {"read_schema": "[]"}]
+)
+def test_metadata_that_is_cut_off_is_refused(changed: dict[str, str]) -> None:
+    """What was read would be read again, or with other columns."""
+    whole = {"files": [], "spelling": "relative", "seen": "AAAAAAAAAAA="}
+    whole["read_schema"] = '{"type":"struct","fields":[]}'
+    FileBatch.model_validate(whole)
+    with pytest.raises(ValidationError):
+        FileBatch.model_validate({**whole, **changed})

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from spouts._kafka_cluster import Look, Topic
 from spouts._kafka_options import client_settings
-from spouts._kafka_plan import Position, fair_shares, going_on
+from spouts._kafka_plan import Position, fair_shares, going_on, stored_positions
 from spouts.kafka import KafkaSpout
-from txn.errors import TopologyError
+from txn.errors import ProgressUnreadableError, TopologyError
 from txn.interfaces import SpoutKind
 
 JAAS = (
@@ -160,3 +160,20 @@ def test_secrets_are_not_shown() -> None:
     assert "a\\" not in shown
     assert "JAAS" not in shown
     assert "KafkaSpout('b:1', topics=['a'])" in shown
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"topic": {"start": 0, "end": 1, "topic_id": "x"}},
+        {"to/pic-0": {"start": 0, "end": 1, "topic_id": "x"}},
+        {"topic-01": {"start": 0, "end": 1, "topic_id": "x"}},
+        {"topic-0": {"start": 0}},
+        {"topic-0": 7},
+        {"topic-0": {"start": -1, "end": 1, "topic_id": "x"}},
+    ],
+)
+def test_stored_positions_that_are_none_are_refused(stored: dict[str, object]) -> None:
+    """Positions come back out of ZooKeeper, and are read as strictly as its nodes."""
+    with pytest.raises(ProgressUnreadableError, match="stored positions of KafkaSpout"):
+        stored_positions(stored, "KafkaSpout")

@@ -147,3 +147,20 @@ def test_recover_does_not_bring_back_what_was_replayed(program: Path, hosts: str
     assert (told["committed_txid"], told["spouts"]) == (4, positions)
     assert [(batch["txid"], batch["replay_of"]) for batch in told["batches"]] == [(5, 2)]
     assert [(q["txid"], q["replay"]) for q in told["quarantine"]] == [(2, 5), (3, "requested")]
+
+
+def test_what_strangers_wrote_is_shown_as_it_is(hosts: str) -> None:
+    """Brackets are no markup, control characters reach no terminal, whatever an error quotes."""
+    store = lead(hosts)
+    store.persist_start(BatchRecord(txid=1, attempt=0, epoch=1, spouts={"orders": {"x": "[/red]"}}))
+    bad = QuarantineRecord(
+        txid=1, attempt=0, spouts={"orders": {"x": "[/red]"}}, error="[bold]\x1b[2J[/no] :smile:"
+    )
+    store.persist_committed(CommittedRecord(txid=1, epoch=1, spouts={"[/b]": "[/red]"}), bad)
+    text = invoke("quarantine", "list", "orders", "--zookeeper", hosts)
+    status = invoke("status", "orders", "--zookeeper", hosts)
+    store.close()
+    assert (text.exit_code, status.exit_code) == (0, 0), text.output + status.output
+    assert "[bold]\\x1b[2J[/no] :smile:" in text.output
+    assert "{x: [/red]}" in text.output
+    assert "[/b]" in status.output

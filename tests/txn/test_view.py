@@ -235,3 +235,10 @@ def test_json_lines_tell_a_wait_once() -> None:
         },
         {"event": "unblocked", "txid": 8},
     ]
+
+
+def test_a_record_that_would_move_the_cursor_does_not() -> None:
+    """An error may quote a stranger's record: control characters reach no terminal."""
+    out = io.StringIO()
+    PlainLines(out).update(status(), [], ["8:3: ValueError: \x1b[2Jgone \u202edlo\ud800"])
+    assert out.getvalue() == "flights: failed 8:3: ValueError: \\x1b[2Jgone \\u202edlo\\ud800\n"

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from txn.errors import BatchError, ProgressUnreadableError, TopologyError
-from txn.records import BatchRecord, CommittedRecord
+from txn.records import BatchRecord, CommittedRecord, QuarantineRecord
 from txn.znodes import (
+    DEPTH_LIMIT,
     NODE_LIMIT,
     RECORD_LIMIT,
     EpochRecord,
@@ -83,6 +84,87 @@ def test_metadata_that_is_no_json_is_refused(value: object) -> None:
     record = BatchRecord(txid=3, attempt=0, epoch=1, spouts={"s": value})
     with pytest.raises(BatchError, match="START of txid 3"):
         encode(record, "START of txid 3")
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_what_json_does_not_have_is_refused(constant: str) -> None:
+    """This program never writes it, and other readers of the node would stumble over it."""
+    data = encode(COMMITTED, "record").replace(b"[1,2]", constant.encode())
+    with pytest.raises(ProgressUnreadableError, match="does not hold JSON"):
+        decode(CommittedRecord, data, "/n")
+
+
+@pytest.mark.parametrize("half", ["\ud800", "a\udc80b", "\ude00\ud83d"])
+def test_half_characters_are_refused(half: str) -> None:
+    """Names of files that are not UTF-8 have them; Delta's library cannot store them."""
+    record = BatchRecord(txid=3, attempt=0, epoch=1, spouts={"s": {half: [half]}})
+    with pytest.raises(BatchError, match="START of txid 3.*surrogates not allowed"):
+        encode(record, "START of txid 3")
+    for node in (
+        json.dumps(record.model_copy(update={"spouts": {"s": half}}).__dict__).encode(),
+        encode(COMMITTED, "it").replace(b"at", half.encode("utf-8", "surrogatepass")),
+    ):
+        with pytest.raises(ProgressUnreadableError, match="does not hold JSON"):
+            decode(BatchRecord, node, "/n")
+    whole = BatchRecord(txid=3, attempt=0, epoch=1, spouts={"s": "\U0001f600"})
+    assert decode(BatchRecord, encode(whole, "it"), "/n") == whole
+
+
+def test_an_error_that_quotes_half_a_character_can_be_kept() -> None:
+    """The words of an error are ours: they must not keep a txid from being set aside."""
+    aside = QuarantineRecord(txid=1, attempt=0, error="no file a\udcff")
+    start = BatchRecord(txid=1, attempt=0, epoch=1, quarantined="no file a\udcff")
+    for record in (aside, start):
+        assert decode(type(record), encode(record, "it"), "/n") == record
+    assert aside.error == "no file a\\udcff"
+
+
+def test_a_node_that_is_nested_too_deeply_is_refused() -> None:
+    """As it would have been before it was written."""
+    node = encode(COMMITTED, "it").replace(b"[1,2]", b"[" * 70 + b"]" * 70)
+    with pytest.raises(ProgressUnreadableError, match="more than 64 lists"):
+        decode(CommittedRecord, node, "/n")
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_metadata_that_is_nested_too_deeply_is_refused(kind: type) -> None:
+    """Before it is written: Delta's library could never read a commit with it again."""
+    value: Any = 1
+    for levels in range(1, 300):
+        value = [value] if kind is list else {"x": value}
+        record = BatchRecord(txid=3, attempt=0, epoch=1, spouts={"s": value})
+        if levels < DEPTH_LIMIT:
+            assert decode(BatchRecord, encode(record, "it"), "/n") == record
+        else:
+            with pytest.raises(BatchError, match="more than 64 lists and dicts"):
+                encode(record, "START of txid 3")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"stem": "../../other/committed"},
+        {"stem": "a/b"},
+        {"stem": ""},
+        {"stem": "x" * 101},
+        {"stem": "a\n"},
+        {"count": 172},
+        {"count": 10**9},
+        {"bytes": RECORD_LIMIT + 1},
+    ],
+)
+def test_an_index_that_no_record_has_is_refused(changed: dict[str, Any]) -> None:
+    """A record in parts has bounded parts, and they are nodes of its own topology."""
+    index = {"version": 1, "stem": "batch-1-0-e1-ab", "count": 2, "bytes": 9, "sha256": "0"}
+    assert decode_index(json.dumps(index).encode(), "/n") is not None
+    with pytest.raises(ProgressUnreadableError, match="'/n' has an invalid field"):
+        decode_index(json.dumps({**index, **changed}).encode(), "/n")
+
+
+def test_a_node_larger_than_any_record_is_refused() -> None:
+    """A server may allow larger ones; none of ours is."""
+    with pytest.raises(ProgressUnreadableError, match="more than any record may have"):
+        decode(CommittedRecord, b" " * (RECORD_LIMIT + 1), "/n")
 
 
 def test_a_record_beyond_all_limits_is_refused() -> None:

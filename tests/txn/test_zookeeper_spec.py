@@ -44,6 +44,13 @@ def test_every_form_is_understood(spec: str, expected: ZooKeeperSpec) -> None:
         ("host:2181/a//b", "no ZooKeeper path"),
         ("host:2181/a/../b", "no ZooKeeper path"),
         ("host:2181/a b", "no ZooKeeper path"),
+        ("host:2181/a\x7fb", "no ZooKeeper path"),
+        ("host:2181/zookeeper", "ZooKeeper's own"),
+        ("host:2181/zookeeper/quota", "ZooKeeper's own"),
+        ("h" * 5000, "it has 5000 characters"),
+        ("embedded:" + "x" * 5000, "name has 5000 characters"),
+        ("embedded:\ud800", "no such folder"),
+        ("embedded:~nobody-of-that-name/x", "no such folder"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(spec: str, says: str) -> None:
@@ -51,3 +58,10 @@ def test_what_cannot_be_meant_is_refused(spec: str, says: str) -> None:
     with pytest.raises(UserError, match=says) as error:
         resolve(spec)
     assert "embedded:FOLDER" in str(error.value)
+
+
+def test_a_password_in_a_connect_string_is_refused_and_not_repeated() -> None:
+    """It stood on a command line, where everybody can read it: it is not said once more."""
+    with pytest.raises(UserError, match="TXN_ZOOKEEPER_AUTH_FILE") as error:
+        resolve("digest:me:sesame@host:2181")
+    assert "sesame" not in str(error.value)

@@ -1,0 +1,271 @@
+"""Who we are to ZooKeeper, by which kind of connection, and whose the nodes are that we create.
+
+Each `zookeeper_*` setting that the `TopologyConfig` leaves out may come from the environment:
+`TXN_ZOOKEEPER_AUTH`, `TXN_ZOOKEEPER_ACL` and so on; a secret also from a file that
+`TXN_ZOOKEEPER_AUTH_FILE` or `TXN_ZOOKEEPER_KEYFILE_PASSWORD_FILE` names. So commands that know a
+topology by its name only can say who they are, and no secret has to stand in a program or on a
+command line.
+
+An embedded server belongs to who may read its folder. The credential in there is lent to every
+connection of this process to that server (`lend`), which is why nobody has to name it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import ssl
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from txn.config import TopologyConfig
+from txn.errors import SetupError, UserError
+
+__all__ = ["Access", "completed", "find_access", "lend", "take_back"]
+
+_PREFIX = "TXN_"
+_PAIRS = ("zookeeper_auth", "zookeeper_readers")
+_SECRETS = ("zookeeper_auth", "zookeeper_keyfile_password")
+_SETTINGS = (
+    *_PAIRS,
+    "zookeeper_acl",
+    "zookeeper_tls",
+    "zookeeper_ca",
+    "zookeeper_check_hostname",
+    "zookeeper_certfile",
+    "zookeeper_keyfile",
+    "zookeeper_keyfile_password",
+)
+_SECRET_BYTES = 64 * 1024
+
+_lent: dict[str, str] = {}
+_lent_lock = threading.Lock()
+
+
+@dataclass(frozen=True, repr=False)
+class Access:
+    """What a connection is made with. Not to be printed: it holds secrets."""
+
+    acl: tuple[tuple[int, str, str], ...] | None
+    """(permissions, scheme, id) of every node that is created; None: nobody has said."""
+    auth: tuple[tuple[str, str], ...] = ()
+    """(scheme, credential)."""
+    sasl: tuple[str, str] | None = None
+    """(user, password) for DIGEST-MD5."""
+    tls: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of kazoo's client; empty: no TLS."""
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of `KazooClient`, but for its default ACL."""
+        options: dict[str, Any] = {"auth_data": list(self.auth)} if self.auth else {}
+        if self.sasl is not None:
+            user, password = self.sasl
+            options["sasl_options"] = {
+                "mechanism": "DIGEST-MD5",
+                "username": user,
+                "password": password,
+            }
+        return options | dict(self.tls)
+
+
+def lend(servers: str, credential: str) -> None:
+    """From now on this process's connections to `servers` (host:port) have a digest credential."""
+    with _lent_lock:
+        _lent[servers] = credential
+
+
+def take_back(servers: str) -> None:
+    """End `lend`."""
+    with _lent_lock:
+        _lent.pop(servers, None)
+
+
+def find_access(
+    config: TopologyConfig, servers: str, environ: Mapping[str, str] | None = None
+) -> Access:
+    """What a connection to `servers` is made with.
+
+    Args:
+        servers: "host:2181,host2:2181", without a chroot.
+        environ: where settings come from that `config` leaves out; None: the process's own.
+
+    Raises:
+        UserError: settings that contradict each other, or a file that is not there or not of its
+            kind.
+        SetupError: the package for SASL is missing.
+    """
+    config = completed(config, os.environ if environ is None else environ)
+    auth = [(scheme, secret.get_secret_value()) for scheme, secret in config.zookeeper_auth]
+    sasl = _sasl([credential for scheme, credential in auth if scheme == "sasl"])
+    others = [(scheme, credential) for scheme, credential in auth if scheme != "sasl"]
+    tls = _tls(config)
+    with _lent_lock:
+        lent = _lent.get(servers)
+    if lent is not None:
+        others.append(("digest", lent))
+        # An embedded server's nodes are never everybody's, whatever is said of other servers.
+        config = config.model_copy(update={"zookeeper_acl": "creator"})
+    acl = _acl(config, known=bool(auth or lent or tls.get("certfile")))
+    return Access(acl, tuple(others), sasl, tls)
+
+
+def completed(config: TopologyConfig, environ: Mapping[str, str]) -> TopologyConfig:
+    """`config` with the ZooKeeper settings from the environment that it leaves out.
+
+    Raises:
+        UserError: a variable that means nothing, or names a file that cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for name in _SETTINGS:
+        variable = _PREFIX + name.upper()
+        value = _lookup(variable, environ, is_secret=name in _SECRETS)
+        if value is not None and name not in config.model_fields_set:
+            found[name] = _pairs(value, variable) if name in _PAIRS else value
+    if not found:
+        return config
+    own = {name: getattr(config, name) for name in config.model_fields_set}
+    try:
+        return TopologyConfig.model_validate({**own, **found})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        variable = _PREFIX + str(first["loc"][0]).upper()
+        raise UserError(
+            f"The environment variable {variable} cannot be used: {first['msg']}. Correct it, or "
+            "unset it (docs/security.md has all of them)."
+        ) from None
+
+
+def _lookup(variable: str, environ: Mapping[str, str], *, is_secret: bool) -> str | None:
+    value = environ.get(variable) or None
+    path = (environ.get(f"{variable}_FILE") or None) if is_secret else None
+    if value is not None and path is not None:
+        raise UserError(
+            f"Both {variable} and {variable}_FILE are set. Unset one of them: the file is the "
+            "better place, because children inherit variables."
+        )
+    return value if path is None else _read_secret(Path(path), f"{variable}_FILE")
+
+
+def _read_secret(path: Path, variable: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_SECRET_BYTES + 1)
+        text = data.decode("utf-8").strip("\r\n")
+    except (OSError, ValueError) as error:
+        # Of a decoding error nothing is repeated: it would show bytes of the secret.
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(
+            f"{variable} names '{path}', which cannot be read: {why}. Correct the path, or the "
+            "file's owner and mode."
+        ) from None
+    if len(data) > _SECRET_BYTES or not text:
+        raise UserError(
+            f"{variable} names '{path}', which is {'too long' if text else 'empty'}. It holds one "
+            "line per credential, and nothing else."
+        )
+    return text
+
+
+def _pairs(text: str, variable: str) -> tuple[tuple[str, str], ...]:
+    """`digest:user:password`, a line each; lines that begin with # are comments."""
+    pairs = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        scheme, _, rest = line.strip().partition(":")
+        if not rest or not scheme.isidentifier():
+            raise UserError(
+                f"Line {number} of {variable} is not SCHEME:CREDENTIAL, such as "
+                "digest:user:password. (Its text is not repeated here.) Correct it."
+            )
+        pairs.append((scheme, rest))
+    return tuple(pairs)
+
+
+def _sasl(credentials: list[str]) -> tuple[str, str] | None:
+    if not credentials:
+        return None
+    if len(credentials) > 1:
+        raise UserError("zookeeper_auth has two credentials for sasl; a connection has one user.")
+    user, _, password = credentials[0].partition(":")
+    if not user or not password:
+        raise UserError('The credential for sasl in zookeeper_auth is not "user:password".')
+    if importlib.util.find_spec("puresasl") is None:
+        raise SetupError(
+            "zookeeper_auth has a credential for sasl, which needs the package pure-sasl. Install "
+            "it: pip install 'txn-spark[sasl]'."
+        )
+    return user, password
+
+
+def _acl(config: TopologyConfig, *, known: bool) -> tuple[tuple[int, str, str], ...] | None:
+    everything, reading = 31, 1
+    acl = config.zookeeper_acl or ("creator" if known else None)
+    if acl == "creator" and not known:
+        raise UserError(
+            'zookeeper_acl="creator" gives every node to whoever created it, but there is no '
+            'zookeeper_auth. Set it, for example (("digest", "user:password"),).'
+        )
+    if acl != "creator" and config.zookeeper_readers:
+        raise UserError(
+            "zookeeper_readers says who may only read, but without an owner everybody may write. "
+            'Give zookeeper_auth, or leave out zookeeper_acl="open" and zookeeper_readers.'
+        )
+    if acl == "creator":
+        readers = [(reading, scheme, name) for scheme, name in config.zookeeper_readers]
+        return ((everything, "auth", ""), *readers)
+    return ((everything, "world", "anyone"),) if acl == "open" else None
+
+
+def _tls(config: TopologyConfig) -> dict[str, Any]:
+    """Arguments for kazoo; every file is opened here once: kazoo would try for ever."""
+    if not config.zookeeper_tls:
+        return {}
+    for name in ("zookeeper_ca", "zookeeper_certfile", "zookeeper_keyfile"):
+        path = getattr(config, name)
+        if path is not None and not Path(path).is_file():
+            raise UserError(f"{name} is '{path}', and there is no such file. Correct it.")
+    certfile, keyfile = config.zookeeper_certfile, config.zookeeper_keyfile
+    if (certfile is None) != (keyfile is None):
+        raise UserError(
+            "zookeeper_certfile and zookeeper_keyfile go together, and only one of them is set. "
+            "Set both, or none."
+        )
+    secret = config.zookeeper_keyfile_password
+    # Not None: OpenSSL would ask for it on the terminal.
+    password = secret.get_secret_value() if secret else ""
+    _check_files(config.zookeeper_ca, certfile, keyfile, password)
+    return {
+        "use_ssl": True,
+        "ca": config.zookeeper_ca,
+        "certfile": certfile,
+        "keyfile": keyfile,
+        "keyfile_password": password,
+        "check_hostname": config.zookeeper_check_hostname,
+    }
+
+
+def _check_files(ca: str | None, certfile: str | None, keyfile: str | None, password: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if ca is not None:
+            context.load_verify_locations(ca)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"zookeeper_ca is '{ca}', which holds no certificates that can be read: {error}. It "
+            "must be PEM text (for a Java key store: keytool -exportcert -rfc)."
+        ) from error
+    try:
+        if certfile is not None:
+            context.load_cert_chain(certfile, keyfile, password)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"zookeeper_certfile '{certfile}' and zookeeper_keyfile '{keyfile}' cannot be used: "
+            f"{error}. Both must be PEM text and belong together; a key with a password needs "
+            "zookeeper_keyfile_password."
+        ) from error

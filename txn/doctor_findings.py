@@ -1,0 +1,53 @@
+"""What `txn doctor` says: one finding per check, with what it means and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+__all__ = ["LEVELS", "Finding", "Level", "error", "note", "ok", "warning"]
+
+Level = Literal["ok", "note", "warning", "error"]
+LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")
+"""From good to bad. A note could not be checked, or is worth knowing and nothing to mend."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check has found."""
+
+    area: str
+    """What was looked at, for example "java" or "table warehouse/delays"."""
+    check: str
+    """The check, for example "session timeout"."""
+    level: Level
+    found: str
+    """What there is."""
+    means: str = ""
+    """What that means; empty where it goes without saying."""
+    do: str = ""
+    """What to do; empty: nothing."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+def ok(area: str, check: str, found: str) -> Finding:
+    """As it should be."""
+    return Finding(area, check, "ok", found)
+
+
+def note(area: str, check: str, found: str, means: str = "", do: str = "") -> Finding:
+    """Could not be checked, or is worth knowing."""
+    return Finding(area, check, "note", found, means, do)
+
+
+def warning(area: str, check: str, found: str, means: str, do: str) -> Finding:
+    """Works, and will hurt some day."""
+    return Finding(area, check, "warning", found, means, do)
+
+
+def error(area: str, check: str, found: str, means: str, do: str) -> Finding:
+    """Does not work, or is not safe."""
+    return Finding(area, check, "error", found, means, do)

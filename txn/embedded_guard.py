@@ -1,0 +1,180 @@
+"""Whose an embedded ZooKeeper server is: a credential in its folder, and an ACL on every node.
+
+Each user of the machine can connect to a port on the loopback interface. So the server's folder
+(mode 700) has a file `credential` (mode 600) with a random password, made once. Its hash is in the
+server's configuration as that of ZooKeeper's superuser, and every node, the root included, belongs
+to it: without it nothing can be listed, read, created, changed or deleted. Nodes that an earlier
+release left open are taken over at the first start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from txn.errors import SetupError
+
+__all__ = [
+    "CREDENTIAL",
+    "guard",
+    "guard_setting",
+    "make_credential",
+    "read_credential",
+    "require_own_listener",
+]
+
+CREDENTIAL = "credential"
+"""Name of the file; it holds `digest:txn:PASSWORD`, as `TXN_ZOOKEEPER_AUTH_FILE` takes it."""
+
+_BYTES = 32
+_FORM = re.compile(r"digest:(txn:[0-9a-f]{64})")
+_CONNECT_SECS = 15.0
+_LISTENS = "0A"
+"""A listening socket, in the kernel's tables."""
+_CHANGES = 2 | 4 | 8 | 16
+"""Permission to write, create, delete and administer."""
+
+
+def make_credential(folder: Path) -> str:
+    """The folder's credential, "txn:PASSWORD" for the scheme digest; made if it has none.
+
+    Raises:
+        SetupError: the file cannot be written, or does not hold a credential.
+    """
+    found = read_credential(folder)
+    if found is not None:
+        return found
+    credential = f"txn:{secrets.token_hex(_BYTES)}"
+    temporary = folder / f"{CREDENTIAL}.new"
+    try:
+        temporary.unlink(missing_ok=True)
+        # Born with its mode: at no moment can anybody else open it.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"digest:{credential}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / CREDENTIAL)
+    except OSError as error:
+        raise SetupError(
+            f"The credential of the ZooKeeper server in '{folder}' cannot be written: "
+            f'{error.strerror}. Name another folder: "embedded:FOLDER".'
+        ) from error
+    return credential
+
+
+def read_credential(folder: Path) -> str | None:
+    """The folder's credential; None if it has none, as after an earlier release.
+
+    Raises:
+        SetupError: the file cannot be read, or holds something else.
+    """
+    path = folder / CREDENTIAL
+    try:
+        with path.open("rb") as file:
+            text = file.read(200).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SetupError(
+            f"'{path}', without which the ZooKeeper server of its folder lets nobody in, cannot "
+            f"be read: {error.strerror}. Run this as the user that runs the topology."
+        ) from error
+    form = _FORM.fullmatch(text)
+    if form is None:
+        raise SetupError(
+            f"'{path}' does not hold a credential of ours any more. Restore it from a backup; or, "
+            "with no program running on the folder, delete it: a new one is made at the next "
+            "start, and takes over what the old one owned."
+        )
+    return form[1]
+
+
+def guard_setting(credential: str) -> str:
+    """The line of `zoo.cfg` that makes the credential the superuser's: a hash, not the password."""
+    from kazoo.security import make_digest_acl_credential
+
+    user, _, password = credential.partition(":")
+    hashed = make_digest_acl_credential(user, password)
+    return f"DigestAuthenticationProvider.superDigest={hashed}\n"
+
+
+def guard(hosts: str, credential: str) -> None:
+    """Take over every node that others may change. The root comes last: then all of it is done.
+
+    Raises:
+        SetupError: the server does not let us.
+    """
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import KazooException
+    from kazoo.handlers.threading import KazooTimeoutError
+    from kazoo.security import make_digest_acl
+
+    user, _, password = credential.partition(":")
+    logger = logging.getLogger("txn.zookeeper.guard")
+    logger.setLevel(logging.CRITICAL)  # at DEBUG kazoo logs requests, credentials included
+    client = KazooClient(hosts, auth_data=[("digest", credential)], logger=logger)
+    try:
+        client.start(timeout=_CONNECT_SECS)
+        if _is_open(client, "/"):
+            _take(client, "/", make_digest_acl(user, password, all=True))
+    except (KazooException, KazooTimeoutError) as error:
+        raise SetupError(
+            f"The nodes of the ZooKeeper server at {hosts} could not be made ours alone: "
+            f"{type(error).__name__}. See server.log in its folder."
+        ) from error
+    finally:
+        client.stop()
+        client.close()
+
+
+def require_own_listener(port: int, tables: Iterable[str] | None = None) -> None:
+    """See that whoever listens on a port is a process of ours, before it is told the credential.
+
+    Another user could have taken the port in the moment before our server did.
+
+    Args:
+        tables: contents of `/proc/net/tcp` and `tcp6`; None: the kernel's. Nothing is known where
+            it has none, as on macOS.
+
+    Raises:
+        SetupError: it is another user's.
+    """
+    for table in _socket_tables() if tables is None else tables:
+        for row in (line.split() for line in table.splitlines()[1:]):
+            is_listener = len(row) > 7 and row[3] == _LISTENS
+            if is_listener and row[1].endswith(f":{port:04X}") and int(row[7]) != os.geteuid():
+                raise SetupError(
+                    f"Port {port} of 127.0.0.1 is listened on by another user of this machine "
+                    f"(user id {row[7]}), and not by our ZooKeeper server. Nothing was sent to it. "
+                    "Find out who that is; delete the file 'port' in the server's folder to have "
+                    "another port taken."
+                )
+
+
+def _socket_tables() -> Iterator[str]:
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            yield Path(f"/proc/net/{name}").read_text("ascii")
+
+
+def _take(client: Any, path: str, owner: Any) -> None:
+    from kazoo.exceptions import NoNodeError
+
+    with contextlib.suppress(NoNodeError):  # it went with its session meanwhile
+        for child in client.get_children(path):
+            _take(client, f"{path.rstrip('/')}/{child}", owner)
+        if _is_open(client, path):
+            client.set_acls(path, [owner])
+
+
+def _is_open(client: Any, path: str) -> bool:
+    """Whether anybody may change the node."""
+    acls, _ = client.get_acls(path)
+    return any(acl.id.scheme == "world" and acl.perms & _CHANGES for acl in acls)

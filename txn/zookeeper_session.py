@@ -1,0 +1,95 @@
+"""One session with ZooKeeper: kazoo's client, and what it does not tell.
+
+- Its own retries go on for ever, with pauses of up to an hour: here they are at most half a second.
+- State listeners run in kazoo's own thread, where a request would wait for itself: the listener
+  here does nothing but pass the word on.
+- At DEBUG it logs every request, credentials included: `_CalmLogger` lets nothing below INFO by.
+- Why it cannot connect it says in its log only: `_CalmLogger` keeps the last reason. A server whose
+  certificate does not hold, or that refuses ours, would be tried for ever as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+
+__all__ = ["Session"]
+
+
+class _CalmLogger(logging.LoggerAdapter[logging.Logger]):
+    """kazoo's warnings (each failed reconnect) become INFO; DEBUG, with its secrets, nothing."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger, {})
+        self.reason = ""
+        """Why the last try to connect failed; empty: none has."""
+        self.tls_failures = 0
+        """Tries in a row that failed in TLS."""
+        self.negotiated_ms = 0
+        """Session timeout as the server granted it; 0 before."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if level < logging.INFO:
+            # The one thing below INFO that is wanted, and that kazoo tells nowhere else.
+            if str(msg).startswith("Session created") and len(args) > 2:
+                self.negotiated_ms = int(str(args[2]))
+            return
+        if level >= logging.WARNING and str(msg).startswith(("Connection ", "Cannot resolve")):
+            self.reason = (str(msg) % args if args else str(msg)).rpartition("error: ")[2]
+            self.tls_failures = self.tls_failures + 1 if "[SSL" in self.reason else 0
+        super().log(logging.INFO, msg, *args, **kwargs)
+
+
+class Session:
+    """One kazoo client, used for one ZooKeeper session and then thrown away."""
+
+    def __init__(
+        self, hosts: str, options: dict[str, Any], on_state: Callable[[str], None]
+    ) -> None:
+        self.log = _CalmLogger(logging.getLogger("txn.zookeeper"))
+        self.lost = False
+        self.refused = False
+        """The server did not accept the credentials."""
+        self._was_connected = False
+        self._on_state = on_state
+        self.client = KazooClient(
+            hosts,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_delay=0.5),
+            command_retry=KazooRetry(max_tries=1),
+            logger=self.log,
+            **options,
+        )
+        self.client.add_listener(self._listen)
+        self.client.start_async()
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether TLS has failed with every server, since none was ever connected to."""
+        return not self._was_connected and self.log.tls_failures >= len(self.client.hosts)
+
+    def _listen(self, state: str) -> None:
+        # kazoo's own thread: no request may be made here.
+        if self.client.client_state == KeeperState.AUTH_FAILED:
+            # Kept here, since kazoo passes through this state in a moment; and not called lost,
+            # since a new session would be refused as well.
+            self.refused = True
+        elif state == KazooState.CONNECTED:
+            self._was_connected = True
+        elif state == KazooState.LOST and self._was_connected:
+            self.lost = True
+        self._on_state(state)
+
+    def stop(self) -> None:
+        """End the session; its ephemeral nodes go at once if the server can be reached."""
+        self.client.remove_listener(self._listen)
+        try:
+            self.client.stop()
+        except KazooException:
+            return  # it is stuck in a connect and ends when that does; nothing waits for it
+        self.client.close()
