@@ -51,8 +51,10 @@ _lent_lock = threading.Lock()
 class Access:
     """What a connection is made with. Not to be printed: it holds secrets."""
 
-    acl: tuple[tuple[int, str, str], ...] | None
-    """(permissions, scheme, id) of every node that is created; None: nobody has said."""
+    acl: tuple[tuple[int, str, str], ...]
+    """(permissions, scheme, id) of every node that is created."""
+    was_said: bool = True
+    """False: the nodes are everybody's, and nobody has said that they shall be."""
     auth: tuple[tuple[str, str], ...] = ()
     """(scheme, credential)."""
     sasl: tuple[str, str] | None = None
@@ -110,8 +112,9 @@ def find_access(
         others.append(("digest", lent))
         # An embedded server's nodes are never everybody's, whatever is said of other servers.
         config = config.model_copy(update={"zookeeper_acl": "creator"})
-    acl = _acl(config, known=bool(auth or lent or tls.get("certfile")))
-    return Access(acl, tuple(others), sasl, tls)
+    known = bool(auth or lent or tls.get("certfile"))
+    acl, said = _acl(config, known=known), known or config.zookeeper_acl is not None
+    return Access(acl, said, tuple(others), sasl, tls)
 
 
 def completed(config: TopologyConfig, environ: Mapping[str, str]) -> TopologyConfig:
@@ -203,9 +206,9 @@ def _sasl(credentials: list[str]) -> tuple[str, str] | None:
     return user, password
 
 
-def _acl(config: TopologyConfig, *, known: bool) -> tuple[tuple[int, str, str], ...] | None:
+def _acl(config: TopologyConfig, *, known: bool) -> tuple[tuple[int, str, str], ...]:
     everything, reading = 31, 1
-    acl = config.zookeeper_acl or ("creator" if known else None)
+    acl = config.zookeeper_acl or ("creator" if known else "open")
     if acl == "creator" and not known:
         raise UserError(
             'zookeeper_acl="creator" gives every node to whoever created it, but there is no '
@@ -219,7 +222,7 @@ def _acl(config: TopologyConfig, *, known: bool) -> tuple[tuple[int, str, str], 
     if acl == "creator":
         readers = [(reading, scheme, name) for scheme, name in config.zookeeper_readers]
         return ((everything, "auth", ""), *readers)
-    return ((everything, "world", "anyone"),) if acl == "open" else None
+    return ((everything, "world", "anyone"),)
 
 
 def _tls(config: TopologyConfig) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class TopologyConfig(BaseModel):
     zookeeper_acl: Literal["open", "creator"] | None = None
     """Whose the created nodes are. "creator": of whoever `zookeeper_auth` or the client certificate
     says we are, nobody else may even read. "open": everybody's. None: "creator" where there are
-    credentials; without any, no node is created."""
+    credentials; without any they are everybody's, and the log warns of it."""
     zookeeper_readers: tuple[tuple[str, str], ...] = ()
     """(scheme, id) pairs of those who may read what is ours and change nothing, for monitoring:
     ("digest", "user:hash"), ("sasl", "user"), ("x509", "CN=monitor"), ("ip", "10.0.0.0/8")."""

@@ -8,13 +8,15 @@ What kazoo leaves to its caller, and how it is settled here (and in `txn.zookeep
 - After a session has expired the client quietly opens another one. Here a client is one session:
   once LOST it is thrown away, and `generation` tells that a new one took its place, so that
   leadership is claimed again before anything else is written.
-- It creates nodes that everybody may change unless told otherwise: here nothing is created before
-  somebody has said whose it is (`txn.access`).
+- It creates nodes that everybody may change unless told otherwise: here they belong to whoever has
+  credentials, and where nobody has any, and nobody said that it is meant so, the log warns of it
+  (`txn.access`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -39,7 +41,7 @@ from kazoo.security import ACL, Id
 
 from txn.access import Access, find_access
 from txn.config import TopologyConfig
-from txn.errors import ProgressUnavailableError, SetupError, UserError
+from txn.errors import ProgressUnavailableError, SetupError
 from txn.zookeeper_session import Session
 
 __all__ = [
@@ -54,6 +56,8 @@ __all__ = [
     "RefusedError",
     "split_chroot",
 ]
+
+log = logging.getLogger("txn.zookeeper")
 
 _POLL_SECS = 0.01
 _LOOK_SECS = 0.2
@@ -168,6 +172,7 @@ class Connection:
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._closed = False
+        self._warned = False
 
     @property
     def connected(self) -> bool:
@@ -180,11 +185,6 @@ class Connection:
         """What the server granted the current session; 0 when there is none."""
         session = self._session
         return session.log.negotiated_ms / 1000 if session else 0.0
-
-    @property
-    def has_owner(self) -> bool:
-        """Whether nodes can be created: somebody has said whose they are to be."""
-        return self._access.acl is not None
 
     @property
     def session_id(self) -> int:
@@ -273,10 +273,11 @@ class Connection:
             RefusedError: it was not; carries the operation whose condition did not hold.
             ProgressUnavailableError: there was no answer before `deadline`, and no telling.
             SetupError: these credentials may not do that.
-            UserError: a node would be created, and nobody has said whose it is to be.
         """
-        if self._access.acl is None and any(isinstance(o, Create) for o in operations):
-            raise self._ownerless()
+        if not (self._access.was_said or self._warned) and any(
+            isinstance(o, Create) for o in operations
+        ):
+            self._warn_ownerless()
         client = self.wait(deadline)
         if generation not in (None, self.generation):
             raise OutcomeUnknownError("a new session has begun; nothing was sent")
@@ -387,13 +388,14 @@ class Connection:
             "zookeeper_certfile if the server wants one, and that the port is the secure one."
         )
 
-    def _ownerless(self) -> UserError:
-        return UserError(
-            f"Nothing was created at ZooKeeper {self.servers}: without credentials everybody who "
-            "reaches it could change and delete this topology's state. Say who owns it by "
-            "zookeeper_auth in the TopologyConfig, or by the environment variable "
-            "TXN_ZOOKEEPER_AUTH_FILE; or, if everybody may, say so: "
-            'zookeeper_acl="open", or TXN_ZOOKEEPER_ACL=open (docs/security.md).'
+    def _warn_ownerless(self) -> None:
+        self._warned = True
+        log.warning(
+            "Everybody who reaches ZooKeeper %s can change and delete this topology's state: there "
+            "are no credentials. Say who owns it by zookeeper_auth in the TopologyConfig, or by "
+            "the environment variable TXN_ZOOKEEPER_AUTH_FILE; or, if everybody may, say so: "
+            'zookeeper_acl="open", or TXN_ZOOKEEPER_ACL=open (docs/security.md).',
+            self.servers,
         )
 
     def _unknown_owner(self, path: str) -> SetupError:
@@ -426,6 +428,5 @@ def _add(request: Any, operation: Operation) -> None:
 def _client_options(config: TopologyConfig, access: Access) -> dict[str, Any]:
     """Arguments of `KazooClient`."""
     options = {"timeout": config.zookeeper_timeout_secs, **access.options()}
-    if access.acl is not None:
-        options["default_acl"] = [ACL(perms, Id(scheme, i)) for perms, scheme, i in access.acl]
+    options["default_acl"] = [ACL(perms, Id(scheme, i)) for perms, scheme, i in access.acl]
     return options

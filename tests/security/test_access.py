@@ -83,18 +83,18 @@ def test_readers_can_read_and_nothing_else(server: EmbeddedZooKeeper) -> None:
         assert able == {"read", "list", "see who may"}
 
 
-def test_nothing_is_created_for_everybody_unless_it_is_asked_for(
-    server: EmbeddedZooKeeper,
+def test_without_credentials_the_log_warns_unless_it_is_meant_so(
+    server: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing that anybody may change is created in ZooKeeper unless that is asked for."""
-    store = ZooKeeperProgress(server.hosts, "t", config())
-    with pytest.raises(UserError, match="without credentials everybody who reaches it"):
-        store.lead()
-    store.close()
-    with client(server.hosts) as other:
-        assert other.get_children("/") == ["zookeeper"]
-    with everything(server.hosts, "t", config(zookeeper_acl="open")), client(server.hosts) as other:
-        assert acls(other, walked(other, "/txn")) == {("world", "anyone", 31)}
+    """Without credentials the nodes are everybody's, which the log warns of unless it is meant so."""
+    cases: tuple[tuple[dict[str, Any], int], ...] = (({}, 1), ({"zookeeper_acl": "open"}, 0))
+    for settings, warnings in cases:
+        caplog.clear()
+        name = f"t{warnings}"
+        with everything(server.hosts, name, config(**settings)), client(server.hosts) as other:
+            assert acls(other, walked(other, f"/txn/{name}")) == {("world", "anyone", 31)}
+        said = [r for r in caplog.records if "Everybody who reaches ZooKeeper" in r.getMessage()]
+        assert (len(said), {r.levelname for r in said} <= {"WARNING"}) == (warnings, True)
 
 
 def test_a_topology_of_somebody_else_is_refused_by_name(server: EmbeddedZooKeeper) -> None:
