@@ -279,6 +279,7 @@ def recover(target: str, yes: bool, zookeeper: str, as_json: bool) -> None:
     from txn.showing import progress_json, progress_table
 
     topology = load_topology(target)
+    topology.check_complete("caught_up")
     progress, epoch = _from_tables(topology)
     with zookeeper_service(zookeeper, share=True) as hosts:
         needed = _is_needed(hosts, topology, progress, epoch)

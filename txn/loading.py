@@ -83,17 +83,21 @@ def _load(place: str, target: str) -> ModuleType:
             sys.path.insert(0, folder)
     if is_file:
         return _run_file(Path(place), target)
-    try:
-        found = bool(place) and importlib.util.find_spec(place) is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
+    # Looking for a.b imports a, which may raise what it likes.
+    if not place or not _guarded(lambda: _is_there(place), place):
         raise TargetError(
             f"There is no module '{place}' to import for '{target}'. Write FILE.py:NAME, or the "
             "dotted name of a module that can be imported from this folder."
         )
     module: ModuleType = _guarded(lambda: importlib.import_module(place), place)
     return module
+
+
+def _is_there(place: str) -> bool:
+    try:
+        return importlib.util.find_spec(place) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _run_file(path: Path, target: str) -> ModuleType:

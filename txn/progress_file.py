@@ -18,8 +18,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from txn.errors import NewerFormatError, ProgressUnreadableError, UserError
+from txn.errors import BatchError, NewerFormatError, ProgressUnreadableError, UserError
 from txn.records import BatchRecord, CommittedRecord, QuarantineRecord
+from txn.znodes import encode
 
 __all__ = ["FILE_LIMIT", "ProgressFile", "dump", "read_file", "write_file"]
 
@@ -121,7 +122,7 @@ def read_file(path: Path) -> ProgressFile:
 
 def _parse(text: bytes, path: Path) -> ProgressFile:
     try:
-        document = json.loads(text)
+        document = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError):
         raise _unreadable(path, "does not hold JSON") from None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
@@ -137,7 +138,11 @@ def _parse(text: bytes, path: Path) -> ProgressFile:
     if set(document) != {"format", "version", "sha256", "progress"}:
         raise _unreadable(path, f"has the fields {sorted(document)}")
     body = document["progress"]
-    if document["sha256"] != _checksum(body):
+    try:
+        fits = document["sha256"] == _checksum(body)
+    except RecursionError:
+        fits = False
+    if not fits:
         raise _unreadable(path, "does not have its checksum")
     return _validated(body, path)
 
@@ -150,6 +155,11 @@ def _validated(body: Any, path: Path) -> ProgressFile:
         where = ".".join(str(part) for part in first["loc"])
         what = f"has an invalid field {where}" if where else "does not fit together"
         raise _unreadable(path, f"{what}: {first['msg']}") from None
+    try:
+        for record in (progress.committed, *progress.batches, *progress.quarantine):
+            encode(record, "record")
+    except BatchError:
+        raise _unreadable(path, "has a record that no topology could have kept") from None
     # A field that is missing would be read as "no state".
     if progress.model_dump(mode="json") != body:
         raise _unreadable(path, "lacks a field of a record")

@@ -127,7 +127,7 @@ def test_small_readers_of_words(text: str, other: str) -> None:
 
 COMMANDS = [
     ["run"], ["status"], ["history"], ["recover"], ["plan"], ["plugins"], ["doctor"],
-    ["quarantine"], ["quarantine", "list"], ["quarantine", "replay"], [],
+    ["quarantine"], ["quarantine", "list"], ["quarantine", "replay"], ["export"], ["import"], [],
 ]  # fmt: skip
 PIECES = st.one_of(
     junk_text,
@@ -181,8 +181,8 @@ def test_a_command_line_ends_with_a_clear_word(
     assert result.exit_code in (0, 1, 2), result.output
     if result.exit_code:
         assert result.output
-    assert "--traceback shows where" not in result.output or "while it was loaded" in result.output
+    assert "(--traceback shows where)" not in result.output
     assert "Traceback" not in result.output
     # click repeats an argument that it does not want as it stands; all that we say is escaped.
     ours = [line for line in result.output.splitlines() if line.startswith("error:")]
-    assert all(line.isprintable() for line in ours), result.output
+    assert all(line.replace("\t", "").isprintable() for line in ours), result.output

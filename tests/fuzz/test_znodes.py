@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.fuzz.inputs import COUNTED, broken_bytes, fuzz, junk_text
+from tests.fuzz.inputs import COUNTED, broken_bytes, broken_json, fuzz, junk_text
 from txn.connection import Node
-from txn.errors import ProgressUnreadableError, TxnError
+from txn.errors import NewerFormatError, ProgressUnreadableError, TxnError
 from txn.leadership import read_epoch, read_leader
+from txn.progress_file import _checksum, _parse, dump
 from txn.progress_reader import read_image
 from txn.records import BatchRecord, CommittedRecord, QuarantineRecord, ReplayRequests
 from txn.showing import quarantine_table, status_json, status_table
@@ -143,3 +145,34 @@ def test_names_become_one_component_or_are_refused(name: str) -> None:
         assert str(txid_of(name, "/p")) == name
     except ProgressUnreadableError:
         pass
+
+
+def exported() -> dict[str, Any]:
+    """What `txn export` writes of a topology."""
+    raw = {type(r): json.loads(encode(r, "it")) for r in RECORDS}
+    return {
+        "topology": "t",
+        "exported_at": "2026-01-01T00:00:00+00:00",
+        "epoch": 3,
+        "committed": raw[CommittedRecord],
+        "batches": [raw[BatchRecord]],
+        "quarantine": [raw[QuarantineRecord]],
+        "replays_requested": [1],
+    }
+
+
+@fuzz(6)
+@given(body=broken_json(exported()), honest=st.booleans(), whole=broken_bytes(exported()))
+def test_an_exported_file_is_read_or_refused(body: Any, honest: bool, whole: bytes) -> None:
+    """With a checksum that fits what was changed, too: what is accepted can be exported again."""
+    COUNTED["exported files"] += 2
+    document = {"format": "txn-progress", "version": 1, "sha256": "", "progress": body}
+    if honest:
+        document["sha256"] = _checksum(body)
+    for text in (json.dumps(document).encode(), whole):
+        try:
+            found = _parse(text, Path("f.json"))
+        except (ProgressUnreadableError, NewerFormatError) as error:
+            assert "'f.json'" in str(error)
+            continue
+        assert _parse(dump(found).encode(), Path("f.json")) == found

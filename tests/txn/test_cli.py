@@ -118,6 +118,7 @@ def test_mistakes_are_told_and_end_with_2(
         (("status", "orders"), "There is no ZooKeeper data in"),
         (("history", "program.py:topology"), "no Delta table at 'tables/items'"),
         (("recover", "program.py:topology"), "no Delta table at 'tables/items'"),
+        (("recover", "program.py:nothing"), "ends nowhere"),
     ],
 )
 def test_errors_are_one_paragraph_and_end_with_1(

@@ -95,3 +95,15 @@ def test_errors_of_the_project_come_through(program: Path) -> None:
     """A TopologyError says what is wrong well enough by itself."""
     with pytest.raises(TopologyError, match="cannot name a topology"):
         load_topology(f"{program}:wrong_name")
+
+
+def test_a_package_that_fails_while_it_is_looked_for_is_told(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python imports a package to look for a module in it: what that raises is the user's error."""
+    package = program.parent / "failing"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise IndexError('no such luck')")
+    monkeypatch.syspath_prepend(program.parent)
+    with pytest.raises(LoadError, match=r"failing\.module.*IndexError: no such luck"):
+        load_topology("failing.module:x")

@@ -16,7 +16,7 @@ from txn.cli import cli
 from txn.config import TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import LeaderExistsError, NewerFormatError, ProgressUnreadableError, UserError
-from txn.progress_file import ProgressFile, _checksum, dump, read_file, write_file
+from txn.progress_file import ProgressFile, _checksum, _parse, dump, read_file, write_file
 from txn.quarantine import request_replays
 from txn.records import QuarantineRecord
 from txn.transfer import export_progress, import_progress
@@ -238,3 +238,26 @@ def test_the_file_holds_no_credentials(zookeeper: EmbeddedZooKeeper, tmp_path: P
     text = dump(export_progress(hosts, NAME, config))
     assert ProgressFile.model_validate(json.loads(text)["progress"]).committed.txid == 1
     assert "keeper" not in text
+
+
+@pytest.mark.parametrize("levels", [0, 70, 300, 900])
+def test_a_file_with_what_no_topology_could_have_kept_is_refused(levels: int) -> None:
+    """Its checksum fits, and half a character or deep nesting is refused all the same, by name."""
+    spoilt: Any = {"\ud800": 1}
+    for _ in range(levels):
+        spoilt = [spoilt]
+    for metadata in ({"s": spoilt}, {"s": "\ud800"}):
+        body = ProgressFile(
+            topology="t",
+            exported_at="now",
+            epoch=1,
+            committed=committed(1),
+            batches=[],
+            quarantine=[],
+            replays_requested=[],
+        ).model_dump(mode="json")
+        body["committed"]["spouts"] = metadata
+        whole = {"format": "txn-progress", "version": 1, "sha256": _checksum(body)}
+        text = json.dumps({**whole, "progress": body}).encode()
+        with pytest.raises(ProgressUnreadableError, match=r"'f\.json' (has a record|does not)"):
+            _parse(text, Path("f.json"))
