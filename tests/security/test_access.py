@@ -86,7 +86,7 @@ def test_readers_can_read_and_nothing_else(server: EmbeddedZooKeeper) -> None:
 def test_without_credentials_the_log_warns_unless_it_is_meant_so(
     server: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without credentials the nodes are everybody's, which the log warns of unless it is meant so."""
+    """Without credentials the nodes are everybody's, and the log warns unless it is meant so."""
     cases: tuple[tuple[dict[str, Any], int], ...] = (({}, 1), ({"zookeeper_acl": "open"}, 0))
     for settings, warnings in cases:
         caplog.clear()
