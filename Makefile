@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench chaos clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -13,13 +13,14 @@ JARS := $(VENV)/.jars
 KAFKA := $(VENV)/.kafka
 BENCH := $(VENV)/.bench
 
-# Arguments of `make bench`, for example: make bench ARGS='--quick --only a,b'
+# Arguments of `make bench` and `make chaos`, for example: make bench ARGS='--quick --only a,b'
 ARGS :=
 
 help: ## list the targets
 	@echo "make demo    run the example from end to end"
 	@echo "make test    run all tests"
 	@echo "make bench   measure it beside its peers (two hours or so; ARGS=--quick: a few minutes)"
+	@echo "make chaos   kill everything while it runs, and judge the tables (ARGS='--minutes 60 --seed 7')"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"
@@ -34,6 +35,9 @@ test: $(JARS) $(KAFKA) ## run all tests
 
 bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/bench
 	@$(PY) -m tests.benchmarks $(ARGS)
+
+chaos: $(JARS) $(KAFKA) ## faults for five minutes: the history and a report in build/chaos
+	@$(PY) -m tests.chaos $(ARGS)
 
 lint: $(STAMP) ## static checks
 	$(VENV)/bin/ruff format --check .
