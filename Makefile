@@ -20,7 +20,7 @@ help: ## list the targets
 	@echo "make demo    run the example from end to end"
 	@echo "make test    run all tests"
 	@echo "make bench   measure it beside its peers (two hours or so; ARGS=--quick: a few minutes)"
-	@echo "make chaos   kill everything while it runs, and judge the tables (ARGS='--minutes 60 --seed 7')"
+	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"

@@ -56,7 +56,6 @@ class Cluster:
         self._environ = {
             "SPARK_HOME": home,
             "SPARK_SCALA_VERSION": "2.13",  # else it looks for a build of Spark
-            "SPARK_CONF_DIR": str(CONF),  # as the driver's, so that its archive of classes fits
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_LOCAL_DIRS": str(self.scratch),
         }

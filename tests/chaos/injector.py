@@ -28,6 +28,7 @@ __all__ = ["Injector", "Setting"]
 
 DISK_LEFT = (0, 200_000)
 """Bytes that a full disk has left: faults come in the middle of things."""
+TRIES = 5
 LOOKS = 40
 LOOK_SECS = 0.5
 
@@ -79,10 +80,14 @@ class Injector(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Until `finish`; what is broken is healed in any case."""
+        """Until `finish`, or there are no more; what is broken is healed in any case."""
         try:
-            while not self._enough.wait(self._draw.uniform(0.2, 1.8) * self._gap_secs):
-                self._one(next(self._kinds))
+            kind = next(self._kinds, None)
+            while kind and not self._enough.wait(self._draw.uniform(0.2, 1.8) * self._gap_secs):
+                tries = 0
+                while not self._one(kind) and tries < TRIES and not self._enough.is_set():
+                    tries += 1
+                kind = next(self._kinds, None)
         except BaseException as error:  # noqa: BLE001 - raised by `finish`
             self.error = error
 
@@ -93,16 +98,18 @@ class Injector(threading.Thread):
         if self.error is not None:
             raise self.error
 
-    def _one(self, kind: str) -> None:
+    def _one(self, kind: str) -> bool:
+        """Do it; False when there was nothing that could be hit."""
         if kind == "disk_full" and self._setting.disk.why_not:
-            return  # said once, at the start of the run
+            return True  # said once, at the start of the run
         at = time.time()
         fault: Callable[[], Fault] = getattr(self, f"_{kind}")
         with fault() as hit:
             if hit is None:
-                return
+                return False
         self._history.add("fault", fault=kind, at=round(at, 3), until=round(time.time(), 3), **hit)
         self._count(kind)
+        return True
 
     def _hold(self, least: float, most: float) -> float:
         """Let a fault last, between so many seconds; shorter when the run is to end."""

@@ -29,6 +29,8 @@ SLOTS = 1 + ZOMBIES
 TICK_SECS = 0.03
 PATIENCE_SECS = 45.0
 """A driver that has committed nothing for so long is killed whatever its fate."""
+ZOMBIE_PATIENCE_SECS = 150.0
+"""The same for one that is to become a zombie: it must have led."""
 BARREN_LIVES = 3
 """After so many lives without a commit one is spared until it has committed."""
 STUCK_SECS = 300.0
@@ -152,9 +154,13 @@ class _Zombie:
 
 
 class Lives:
-    """Args:
-    spec: of a driver with given life, slot and fate.
-    count: told each fault of a driver's, as it is done.
+    """The lives of one run.
+
+    Args:
+        spec: of a driver: its number, its links, the point at which it kills itself, if any, and at
+            which arrival there.
+        count: told each fault of a driver's, as it is done.
+        enough: whether the run has had what it was to have: the current life ends at once.
     """
 
     def __init__(
@@ -164,14 +170,17 @@ class Lives:
         spec: Callable[[int, Slot, str | None, int], DriverSpec],
         fates: Iterator[Fate],
         count: Callable[[str], None],
+        enough: Callable[[], bool],
     ) -> None:
         self._history = history
+        self._enough = enough
         self._links = links
         self._spec = spec
         self._fates = fates
         self._count = count
         self._life = 0
         self._barren = 0
+        self._owed: Fate | None = None
         self._zombies: list[_Zombie] = []
         self.current: Driver | None = None
 
@@ -182,22 +191,26 @@ class Lives:
 
     def one(self) -> None:
         """One life, from its start to its end."""
-        fate = next(self._fates)
+        fate = self._owed or next(self._fates)
+        self._owed = None
         if self._barren >= BARREN_LIVES:
-            fate = Fate("spared", 0.5)
+            self._owed, fate = fate, Fate("spared", 0.5)
         if fate.how.startswith("zombie") and len(self._zombies) >= ZOMBIES:
-            fate = Fate("time", fate.after)
+            self._owed, fate = fate, Fate("time", fate.after)
         driver = self._start(fate)
         while not driver.is_over:
             self._tick(driver)
             if not driver.is_over and self._is_due(driver, fate):
-                if fate.how.startswith("zombie") and driver.first_commit:
+                zombie = fate.how.startswith("zombie") and driver.first_commit
+                if zombie and not self._enough():
                     self._make_zombie(driver, fate)
                     break
                 self._kill(driver, fate)
         if driver.at_point:
             point = driver.at_point["point"]
             self._killed(driver, driver.at_point["at"], how="point", point=point)
+        if fate.how.startswith("zombie") and not driver.first_commit:
+            self._owed = fate  # who never led cannot be succeeded: the next one shall be
         self._barren = 0 if driver.first_commit else self._barren + 1
 
     def last(self) -> None:
@@ -243,6 +256,8 @@ class Lives:
 
     def _is_due(self, driver: Driver, fate: Fate) -> bool:
         now = time.monotonic()
+        if self._enough():
+            return True
         if fate.how == "start":
             return now >= driver.began + fate.after
         if driver.first_commit:
@@ -252,7 +267,8 @@ class Lives:
             if now >= driver.began + STUCK_SECS:
                 raise StuckError(f"life {driver.spec.life} was spared and committed nothing")
             return False
-        return now >= driver.began + PATIENCE_SECS
+        patience = ZOMBIE_PATIENCE_SECS if fate.how.startswith("zombie") else PATIENCE_SECS
+        return now >= driver.began + patience
 
     def _kill(self, driver: Driver, fate: Fate) -> None:
         at = time.time()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from txn.points import MAINTENANCE_POINTS, POINTS
@@ -90,10 +91,15 @@ def _fate(how: How, draw: random.Random) -> Fate:
     return Fate(how, draw.uniform(0.0, 3.0), silent=draw.random() < 0.5, pause=pause)
 
 
-def fault_decks(seed: int) -> list[tuple[Iterator[str], random.Random]]:
-    """For each thread: its kinds of faults, and what draws the rest of each."""
+def fault_decks(seed: int, *, once: bool = False) -> list[tuple[Iterator[str], random.Random]]:
+    """For each thread: its kinds of faults, and what draws the rest of each.
+
+    Args:
+        once: each kind one time, and no more.
+    """
     found = []
     for number, kinds in enumerate(OTHER_FAULTS):
         draw = random.Random(f"{seed}-faults-{number}")
-        found.append((deck(draw, kinds), draw))
+        drawn = deck(draw, kinds)
+        found.append((islice(drawn, len(kinds)) if once else drawn, draw))
     return found

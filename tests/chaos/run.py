@@ -116,7 +116,7 @@ class _Run:
         self._history = history
         self._resources = resources
         self._say = say
-        self._began = time.monotonic()
+        self._began = self._until = time.monotonic()
         self._life = lambda: 0
         self._counted = Counted(self._tell)
         self._disk = resources.enter_context(Disk(folder / "disk", options.disk))
@@ -126,7 +126,9 @@ class _Run:
         resources.callback(shutil.rmtree, folder / "work", ignore_errors=True)
         self._broker = Broker(folder / "kafka")
         self._links = Links(self._ensemble.ports, SLOTS)
-        self._lives = Lives(history, self._links, self._spec, fates(options.seed), self._counted)
+        self._lives = Lives(
+            history, self._links, self._spec, fates(options.seed), self._counted, self._enough
+        )
         self._life = lambda: self._lives.lives
         self._wanted = dict(options.at_least)
         if options.minutes == 0:
@@ -226,7 +228,7 @@ class _Run:
             self._options.session_secs,
         )
         injectors = []
-        for kinds, draw in fault_decks(self._options.seed):
+        for kinds, draw in fault_decks(self._options.seed, once=self._options.minutes == 0):
             gap = self._options.gap_secs
             injectors.append(Injector(setting, self._history, kinds, draw, gap, self._counted))
             injectors[-1].start()
@@ -235,15 +237,17 @@ class _Run:
 
     def _break(self, injectors: list[Injector]) -> None:
         """One life after the other, until it is enough."""
-        until = time.monotonic() + self._options.minutes * 60
-        while time.monotonic() < until or self._counted.missing(self._wanted):
+        self._until = time.monotonic() + self._options.minutes * 60
+        while not self._enough():
             self._lives.one()
             if self._lives.lives % 5 == 0:
                 self._cluster.sweep()
             for injector in injectors:
-                if not injector.is_alive():
-                    injector.finish()  # raises why
-                    raise AssertionError("a thread of faults has ended")
+                if injector.error is not None:
+                    raise injector.error
+
+    def _enough(self) -> bool:
+        return time.monotonic() >= self._until and not self._counted.missing(self._wanted)
 
     def _slot(self) -> Slot | None:
         driver = self._lives.current

@@ -17,7 +17,7 @@ def test_every_record_lands_once_while_everything_is_killed(tmp_path: Path) -> N
     part of a transaction.
     """
     options = Options(
-        folder=tmp_path / "chaos", seed=1, minutes=0, records=20_000, gap_secs=1.0, per_file=500
+        folder=tmp_path / "chaos", seed=1, minutes=0, records=20_000, gap_secs=1.5, per_file=500
     )
     events = list(read_history(run(options, say=print)))
     found = figures(events)
