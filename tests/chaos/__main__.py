@@ -48,7 +48,8 @@ def main(arguments: list[str]) -> int:
         else "make chaos",
     )
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # servers go away all the time
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         path = run(options, say=lambda words: print(words, flush=True))
     except KeyboardInterrupt:
