@@ -34,7 +34,7 @@ OTHER_FAULTS: tuple[Mapping[str, int], ...] = (
 FAULTS = (*DRIVER_FAULTS, *(kind for kinds in OTHER_FAULTS for kind in kinds))
 """Every kind of fault."""
 
-_HOW: Mapping[How, int] = {"start": 26, "time": 33, "point": 33, "zombie_stop": 5, "zombie_cut": 3}
+_HOW: Mapping[How, int] = {"start": 32, "time": 30, "point": 32, "zombie_stop": 4, "zombie_cut": 2}
 _FIRST: tuple[How, ...] = ("start", "zombie_stop", "point")
 _VICTIMS = ("driver", "driver", "driver", "driver", "python", "python", "jvm")
 START_SECS = 9.0
