@@ -161,7 +161,6 @@ def session(spec: DriverSpec) -> SparkSession:
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.locality.wait": "0",
         "spark.ui.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
         "spark.sql.warehouse.dir": f"{Path(spec.out).parent}/spark-warehouse",
     }
     return delta_session("chaos", master=spec.master, conf=conf, packages=KafkaSpout.packages)
