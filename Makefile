@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz lint bench clean
+.PHONY: help setup demo test fuzz chaos lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -16,7 +16,7 @@ BENCH := $(VENV)/.bench
 # How many inputs `make fuzz` tries.
 INPUTS := 120000
 
-# Arguments of `make bench`, for example: make bench ARGS='--quick --only a,b'
+# Arguments of `make bench` and `make chaos`, for example: make bench ARGS='--quick --only a,b'
 ARGS :=
 
 help: ## list the targets
@@ -24,6 +24,7 @@ help: ## list the targets
 	@echo "make test    run all tests"
 	@echo "make bench   measure it beside its peers (two hours or so; ARGS=--quick: a few minutes)"
 	@echo "make fuzz    120,000 broken inputs to everything that is parsed (INPUTS= another number)"
+	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"
@@ -41,6 +42,9 @@ fuzz: $(STAMP) ## broken inputs to everything that is parsed
 
 bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/bench
 	@$(PY) -m tests.benchmarks $(ARGS)
+
+chaos: $(JARS) $(KAFKA) ## faults for five minutes: the history and a report in build/chaos
+	@$(PY) -m tests.chaos $(ARGS)
 
 lint: $(STAMP) ## static checks
 	$(VENV)/bin/ruff format --check .

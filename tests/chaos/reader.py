@@ -1,0 +1,219 @@
+"""A reader beside the run: a process of its own that reads the tables again and again.
+
+    python -m tests.chaos.reader '{"folder": ..., "tables": {...}, "zookeeper": ..., "out": ...}'
+
+It asks ZooKeeper which txid is committed, opens a table at its newest version, reads its Parquet
+files (each once: a file never changes), and writes down what it saw:
+
+- an append table: `txids`, {txid: [records, sum of numbers, sum of squares]} of those that are not
+  as in the read before; null: gone.
+- a state table: `n`, `total`, `keys`, `digest` over the rows, a log table's partials put together.
+
+It ends when its standard input does. Neither Spark nor the product's code is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+from pyarrow import parquet
+from pydantic import BaseModel
+
+from tests.chaos.history import History
+from tests.chaos.records import digest_of
+
+__all__ = ["AppendReader", "ReaderSpec", "StateReader"]
+
+PAUSE_SECS = 0.25
+ANSWER_SECS = 1.0
+
+
+class ReaderSpec(BaseModel):
+    """What the reader is to do."""
+
+    folder: str
+    tables: dict[str, dict[str, str]]
+    zookeeper: str
+    committed: str
+    """Path of the node that says which txid is committed."""
+    out: str
+
+
+class _FileReader:
+    """The files of a table's newest version, each read once."""
+
+    def __init__(self, path: Path, columns: list[str]) -> None:
+        self._path = path
+        self._columns = columns
+        self._table: deltalake.DeltaTable | None = None
+        self.version = -1
+
+    def newest(self) -> tuple[set[str], Callable[[str], pa.Table]] | None:
+        """The files of the newest version, and how to read one; None: there is no table yet."""
+        if self._table is None:
+            if not deltalake.DeltaTable.is_deltatable(str(self._path)):
+                return None
+            self._table = deltalake.DeltaTable(str(self._path))
+        else:
+            self._table.update_incremental()
+        self.version = self._table.version()
+        return set(self._table.file_uris()), self._read
+
+    def _read(self, uri: str) -> pa.Table:
+        # The file alone: its folders are named like partitions, and their values are not wanted.
+        read = parquet.ParquetFile(uri.removeprefix("file://")).read(columns=self._columns)
+        # Files differ in which columns they call nullable; their values do not.
+        return pa.table({name: read[name] for name in self._columns})
+
+
+class AppendReader:
+    """Reads an append table."""
+
+    def __init__(self, path: Path) -> None:
+        self._files = _FileReader(path, ["id", "txid"])
+        self._by_file: dict[str, dict[int, tuple[int, int, int]]] = {}
+        self._told: dict[int, list[int]] = {}
+
+    def read(self) -> dict[str, Any] | None:
+        """What has changed since the last read; None: there is no table yet."""
+        newest = self._files.newest()
+        if newest is None:
+            return None
+        uris, read = newest
+        self._by_file = {uri: self._by_file.get(uri) or _sums(read(uri)) for uri in uris}
+        now: dict[int, list[int]] = {}
+        for sums in self._by_file.values():
+            for txid, (n, total, squares) in sums.items():
+                so_far = now.setdefault(txid, [0, 0, 0])
+                now[txid] = [so_far[0] + n, so_far[1] + total, so_far[2] + squares]
+        changed: dict[str, list[int] | None] = {
+            str(txid): sums for txid, sums in now.items() if self._told.get(txid) != sums
+        }
+        changed |= {str(txid): None for txid in self._told if txid not in now}
+        self._told = now
+        return {"version": self._files.version, "txids": changed}
+
+
+def _sums(table: pa.Table) -> dict[int, tuple[int, int, int]]:
+    squared = table.append_column("square", pc.multiply(table["id"], table["id"]))
+    by_txid = squared.group_by("txid").aggregate(
+        [("id", "count"), ("id", "sum"), ("square", "sum")]
+    )
+    return {
+        row["txid"]: (row["id_count"], row["id_sum"], row["square_sum"])
+        for row in by_txid.to_pylist()
+    }
+
+
+class StateReader:
+    """Reads a state table, in either layout: an upsert table has one row per key already."""
+
+    def __init__(self, path: Path) -> None:
+        self._files = _FileReader(path, ["k", "n", "total", "top"])
+        self._by_file: dict[str, pa.Table] = {}
+
+    def read(self) -> dict[str, Any] | None:
+        """What it holds now; None: there is no table yet."""
+        newest = self._files.newest()
+        if newest is None:
+            return None
+        uris, read = newest
+        self._by_file = {uri: self._by_file.get(uri) or read(uri) for uri in uris}
+        rows = self.rows()
+        return {
+            "version": self._files.version,
+            "n": sum(row[1] for row in rows),
+            "total": sum(row[2] for row in rows),
+            "keys": len(rows),
+            "digest": sum(digest_of(row[0], row[1:]) for row in rows) % 2**64,
+        }
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """(key, n, total, top), one per key, of the version that was read last."""
+        if not self._by_file:
+            return []
+        together = pa.concat_tables(list(self._by_file.values())).group_by("k")
+        columns = together.aggregate([("n", "sum"), ("total", "sum"), ("top", "max")]).to_pydict()
+        return list(
+            zip(
+                columns["k"],
+                columns["n_sum"],
+                columns["total_sum"],
+                columns["top_max"],
+                strict=True,
+            )
+        )
+
+
+class Committed:
+    """Which txid ZooKeeper calls committed; None while it does not answer."""
+
+    def __init__(self, hosts: str, path: str) -> None:
+        self._path = path
+        self._client = KazooClient(
+            hosts, timeout=4.0, connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=0.5)
+        )
+        self._client.start_async()
+
+    def now(self) -> int | None:
+        """Ask; never waits for long."""
+        if not self._client.connected:
+            return None
+        try:
+            data, _ = self._client.get_async(self._path).get(timeout=ANSWER_SECS)
+        except (KazooException, KazooTimeoutError):
+            return None
+        return int(json.loads(data)["txid"]) if data else None
+
+    def close(self) -> None:
+        """End the session."""
+        with contextlib.suppress(KazooException):
+            self._client.stop()
+
+
+def main(spec: ReaderSpec) -> None:
+    """Read until standard input ends."""
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # servers go away all the time
+    history = History(Path(spec.out))
+    committed = Committed(spec.zookeeper, spec.committed)
+    readers = {
+        name: (AppendReader if table["shape"] == "append" else StateReader)(
+            Path(spec.folder) / name
+        )
+        for name, table in spec.tables.items()
+    }
+    last = False
+    while not last:
+        last = ended.is_set()  # once more after the end: the last version is read, too
+        for name, reader in readers.items():
+            txid = committed.now()
+            began = time.time()
+            seen = reader.read()
+            if seen is not None:
+                took = round(time.time() - began, 3)
+                history.add("read", table=name, committed=txid, took=took, **seen)
+        if not last:
+            ended.wait(PAUSE_SECS)
+    committed.close()
+    history.close()
+
+
+if __name__ == "__main__":
+    main(ReaderSpec.model_validate_json(sys.argv[1]))

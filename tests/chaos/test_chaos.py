@@ -1,0 +1,28 @@
+"""A short run of everything, and the parts of the harness that a run relies on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.chaos.checker import check
+from tests.chaos.figures import figures
+from tests.chaos.history import read_history
+from tests.chaos.plan import FAULTS
+from tests.chaos.run import Options, run
+
+
+def test_every_record_lands_once_while_everything_is_killed(tmp_path: Path) -> None:
+    """Whatever of driver, executors, ZooKeeper, Kafka, links, sessions and disk is killed, stopped,
+    cut or full: every record is in exactly one committed txid, totals are right, and no reader saw
+    part of a transaction.
+    """
+    options = Options(
+        folder=tmp_path / "chaos", seed=1, minutes=0, records=20_000, gap_secs=1.5, per_file=500
+    )
+    events = list(read_history(run(options, say=print)))
+    found = figures(events)
+    print(found)
+    assert check(events) == []
+    assert found["records"] == {"kafka": 10_000, "files": 10_000}
+    assert set(FAULTS) == found["faults"].keys() | found["not_available"].keys()
+    assert not (tmp_path / "chaos" / "disk").is_mount()
