@@ -7,7 +7,8 @@ What kazoo leaves to its caller, and how it is settled here (and in `txn.zookeep
   unknown, so a write is tried once and `OutcomeUnknownError` says the rest.
 - After a session has expired the client quietly opens another one. Here a client is one session:
   once LOST it is thrown away, and `generation` tells that a new one took its place, so that
-  leadership is claimed again before anything else is written.
+  leadership is claimed again before anything else is written. Its server may lag behind what the
+  last one showed us: it is made to catch up (`sync`) before the first read.
 - It creates nodes that everybody may change unless told otherwise: here they belong to whoever has
   credentials, and where nobody has any, and nobody said that it is meant so, the log warns of it
   (`txn.access`).
@@ -334,6 +335,7 @@ class Connection:
         while True:
             client = self.wait(deadline)
             try:
+                self._catch_up(client, path, deadline)
                 return self._answer(getattr(client, method)(path, *args), deadline)
             except _UNKNOWN:
                 if self._clock() >= deadline:
@@ -342,6 +344,14 @@ class Connection:
                 raise self._refused() from error
             except NoAuthError as error:
                 raise self._forbidden(path) from error
+
+    def _catch_up(self, client: KazooClient, path: str, deadline: float) -> None:
+        # The server of a new session may be behind what an earlier session of ours has read or
+        # written: a leader would take its own takeover for somebody else's.
+        session = self._session
+        if session is not None and session.client is client and not session.synced:
+            self._answer(client.sync_async(path), deadline)
+            session.synced = True
 
     def _answer(self, request: Any, deadline: float) -> Any:
         """What the server says to a request; looks now and then whether it will ever say it."""

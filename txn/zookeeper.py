@@ -266,8 +266,13 @@ class ZooKeeperProgress:
             while True:
                 self._leadership.verify(deadline)
                 generation = self._connection.generation
-                image = read_image(self._connection, self._paths, deadline)
                 # A new session may read from a server that lags behind: then look again.
+                try:
+                    image = read_image(self._connection, self._paths, deadline)
+                except ProgressUnreadableError:
+                    if generation == self._connection.generation:
+                        raise
+                    continue
                 if generation == self._connection.generation:
                     break
             self._check_epoch(image)

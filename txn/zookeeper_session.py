@@ -54,6 +54,8 @@ class Session:
     ) -> None:
         self.log = _CalmLogger(logging.getLogger("txn.zookeeper"))
         self.lost = False
+        self.synced = False
+        """Its server has caught up with the ensemble's leader since the session began."""
         self.refused = False
         """The server did not accept the credentials."""
         self._was_connected = False
