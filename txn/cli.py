@@ -302,7 +302,7 @@ def recover(target: str, yes: bool, zookeeper: str, as_json: bool) -> None:
 def _from_tables(topology: Topology) -> tuple[Progress, int]:
     """The state that the tables tell of, and the newest epoch that any of them knows."""
     from txn.history import TableLog, recent_publications
-    from txn.interfaces import SpoutKind
+    from txn.interfaces import Semantics, SpoutKind
     from txn.rebuild import rebuild
 
     found: dict[str, list[tuple[int, Any]]] = {}
@@ -323,7 +323,10 @@ def _from_tables(topology: Topology) -> tuple[Progress, int]:
         for source in topology.sources
         if source.spout.kind is not SpoutKind.TRANSACTIONAL
     }
-    return rebuild(topology.name, opaque, found), epoch
+    skipping = {
+        sink.name for sink in topology.sinks if sink.committer.semantics is Semantics.TRANSACTIONAL
+    }
+    return rebuild(topology.name, opaque, found, skipping=skipping), epoch
 
 
 def _is_needed(hosts: str, topology: Topology, progress: Progress, epoch: int) -> bool:

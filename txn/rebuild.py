@@ -22,7 +22,7 @@ from typing import Any
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
-from txn.recovery import attempts_of, started
+from txn.recovery import attempts_of, splits_no_group, started
 
 __all__ = ["Publications", "quarantined", "rebuild", "replayed"]
 
@@ -30,11 +30,18 @@ Publications = Mapping[str, Sequence[tuple[int, Publication]]]
 """table -> (table version, publication), newest first; back to F - 1 is enough."""
 
 
-def rebuild(topology: str, opaque: Collection[str], found: Publications) -> Progress:
+def rebuild(
+    topology: str,
+    opaque: Collection[str],
+    found: Publications,
+    *,
+    skipping: Collection[str] = (),
+) -> Progress:
     """What ZooKeeper must have said when the newest of the publications was made.
 
     Args:
         opaque: the streams that are planned anew on replay.
+        skipping: the tables that skip, txid by txid, what they hold (transactional ones).
 
     Raises:
         RecoveryRefusedError: the tables do not fit each other; names tables and txids.
@@ -51,7 +58,8 @@ def rebuild(topology: str, opaque: Collection[str], found: Publications) -> Prog
         return Progress()
     ends = [publication.last_txid if publication else 0 for publication in newest.values()]
     same = len(known) == len(found) and len({attempts_of(p) for p in known}) == 1
-    if same or not opaque:
+    held = {table: publication for table, publication in newest.items() if publication is not None}
+    if same or (not opaque and splits_no_group(min(ends), held, skipping)):
         txid = min(ends)
     else:
         txid = max(publication.first_txid for publication in known) - 1

@@ -13,8 +13,9 @@ table's log, one txid or a group:
     any F > C + 1, or L < C           refuse: somebody wiped or replaced something
 
 Two attempts of a txid whose replays are identical are as good as one, so that ZooKeeper is then
-rolled forward to the smallest L. And a table that skips what it holds may have F <= C < L: the
-replay of a group of which it holds all came in smaller groups, and some of those are committed.
+rolled forward to the smallest L, unless that is inside of a group that a table can only take back
+as a whole. A table that skips what it holds may have F <= C < L: the replay of a group of which it
+holds all came in smaller groups, and some of those are committed.
 
 Pure: a function from what was read to what is to be done.
 """
@@ -36,6 +37,7 @@ __all__ = [
     "is_replay",
     "reconcile",
     "require_tables",
+    "splits_no_group",
     "started",
 ]
 
@@ -94,7 +96,11 @@ def reconcile(
     ahead = _beyond(committed.txid, found)
     identical = not opaque and not replays_differ
     result = Recovered(committed, progress.batches)
-    if ahead and len(ahead) == len(found) and (identical or _same_attempts(ahead)):
+    if (
+        ahead
+        and len(ahead) == len(found)
+        and (_same_attempts(ahead) or (identical and _may_end_apart(ahead, skipping)))
+    ):
         result = _rolled_forward(committed, progress.batches, ahead)
         ahead = _beyond(result.committed.txid, found)
     first = result.committed.txid + 1
@@ -282,11 +288,33 @@ def attempts_of(publication: Publication) -> tuple[tuple[int, int, int], ...]:
     return tuple((publication.epoch, m.txid, m.attempt_id) for m in publication.txids)
 
 
+def splits_no_group(txid: int, held: Mapping[str, Publication], skipping: Collection[str]) -> bool:
+    """Whether a run may begin behind `txid`: every group that goes on beyond it can be split.
+
+    Args:
+        held: table -> newest publication.
+        skipping: the tables that skip, txid by txid, what they hold.
+    """
+    return all(
+        publication.last_txid <= txid or publication.first_txid > txid or table in skipping
+        for table, publication in held.items()
+    )
+
+
+def _may_end_apart(ahead: Ahead, skipping: Collection[str]) -> bool:
+    held = {table: publication for table, (_, publication) in ahead.items()}
+    return splits_no_group(_smallest(ahead).last_txid, held, skipping)
+
+
+def _smallest(ahead: Ahead) -> Publication:
+    """The publication that ends first: a table that holds more says other positions."""
+    return min((entry for _, entry in ahead.values()), key=lambda entry: entry.last_txid)
+
+
 def _rolled_forward(
     committed: CommittedRecord, batches: tuple[BatchRecord, ...], ahead: Ahead
 ) -> Recovered:
-    # The first of them: a table that holds more says other positions.
-    publication = min((entry for _, entry in ahead.values()), key=lambda entry: entry.last_txid)
+    publication = _smallest(ahead)
     record = CommittedRecord(
         txid=publication.last_txid,
         epoch=publication.epoch,

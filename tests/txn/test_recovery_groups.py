@@ -76,10 +76,17 @@ def test_other_groups_in_other_tables_are_replayed_where_replays_differ(other):
 
 def test_what_all_tables_hold_of_other_groups_is_rolled_forward_where_replays_are_identical():
     """Transactional: up to the smallest last txid, as that table says; the rest is open."""
-    recovered = reconciled(group(5, 7, t7=3), group(5, 6, t6=2))
+    recovered = reconciled(group(5, 7, t7=3), group(5, 6, t6=2), skipping=("a", "b"))
     record = CommittedRecord(txid=6, epoch=2, spouts={"s": "p6"}, tables={"a": 20, "b": 30})
     batches = (OPEN[2].model_copy(update={"attempt": 3}), OPEN[3])
     assert Recovered(record, batches, True, published=frozenset({7})) == recovered
+
+
+def test_a_group_that_can_only_be_taken_back_whole_is_not_split_by_rolling_forward():
+    """Transactional spouts, opaque tables: one holds more, as a whole, so all of it is replayed."""
+    recovered = reconciled(group(5, 7, t7=3), group(5, 6, t6=2), skipping=("b",))
+    assert (COMMITTED, frozenset({5, 6, 7})) == (recovered.committed, recovered.published)
+    assert [1, 2, 3, 0] == [batch.attempt for batch in recovered.batches]
 
 
 def test_a_table_that_skips_may_hold_part_of_a_group_beyond_the_committed_txid():
@@ -153,9 +160,17 @@ def test_rebuilding_from_other_groups_where_replays_differ():
 def test_rebuilding_from_part_of_a_group_where_replays_are_identical():
     """Committed is what all tables hold, with the positions of the table that ends there."""
     found = {"a": [(20, group(5, 7))], "b": [(31, group(6, 6)), (30, group(5, 5))]}
-    progress = rebuild("t", (), found)
+    progress = rebuild("t", (), found, skipping=("a", "b"))
     record = CommittedRecord(txid=6, epoch=2, spouts={"s": "p6"}, tables={"a": 20, "b": 31})
     assert (record, [7]) == (progress.committed, [batch.txid for batch in progress.batches])
+
+
+def test_rebuilding_splits_no_group_that_can_only_be_taken_back_whole():
+    """Identical replays, opaque tables: committed is the txid before the group."""
+    a, b = [(20, group(5, 7)), (19, group(4, 4))], [(31, group(5, 6)), (30, group(4, 4))]
+    progress = rebuild("t", (), {"a": a, "b": b}, skipping=("b",))
+    record = CommittedRecord(txid=4, epoch=2, spouts={"s": "p4"}, tables={"a": 19, "b": 30})
+    assert (record, [5, 6, 7]) == (progress.committed, [batch.txid for batch in progress.batches])
 
 
 @OPAQUE
