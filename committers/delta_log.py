@@ -137,8 +137,11 @@ class DeltaLog:
             TableChangedError: somebody else's rows came, or ours went, since we last wrote it.
         """
         if not self._reader.exists():
-            refuse_foreign_folder(self._storage.entries(), self._name)
-            return False
+            entries = self._storage.entries()
+            # Unless it was made between the two looks.
+            if not self._reader.exists():
+                refuse_foreign_folder(entries, self._name)
+                return False
         table = self._reader.load()
         refuse_foreign(table, self._name, topology)
         self._topology = topology
@@ -151,6 +154,7 @@ class DeltaLog:
 
         Raises:
             TableRefusedError: naming the first difference.
+            CommitConflictError: it could not be created.
         """
         if self._loaded is None and not self.attach(spec.topology):
             create_table(self._storage.uri, spec, epoch, self._options)
@@ -189,9 +193,7 @@ class DeltaLog:
     @property
     def _table(self) -> DeltaTable:
         if self._loaded is None:
-            raise TableRefusedError(
-                f"Table {self._name} does not exist yet: open it with a schema first."
-            )
+            raise TableRefusedError(f"Table {self._name} is not there: open it with a schema.")
         return self._loaded
 
     # --- what the log says -------------------------------------------------------------------
@@ -437,11 +439,7 @@ class DeltaLog:
     # --- refusals ----------------------------------------------------------------------------
 
     def require_staged(self, files: Sequence[StagedFile]) -> None:
-        """Check that files exist in storage with the size that they had when they were staged.
-
-        Raises:
-            StagedFileError: naming the first one that does not.
-        """
+        """Check that files exist in storage as they were staged; raises as `require_staged`."""
         require_staged(self._storage, files)
 
     def _require_active(self, removes: Sequence[ActiveFile]) -> None:

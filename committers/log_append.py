@@ -57,6 +57,9 @@ def create_table(uri: str, spec: TableSpec, epoch: int, options: Mapping[str, st
 
     Args:
         options: credentials and endpoints for delta-rs.
+
+    Raises:
+        AppendFailedError: it could not be created.
     """
     fence = {"topology": spec.topology, "epoch": epoch, "last": None}
     interval = {"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
@@ -74,10 +77,13 @@ def create_table(uri: str, spec: TableSpec, epoch: int, options: Mapping[str, st
             ),
             raise_if_key_not_exists=False,
         )
-    except DeltaError:
-        # Another process may have created it a moment ago; then it is checked like any other.
+    except (DeltaError, OSError) as error:
+        # Made by us or another process a moment ago? Then it is checked like any other.
         if not DeltaTable.is_deltatable(uri, dict(options)):
-            raise
+            raise AppendFailedError(
+                f"Table {uri} could not be created: {error}. It is tried again; if this goes on, "
+                "check that the table's folder can be written to."
+            ) from error
 
 
 def file_actions(

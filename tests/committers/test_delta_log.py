@@ -387,6 +387,26 @@ def test_an_append_that_failed_for_good(
     assert again.version == 1
 
 
+def test_a_table_whose_creation_failed_or_lost_its_answer(
+    warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storage error at the creation of a table fails the batch, unless the table is there."""
+    create = DeltaTable.create
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no space left on device")
+
+    def lossy(*args: Any, **kwargs: Any) -> None:
+        create(*args, **kwargs)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(DeltaTable, "create", broken)
+    with pytest.raises(AppendFailedError, match="no space left on device"):
+        open_log(warehouse)
+    monkeypatch.setattr(DeltaTable, "create", lossy)
+    assert open_log(warehouse).version == 0
+
+
 # --- checkpoints and cleaned logs ------------------------------------------------------------
 
 
