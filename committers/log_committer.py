@@ -213,9 +213,9 @@ class LogCommitter(AppendingCommitter):
         for folder, delete in ended:
             self._intents.end(folder, delete=delete)
 
-    def _sweep(self) -> None:
-        self._intents.sweep(self._log.version, self._log.files, self._log.read_commit)
-        super()._sweep()
+    def _sweep(self, found: Sequence[str]) -> None:
+        self._intents.sweep(found, self._log.version, self._log.files, self._log.read_commit)
+        super()._sweep(found)
 
     def close(self) -> None:
         """Delete what was folded and not published; forget the Spark sessions."""

@@ -144,20 +144,27 @@ class Intents:
         self._storage.delete_folder(f"{SCRATCH}/{PurePosixPath(folder).name}")
 
     def sweep(
-        self, newest: int, active: Iterable[str], read: Callable[[int], Commit | None]
+        self,
+        found: Iterable[str],
+        newest: int,
+        active: Iterable[str],
+        read: Callable[[int], Commit | None],
     ) -> None:
         """Delete the results of dead processes that no version refers to.
 
         Called when no older process can append any more.
 
         Args:
+            found: `StagingArea.folders`, from before the fence.
             newest: the table's version.
             active: paths of its files.
             read: one version of the log, None when that was cleaned out of it.
         """
         folders = {str(PurePosixPath(path).parent) for path in active}
-        for name in self._storage.folders(SCRATCH):
-            started = self._started_after(name) if name.startswith(_NAME) else None
+        for path in found:
+            below, _, name = path.partition("/")
+            is_ours = below == SCRATCH and name.startswith(_NAME)
+            started = self._started_after(name) if is_ours else None
             if started is None:
                 continue
             folder = f"{DATA}/{name}"

@@ -33,7 +33,7 @@ from txn.interfaces import Staged, StagedFile
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["DATA", "SCRATCH", "StagingArea", "random_id", "write_options"]
+__all__ = ["DATA", "SCRATCH", "StagingArea", "newest_txid", "random_id", "write_options"]
 
 DATA = "data"
 """Folder of files that are published where they lie."""
@@ -242,25 +242,37 @@ class StagingArea:
         """Of folders that nobody owns a part of, nothing will ever be deleted."""
         self._referred &= set().union(*self._owned.values())
 
-    def sweep(self, published: int, active: Collection[str]) -> None:
+    def folders(self) -> list[str]:
+        """Every folder that a staging job, or a compaction, may have left: for `sweep`."""
+        return [
+            f"{below}/{name}" for below in (SCRATCH, DATA) for name in self._storage.folders(below)
+        ]
+
+    def sweep(self, found: Iterable[str], published: int, active: Collection[str]) -> None:
         """Delete what dead processes left: all scratch, and data of txids never published.
 
         Args:
-            published: the newest txid that the table's log holds.
+            found: `folders`, from before the table was fenced: who replaces us has staged nothing
+                by then.
+            published: the newest txid that a version of the table holds.
             active: paths of the files of the current version, which are never touched.
         """
         with self._lock:
             mine = set().union(*self._owned.values())
         kept = mine | {_folder_of(path) for path in active}
-        scratch = [f"{SCRATCH}/{name}" for name in self._storage.folders(SCRATCH)]
-        data = [
-            f"{DATA}/{name}"
-            for name in self._storage.folders(DATA)
-            if (match := _FOLDER.fullmatch(name)) and int(match[1]) > published
-        ]
-        for folder in (*scratch, *data):
-            if folder not in kept:
+        for folder in found:
+            below, _, name = folder.partition("/")
+            match = _FOLDER.fullmatch(name)
+            is_left = below == SCRATCH or (match is not None and int(match[1]) > published)
+            if is_left and folder not in kept:
                 self._storage.delete_folder(folder)
+
+
+def newest_txid(folders: Iterable[str]) -> int:
+    """The newest txid of which there is staged data among `StagingArea.folders`; 0: none."""
+    names = (folder.partition("/") for folder in folders)
+    data = (_FOLDER.fullmatch(name) for below, _, name in names if below == DATA)
+    return max((int(match[1]) for match in data if match), default=0)
 
 
 def _staged(attempt: TransactionAttempt, found: Sequence[_Found]) -> Staged:

@@ -14,7 +14,7 @@ from committers.delta_log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFi
 from committers.log_actions import ActiveFile
 from committers.log_cleanup import LogCleanup
 from committers.row_digest import differing_columns
-from committers.staging import StagingArea, random_id
+from committers.staging import StagingArea, newest_txid, random_id
 from committers.storage import Storage
 from committers.table_spec import TableSpec
 from txn.attempts import TransactionAttempt
@@ -50,6 +50,10 @@ __all__ = [
     "require_same_columns",
     "strict_reader",
 ]
+
+LONGEST_GROUP = 64
+"""Txids of a group, twice the default of `max_group_commit`: so far back a start looks for versions
+whose files it must keep. What a longer group that was replayed in part leaves is not looked for."""
 
 
 class TableCommitter(Committer):
@@ -114,13 +118,32 @@ class TableCommitter(Committer):
         self._fenced = True
         if self._log.version < 0:
             return
+        # Looked for before the fence, deleted behind it. Who replaces us fences the table before
+        # it stages anything: then our fence fails, or nothing of its files is among these. A
+        # leader that looked later might be paused in between, and delete what is published since.
+        found = self._area.folders()
         self._log.fence(self._opened.epoch)
-        self._sweep()
+        self._sweep(found)
 
-    def _sweep(self) -> None:
-        """Delete what dead processes staged and never published."""
+    def _sweep(self, found: Sequence[str]) -> None:
+        """Delete what dead processes staged and never published, of these folders."""
         last = self._log.last_publication()
-        self._area.sweep(last[1].last_txid if last else 0, self._log.files)
+        newest = last[1].last_txid if last else 0
+        if newest_txid(found) > newest:
+            newest = self._newest_published()
+        self._area.sweep(found, newest, self._log.files)
+
+    def _newest_published(self) -> int:
+        """The newest txid of any version: what came last may be the replay of part of a group."""
+        last, newest = self._log.last_publication(), 0
+        version, first = (last[0], last[1].first_txid) if last else (-1, 0)
+        while version >= 0 and (commit := self._log.read_commit(version)):
+            if held := commit.publication:
+                if held.first_txid <= first - LONGEST_GROUP:
+                    break
+                newest = max(newest, held.last_txid)
+            version -= 1
+        return newest
 
     def last_publication(self) -> tuple[int, Publication] | None:
         """(table version, publication) of the newest publication in the log; None if none."""

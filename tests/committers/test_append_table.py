@@ -12,6 +12,8 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as sf
 
 from committers.append_table import AppendTable
+from committers.delta_log import DeltaLog
+from tests.committers.test_groups import together
 from txn.attempts import TransactionAttempt
 from txn.errors import (
     FencedError,
@@ -251,6 +253,42 @@ def test_attempts_are_staged_side_by_side(driver: Any, warehouse: Path) -> None:
         driver.turn(table, staged[txid])
     expected = [(txid, [(f"k{txid}", i) for i in range(50)]) for txid in (1, 2, 3, 4)]
     assert rows(warehouse) == held(*expected)
+
+
+def test_a_leader_that_was_paused_while_it_starts_deletes_nothing_of_its_successor(
+    driver: Any, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that wakes up in the midst of its start, replaced, deletes no file that its
+    successor has staged or published meanwhile.
+    """
+    commit(driver, opened(driver, warehouse), ONE, 1)
+    leader_of = {2: AppendTable(warehouse), 3: AppendTable(warehouse)}
+    fence = DeltaLog.fence
+
+    def paused(self: DeltaLog, epoch: int) -> None:
+        fence(self, epoch)
+        if epoch == 2:
+            driver.open(leader_of[3], SCHEMA, 3)
+            commit(driver, leader_of[3], TWO, 2, epoch=3)
+
+    monkeypatch.setattr(DeltaLog, "fence", paused)
+    driver.open(leader_of[2], SCHEMA, 2)
+    assert rows(warehouse) == held((1, ONE), (2, TWO))
+
+
+def test_a_new_leader_keeps_the_files_of_versions_that_a_replay_took_back(
+    driver: Any, warehouse: Path
+) -> None:
+    """A group, and a replay of its first txid: the version that holds the group stays readable."""
+    table = opened(driver, warehouse)
+    staged = [driver.stage(table, driver.frame(ONE, SCHEMA), txid) for txid in (1, 2)]
+    group, own = together(staged)
+    published = table.publish(table.prepare(group, own), own)
+    commit(driver, table, TWO, 1, attempt=1)
+    opened(driver, warehouse, epoch=2)
+    before = DeltaTable(str(warehouse), version=published.version).to_pyarrow_table()
+    assert before.num_rows == 2 * len(ONE)
+    assert rows(warehouse) == held((1, TWO))
 
 
 def test_a_new_leader_sweeps_what_dead_ones_left(driver: Any, warehouse: Path) -> None:

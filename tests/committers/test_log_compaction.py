@@ -136,13 +136,18 @@ def version(number: int, *paths: str) -> Commit:
     return Commit(number, 0, "WRITE", tuple(StagedFile(path, 1, 1) for path in paths))
 
 
+def found(folder: Path) -> list[str]:
+    """What `StagingArea.folders` has found before the fence."""
+    return [f"_txn/{path.name}" for path in sorted((folder / "_txn").iterdir())]
+
+
 def test_only_what_no_version_has_is_swept(intents: Intents, tmp_path: Path) -> None:
     """A result that is active stays, one that was published and folded again stays, one that was
     never published goes; of all of them the intent goes.
     """
     active, folded, orphan = (made(intents, tmp_path, 3) for _ in range(3))
     log = {4: version(4, "data/compaction-b/part-0.parquet"), 5: version(5)}
-    intents.sweep(5, ["data/compaction-a/part-0.parquet"], log.get)
+    intents.sweep(found(tmp_path), 5, ["data/compaction-a/part-0.parquet"], log.get)
     assert [folder.exists() for folder in (active, folded, orphan)] == [True, True, False]
     assert list((tmp_path / "_txn").iterdir()) == []
 
@@ -150,7 +155,7 @@ def test_only_what_no_version_has_is_swept(intents: Intents, tmp_path: Path) -> 
 def test_what_nobody_can_tell_is_left(intents: Intents, tmp_path: Path) -> None:
     """Where the versions since were cleaned out of the log, a result is left for VACUUM."""
     folder = made(intents, tmp_path, 3)
-    intents.sweep(5, [], {5: version(5)}.get)
+    intents.sweep(found(tmp_path), 5, [], {5: version(5)}.get)
     assert folder.exists()
 
 
@@ -161,7 +166,7 @@ def test_an_ended_compaction_is_not_looked_at_again(intents: Intents, tmp_path: 
     published, dropped = (made(intents, tmp_path, 3) for _ in range(2))
     intents.end(str(published.relative_to(tmp_path)), delete=False)
     intents.end(str(dropped.relative_to(tmp_path)), delete=True)
-    intents.sweep(5, [], {}.get)
+    intents.sweep(found(tmp_path), 5, [], {}.get)
     assert (published.exists(), dropped.exists()) == (True, False)
 
 
@@ -169,4 +174,4 @@ def test_an_intent_that_was_half_written(intents: Intents, tmp_path: Path) -> No
     """A process that died while it wrote its intent has written nothing else."""
     intents.begin(3)
     (tmp_path / "_txn/compaction-a/intent.json").write_bytes(b'{"ver')
-    intents.sweep(5, [], {}.get)
+    intents.sweep(found(tmp_path), 5, [], {}.get)
