@@ -20,7 +20,7 @@ from txn.records import (
 )
 from txn.znodes import NEVER_GUESSED, Paths, decode, decode_index, join_parts, require, txid_of
 
-__all__ = ["Image", "Stored", "read_image", "read_requests", "removals"]
+__all__ = ["Image", "Stored", "read_at_once", "read_image", "read_requests", "removals"]
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -85,6 +85,18 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
     named = {name for stored in records for name in stored.parts}
     orphans = tuple(part for part in parts if part not in named)
     return Image(committed, batches, quarantine, frozenset(requests) & set(quarantine), orphans)
+
+
+def read_at_once(connection: Connection, paths: Paths, deadline: float) -> Image | None:
+    """As `read_image`; None: a new session began meanwhile, and it may be of two times."""
+    generation = connection.generation
+    try:
+        image = read_image(connection, paths, deadline)
+    except ProgressUnreadableError:
+        if generation == connection.generation:
+            raise
+        return None
+    return image if generation == connection.generation else None
 
 
 def read_requests(

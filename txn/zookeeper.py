@@ -53,7 +53,7 @@ from txn.errors import (
     TxnError,
 )
 from txn.leadership import Leadership
-from txn.progress_reader import Image, Stored, read_image, read_requests, removals
+from txn.progress_reader import Image, Stored, read_at_once, read_requests, removals
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 from txn.znodes import LeaderIdentity, Paths, check_topology_name, encode, require, split_parts
 from txn.zookeeper_status import BASE, TopologyStatus, list_topologies, read_status
@@ -263,18 +263,10 @@ class ZooKeeperProgress:
         """
         _ = self.epoch
         with self._taking_turns() as deadline:
-            while True:
+            image = None
+            while image is None:
                 self._leadership.verify(deadline)
-                generation = self._connection.generation
-                # A new session may read from a server that lags behind: then look again.
-                try:
-                    image = read_image(self._connection, self._paths, deadline)
-                except ProgressUnreadableError:
-                    if generation == self._connection.generation:
-                        raise
-                    continue
-                if generation == self._connection.generation:
-                    break
+                image = read_at_once(self._connection, self._paths, deadline)
             self._check_epoch(image)
             self._image = image
             self._remove_orphans(image.orphans, deadline)
