@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz chaos lint bench clean
+.PHONY: help setup demo test simulate fuzz chaos lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -16,7 +16,7 @@ BENCH := $(VENV)/.bench
 # How many inputs `make fuzz` tries.
 INPUTS := 120000
 
-# Arguments of `make bench` and `make chaos`, for example: make bench ARGS='--quick --only a,b'
+# Arguments of `make bench`, `make chaos` and `make simulate`, for example: make bench ARGS='--quick --only a,b'
 ARGS :=
 
 help: ## list the targets
@@ -24,6 +24,7 @@ help: ## list the targets
 	@echo "make test    run all tests"
 	@echo "make bench   measure it beside its peers (two hours or so; ARGS=--quick: a few minutes)"
 	@echo "make fuzz    120,000 broken inputs to everything that is parsed (INPUTS= another number)"
+	@echo "make simulate  10,000 random histories of crashes and lost answers (two minutes; ARGS=--help)"
 	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make setup   set up only (the others do so themselves)"
@@ -39,6 +40,9 @@ test: $(JARS) $(KAFKA) ## run all tests
 
 fuzz: $(STAMP) ## broken inputs to everything that is parsed
 	@TXN_FUZZ_INPUTS=$(INPUTS) $(PY) -m pytest -q -n 2 tests/fuzz
+
+simulate: $(STAMP) ## the simulation (docs/simulation.md): 10,000 seeds, or as ARGS says
+	@$(PY) -m tests.simulation $(ARGS)
 
 bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/bench
 	@$(PY) -m tests.benchmarks $(ARGS)

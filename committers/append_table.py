@@ -80,18 +80,20 @@ class AppendingCommitter(TableCommitter):
         self, txid: int, attempt: TransactionAttempt
     ) -> tuple[tuple[StagedFile, ...], tuple[ActiveFile, ...]]:
         """Files that keep the rows below `txid`, and the files that they stand for."""
-        from pyspark.sql import functions as sf
-
         removes = tuple(file for file in self._log.files.values() if file.may_hold(txid))
         # OPTIMIZE may have put rows of several txids into one file.
         mixed = [file.path for file in removes if not file.holds_only(txid)]
         if not mixed:
             return (), removes
-        session = self._session({})
-        urls = [self._storage.read_url(path) for path in mixed]
-        stored = strict_reader(session, self._table_schema()).parquet(*urls)
-        older = stored.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
-        return self._area.write(older, attempt), removes
+        return self._area.write(self._rows_below(mixed, txid), attempt), removes
+
+    def _rows_below(self, paths: Sequence[str], txid: int) -> DataFrame:
+        """The rows of these files that were written before `txid`."""
+        from pyspark.sql import functions as sf
+
+        urls = [self._storage.read_url(path) for path in paths]
+        stored = strict_reader(self._session({}), self._table_schema()).parquet(*urls)
+        return stored.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
 
     def _known_schema(self) -> StructType:
         if self._rows_schema is None:

@@ -1,0 +1,131 @@
+"""Many seeds, in several processes, and what came of them."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+from tests.simulation.chance import FAULTS
+
+__all__ = ["Summary", "catch", "run_chunk", "run_many"]
+
+CHUNK = 50
+
+
+@dataclass
+class Summary:
+    """What came of some seeds."""
+
+    seeds: int = 0
+    failures: list[tuple[int, str]] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    txids: int = 0
+    events: int = 0
+    switches: int = 0
+    simulated_secs: float = 0.0
+    cpu_secs: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, other: Summary) -> None:
+        """Put another one's figures to these."""
+        self.seeds += other.seeds
+        self.failures += other.failures
+        self.faults.update(other.faults)
+        self.counts.update(other.counts)
+        self.txids += other.txids
+        self.events += other.events
+        self.switches += other.switches
+        self.simulated_secs += other.simulated_secs
+        self.cpu_secs += other.cpu_secs
+
+    @property
+    def never(self) -> list[str]:
+        """Faults that never struck."""
+        return [fault for fault in FAULTS if not self.faults[fault]]
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        rate = self.seeds / self.seconds if self.seconds else 0.0
+        yield (
+            f"{self.seeds} seeds in {self.seconds:.1f} s: {rate:.0f} a second, "
+            f"{1000 * self.cpu_secs / max(1, self.seeds):.1f} ms of CPU each"
+        )
+        yield (
+            f"{self.txids} txids committed, {self.events} events, {self.switches} switches, "
+            f"{self.simulated_secs / 3600:.1f} hours of simulated time"
+        )
+        yield "faults:"
+        yield from (f"  {self.faults[fault]:8d}  {fault}" for fault in FAULTS)
+        yield "how often:"
+        yield from (f"  {count:8d}  {what}" for what, count in sorted(self.counts.items()))
+
+
+def run_chunk(seeds: Iterable[int], mutant: str | None = None, *, first: bool = False) -> Summary:
+    """Run some seeds in this process; `first`: up to the first that fails."""
+    from tests.simulation.mutants import MUTANTS
+    from tests.simulation.run import run_seed
+    from tests.simulation.seams import installed, patched
+
+    gc.collect()
+    summary = Summary()
+    patches = list(MUTANTS[mutant].patches) if mutant else []
+    with installed(), patched(patches):
+        for seed in seeds:
+            result = run_seed(seed)
+            summary.seeds += 1
+            summary.faults.update(result.faults)
+            summary.counts.update(result.counts)
+            summary.txids += result.committed
+            summary.events += result.events
+            summary.switches += result.switches
+            summary.simulated_secs += result.simulated_secs
+            summary.cpu_secs += result.cpu_secs
+            if result.failure is not None:
+                summary.failures.append((seed, result.failure))
+                if first:
+                    break
+    return summary
+
+
+def catch(mutant: str, seeds: Iterable[int]) -> Summary:
+    """Run a mutant up to the first seed that catches it."""
+    return run_chunk(seeds, mutant, first=True)
+
+
+def _begin(cores: list[int], taken: multiprocessing.Value) -> None:  # type: ignore[valid-type]
+    """A worker stays on one core: its threads take turns anyway."""
+    with taken.get_lock():
+        core = cores[taken.value % len(cores)]
+        taken.value += 1
+    os.sched_setaffinity(0, {core})
+    # Collected between chunks, and no thread is made to give up the interpreter: one runs anyway.
+    gc.disable()
+    sys.setswitchinterval(1.0)
+
+
+def run_many(seeds: range, mutant: str | None = None, workers: int | None = None) -> Summary:
+    """Run seeds in as many processes as there are cores."""
+    began = time.monotonic()
+    cores = sorted(os.sched_getaffinity(0))
+    context = multiprocessing.get_context("spawn")
+    summary = Summary()
+    chunks = [seeds[i : i + CHUNK] for i in range(0, len(seeds), CHUNK)]
+    with ProcessPoolExecutor(
+        workers or len(cores),
+        mp_context=context,
+        initializer=_begin,
+        initargs=(cores, context.Value("i", 0)),
+    ) as pool:
+        for done in as_completed([pool.submit(run_chunk, chunk, mutant) for chunk in chunks]):
+            summary.add(done.result())
+    summary.failures.sort()
+    summary.seconds = time.monotonic() - began
+    return summary

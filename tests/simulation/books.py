@@ -1,0 +1,420 @@
+"""The books: what every run must keep, told from what landed, by other means than the product.
+
+They see each transaction of ZooKeeper and each version of each table as it comes to be, read the
+raw JSON, and know the records behind each metadata. Of the product they believe only what it made
+durable. The invariants are listed in docs/simulation.md; each failure names one of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.delta import Table
+from tests.simulation.kernel import Process
+from tests.simulation.sources import STREAM_SIZE, records_of
+from tests.simulation.world import World
+from txn.attempts import TransactionAttempt
+
+if TYPE_CHECKING:
+    from tests.simulation.zookeeper import Op
+
+__all__ = ["Books"]
+
+ROOT = "/txn/sim"
+
+
+@dataclass
+class Ledger:
+    """What one table must hold, by what its versions say of themselves."""
+
+    epoch: int = 0
+    txids: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """txid -> records."""
+    attempts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """txid -> (attempt id, epoch) of its newest publication."""
+    versions: dict[int, int] = field(default_factory=dict)
+    """Version -> newest txid that it holds."""
+    last: int = 0
+
+
+class Books:
+    """See the module."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.epoch = 0
+        self.committed = 0
+        self.seen: set[int] = set()
+        """Records of committed txids."""
+        self.set_aside: dict[int, dict[str, Any]] = {}
+        """Quarantined txid -> what it was to read."""
+        self.by_txid: dict[int, tuple[int, ...]] = {}
+        self.starts: dict[tuple[int, int, int], dict[str, Any]] = {}
+        self.newest: dict[int, dict[str, Any]] = {}
+        """txid -> its newest START, as stored."""
+        self.ledgers: dict[str, Ledger] = {}
+        self.damaged: str | None = None
+        self._struck: dict[Process, set[str]] = {}
+
+    # --- helpers -----------------------------------------------------------------------------
+
+    def _count(self, what: str) -> None:
+        self._world.counts[what] += 1
+        self._world.trace(f"RARE {what}")
+
+    def _must(self, holds: bool, message: str) -> None:
+        if not holds:
+            self._world.kernel.fail(message)
+
+    def struck(self, fault: str, process: Process) -> None:
+        self._struck.setdefault(process, set()).add(fault)
+
+    def records(self, read: dict[str, Any]) -> tuple[int, ...]:
+        found: list[int] = []
+        for stream, metadata in read.items():
+            if metadata is not None:
+                found += records_of(int(stream[1:]), metadata)
+        return tuple(sorted(found))
+
+    def _records_of_start(self, start: dict[str, Any]) -> tuple[int, ...]:
+        return () if start["quarantined"] is not None else self.records(start["spouts"])
+
+    # --- ZooKeeper ---------------------------------------------------------------------------
+
+    def zookeeper_multi(self, process: Process, ops: list[Op], *, done: bool) -> None:
+        """A multi has arrived; `done`: it was carried out."""
+        world = self._world
+        if not done:
+            world.trace(f"zk refused to {process}: {[f'{op.kind} {op.path}' for op in ops]}")
+            if process.epoch and process.epoch < self.epoch:
+                self._count("write of a fenced leader refused by ZooKeeper")
+            if process.dead:
+                self._count("write of a dead process refused by ZooKeeper")
+            return
+        if world.lines is not None and len(ops) > 1:
+            world.trace(f"zk done for {process}: {[f'{op.kind} {op.path}' for op in ops]}")
+        if process.dead and len(ops) > 1:
+            self._count("write of a dead process landed in ZooKeeper")
+        takes = any(op.path == f"{ROOT}/epoch" and op.kind == "set" for op in ops)
+        if takes:
+            self._leads(process, ops)
+        writes = [op for op in ops if op.kind != "check" and op.path.startswith(f"{ROOT}/")]
+        writes = [op for op in writes if not op.path.startswith(f"{ROOT}/standbys")]
+        if any(op.path == f"{ROOT}/format" for op in writes):
+            return  # the topology is made
+        if not takes and writes and process.epoch:
+            self._check_writer(process, writes)
+        for op in writes:
+            self._written(op)
+
+    def _check_writer(self, process: Process, writes: list[Op]) -> None:
+        where = writes[0].path
+        self._must(
+            process.epoch >= self.epoch,
+            f"fencing: {process} of epoch {process.epoch} wrote {where} to ZooKeeper, "
+            f"which is led in epoch {self.epoch}",
+        )
+        kept = (f"{ROOT}/committed", f"{ROOT}/batches/", f"{ROOT}/quarantine/", f"{ROOT}/parts/")
+        state = [op for op in writes if op.path.startswith(kept)]
+        self._must(
+            self.damaged is None or process.dead or not state,
+            f"unreadable is refused: {process} wrote {where} to ZooKeeper, where "
+            f"{self.damaged} is damaged",
+        )
+
+    def _written(self, op: Op) -> None:
+        in_quarantine = op.path.startswith(f"{ROOT}/quarantine/")
+        if op.kind == "delete":
+            if in_quarantine:
+                self._replayed(int(op.path.rsplit("/", 1)[1]))
+        elif op.path.startswith(f"{ROOT}/batches/"):
+            self._started(json.loads(op.data))
+        elif op.path == f"{ROOT}/committed":
+            self._committed(json.loads(op.data))
+        elif in_quarantine:
+            record = json.loads(op.data)
+            self._count("txid quarantined")
+            self.set_aside[record["txid"]] = record["spouts"]
+
+    def _leads(self, process: Process, ops: list[Op]) -> None:
+        data = next(json.loads(op.data) for op in ops if op.path == f"{ROOT}/epoch")
+        epoch = data["epoch"]
+        self._must(epoch > self.epoch, f"epochs rise: {epoch} after {self.epoch}")
+        self.epoch = epoch
+        process.epoch = epoch
+        for other in self._world.kernel.processes:
+            if other is process or not other.epoch:
+                continue
+            struck = self._struck.pop(other, set())
+            for fault in ("zk answer lost", "zk write late", "append answer lost", "append late"):
+                if fault in struck:
+                    self._count(f"{fault}, then a takeover")
+            if not other.dead:
+                self._count("two leaders at once")
+        self._world.trace(f"{process} leads in epoch {epoch}")
+
+    def _started(self, record: dict[str, Any]) -> None:
+        txid, attempt, epoch = record["txid"], record["attempt"], record["epoch"]
+        before = self.newest.get(txid)
+        self._must(
+            txid > self.committed,
+            f"START of txid {txid}, and {self.committed} is committed",
+        )
+        self._must(
+            before is None or attempt > before["attempt"],
+            f"attempts never go back: START {txid}:{attempt} after {before and before['attempt']}",
+        )
+        self._must(
+            txid == self.committed + 1 or txid - 1 in self.newest,
+            f"contiguous: START of txid {txid} before that of {txid - 1}",
+        )
+        self.newest[txid] = record
+        self.starts[txid, attempt, epoch] = record
+        self._world.trace(f"START {txid}:{attempt} epoch {epoch} {record['spouts']}")
+        if before is not None and before["epoch"] != epoch:
+            self._count("open txid started again by another leader")
+
+    def _committed(self, record: dict[str, Any]) -> None:
+        txid, before = record["txid"], self.committed
+        self._world.trace(f"COMMITTED {txid} {record['tables']}")
+        self._must(txid > before, f"committed rises: {txid} after {before}")
+        for one in range(before + 1, txid + 1):
+            self._commit(one, record)
+        for name, version in record["tables"].items():
+            held = self.ledgers[name].versions.get(version, 0) if name in self.ledgers else 0
+            self._must(
+                held >= txid,
+                f"never ahead of a table: COMMITTED {txid} names version {version} of {name}, "
+                f"which holds {held}",
+            )
+        self.committed = txid
+        if txid - before > 1:
+            self._count("group committed")
+        for one in range(before + 1, txid + 1):
+            self.newest.pop(one, None)
+
+    def _commit(self, txid: int, record: dict[str, Any]) -> None:
+        """One txid becomes committed: every table has it, from the same attempt's metadata."""
+        start = self.newest.get(txid)
+        if start is None:
+            self._must(False, f"START comes first: COMMITTED {txid} has none")
+            return
+        found: dict[int, set[tuple[int, ...]]] = {
+            s: set() for s in range(len(self._world.plan.kinds))
+        }
+        for name, kind in self._world.plan.tables.items():
+            ledger = self.ledgers.get(name)
+            if ledger is not None and txid in ledger.txids:
+                for stream in kind.streams:
+                    found[stream].add(_of_stream(ledger.txids[txid], stream))
+                continue
+            # A table whose columns are not known yet has no version for batches without rows.
+            own = self._records_of_start(start)
+            self._must(
+                not any(_of_stream(own, stream) for stream in kind.streams),
+                f"never ahead of a table: COMMITTED {txid}, and table {name} lacks it",
+            )
+        known = [self._records_of_start(s) for (t, _, _), s in self.starts.items() if t == txid]
+        for stream, batches in found.items():
+            self._must(
+                len(batches) <= 1,
+                f"one txid, one batch: tables differ about txid {txid} of s{stream}: {batches}",
+            )
+            self._must(
+                batches <= {_of_stream(records, stream) for records in known},
+                f"no START of txid {txid} says what was committed of s{stream}: {batches}",
+            )
+        records = tuple(r for batches in found.values() for batch in batches for r in batch)
+        twice = self.seen.intersection(records)
+        self._must(not twice, f"at most once: records {sorted(twice)} are in txid {txid} as well")
+        self.seen.update(records)
+        self.by_txid[txid] = records
+
+    def _replayed(self, txid: int) -> None:
+        gone = self.set_aside.pop(txid, None)
+        self._must(gone is not None, f"quarantine: record of txid {txid} deleted, never made")
+        self._count("quarantined txid replayed")
+
+    # --- the spouts --------------------------------------------------------------------------
+
+    def emitted(
+        self, process: Process, attempt: TransactionAttempt, stream: int, metadata: Any
+    ) -> None:
+        """A spout is asked for the rows of an attempt."""
+        start = self.starts.get((attempt.txid, attempt.attempt_id, process.epoch))
+        self._must(
+            start is not None and start["spouts"].get(f"s{stream}") == metadata,
+            f"START before emission: {attempt} of epoch {process.epoch} is emitted, and ZooKeeper "
+            f"has no START of it with {metadata}",
+        )
+
+    def succeeded(self, txid: int) -> None:
+        """A spout is told success."""
+        self._must(
+            txid <= self.committed,
+            f"success after COMMITTED: txid {txid} is told, and {self.committed} is committed",
+        )
+
+    # --- the tables --------------------------------------------------------------------------
+
+    def file_deleted(self, table: Table, path: str) -> None:
+        self._must(
+            path not in table.referred,
+            f"published files stay: {path} of table {table.name} was deleted",
+        )
+
+    def append_arrived(self, table: Table, version: int, process: Process, *, done: bool) -> None:
+        """An append has reached the store."""
+        if not done:
+            self._world.trace(f"{table.name} v{version} refused to {process}")
+            self._count("append lost its race")
+            if process.epoch and process.epoch < self.epoch:
+                self._count("append of a fenced leader refused")
+            return
+        self._must(
+            self.damaged is None or process.epoch < self.epoch or process.dead,
+            f"unreadable is refused: {process} appended to {table.name} while {self.damaged} in "
+            "ZooKeeper is damaged",
+        )
+        commit = json.loads(table.commits[version].split(b"\n", 1)[0])["commitInfo"]
+        if process.dead:
+            self._count("append of a dead process landed")
+        self.landed(table, commit, process)
+
+    def landed(self, table: Table, info: dict[str, Any], process: Process | None) -> None:
+        """A version has come to be."""
+        ledger = self.ledgers.setdefault(table.name, Ledger())
+        publication = info.get("txn")
+        mark = info.get("txn_fence") or info.get("txn_settled") or info.get("txn_compaction")
+        if publication is not None:
+            self._published(table, ledger, publication)
+        elif mark is not None:
+            self._must(
+                mark["epoch"] >= ledger.epoch,
+                f"fencing: {table.name} v{table.version} by epoch {mark['epoch']} after "
+                f"{ledger.epoch}",
+            )
+            ledger.epoch = max(ledger.epoch, mark["epoch"])
+            if "txn_compaction" in info:
+                self._count("compaction landed")
+                if ledger.last > self.committed:
+                    self._count("compaction landed beside an unfinished txid")
+            self._world.trace(
+                f"{table.name} v{table.version} mark {mark['epoch']} {list(info)[2:]}"
+            )
+        else:
+            self._world.trace(f"{table.name} v{table.version} by a stranger")
+        ledger.versions[table.version] = ledger.last
+        self._check_rows(table, ledger)
+
+    def _published(self, table: Table, ledger: Ledger, publication: dict[str, Any]) -> None:
+        first, last = publication["first_txid"], publication["last_txid"]
+        epoch, where = publication["epoch"], f"{table.name} v{table.version}"
+        members = publication["members"] or [
+            {
+                "txid": last,
+                "attempt_id": publication["attempt_id"],
+                "read": publication["read"],
+            }
+        ]
+        told = [f"{m['txid']}:{m['attempt_id']}" for m in members]
+        self._world.trace(f"{where} publishes {told} of epoch {epoch}")
+        self._must(epoch >= ledger.epoch, f"fencing: {where} by epoch {epoch} after {ledger.epoch}")
+        ledger.epoch = max(ledger.epoch, epoch)
+        skips = self._world.plan.tables[table.name].semantics == "transactional"
+        if skips and first <= self.committed < last:
+            # What it held already was committed meanwhile; of the rest nothing was known.
+            self._count("group landed late, in part committed")
+        self._must(
+            first == self.committed + 1 or (skips and first <= self.committed < last),
+            f"txids increase: {where} begins at txid {first}, and {self.committed} is committed",
+        )
+        self._must(
+            [m["txid"] for m in members] == list(range(first, last + 1)),
+            f"contiguous: {where} holds {told}, and says {first} to {last}",
+        )
+        if len(members) > 1:
+            self._count("group published")
+        if any(txid >= first for txid in ledger.txids):
+            self._count("unfinished txid published again")
+            if ledger.last != last:
+                self._count("unfinished txids published again in another group")
+        ledger.txids = {t: records for t, records in ledger.txids.items() if t < first}
+        for member in members:
+            self._member(table, ledger, member, epoch, where)
+        ledger.last = last
+
+    def _member(
+        self, table: Table, ledger: Ledger, member: dict[str, Any], epoch: int, where: str
+    ) -> None:
+        txid, attempt = member["txid"], member["attempt_id"]
+        before = ledger.attempts.get(txid, (-1, 0))[0]
+        self._must(
+            attempt > before,
+            f"attempts never go back: {where} holds {txid}:{attempt} after attempt {before}",
+        )
+        ledger.attempts[txid] = attempt, epoch
+        start = self.starts.get((txid, attempt, epoch))
+        if start is None or start["spouts"] != member["read"]:
+            self._must(
+                False,
+                f"START before publication: {where} holds {txid}:{attempt} of epoch {epoch} with "
+                f"{member['read']}, and ZooKeeper had {start and start['spouts']}",
+            )
+            return
+        ledger.txids[txid] = self._records_of_start(start)
+
+    def _check_rows(self, table: Table, ledger: Ledger) -> None:
+        """The rows of the newest version, as a reader finds them, against the oracle."""
+        kind = self._world.plan.tables[table.name]
+        expected: list[int] = []
+        for records in ledger.txids.values():
+            expected += records
+        if len(kind.streams) < len(self._world.source_sizes):
+            expected = [r for r in expected if r // STREAM_SIZE in kind.streams]
+        found: list[int] = []
+        for path in table.active:
+            blob = table.blobs.get(path)
+            if blob is None:
+                self._must(False, f"files are there: {table.name} v{table.version} names {path}")
+                return
+            if kind.kind == "append":
+                found += [row.record for row in blob.rows]
+            else:
+                for row in blob.rows:
+                    found += row.value
+        expected.sort()
+        found.sort()
+        if expected != found:
+            surplus, missing = Counter(found), Counter(expected)
+            self._must(
+                False,
+                f"rows are those of the txids: {table.name} v{table.version} has "
+                f"{sorted((surplus - missing).elements())} too many and lacks "
+                f"{sorted((missing - surplus).elements())}",
+            )
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Everything is committed: every record in exactly one txid, in every table."""
+        sizes = self._world.source_sizes
+        everything = {s * STREAM_SIZE + i for s, size in enumerate(sizes) for i in range(size)}
+        aside = {r for read in self.set_aside.values() for r in self.records(read)}
+        self._must(
+            self.seen | aside == everything and not self.seen & aside,
+            f"exactly once: {sorted(everything - self.seen - aside)} are in no committed txid, "
+            f"{sorted(self.seen & aside)} in one and set aside",
+        )
+        for name, ledger in self.ledgers.items():
+            self._must(
+                ledger.last in (self.committed, 0),
+                f"at the end {name} holds txid {ledger.last}, and {self.committed} is committed",
+            )
+
+
+def _of_stream(records: tuple[int, ...], stream: int) -> tuple[int, ...]:
+    return tuple(record for record in records if record // STREAM_SIZE == stream)

@@ -1,0 +1,311 @@
+"""A simulated store with Delta tables in it: `DeltaTable` and `Storage` as the product uses them.
+
+A version of a table is one commit file, and an append creates it if it is not there: that is all
+the store promises. Commit files are the JSON that delta-rs writes, and the product parses them.
+An append may be refused, may land while its answer is lost, and may land later than its answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from committers.log_actions import ActiveFile, Commit, active_files, commit_path, parse_commit
+from tests.simulation.world import World, current_world
+
+__all__ = ["Blob", "RemoveAction", "SimDeltaTable", "SimStorage", "Table", "load_files"]
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A data file: its rows, as tuples."""
+
+    rows: tuple[Any, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class RemoveAction:
+    """As delta-rs' own, whose fields cannot be read from Python."""
+
+    path: str
+    data_change: bool
+    deletion_timestamp: int
+    size: int
+    partition_values: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """`DeltaTable.metadata()`."""
+
+    id: str
+    configuration: dict[str, str]
+    partition_columns: list[str]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """`DeltaTable.protocol()`."""
+
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+
+
+@dataclass
+class Table:
+    """One folder: its commit files and its data files."""
+
+    name: str
+    commits: list[bytes] = field(default_factory=list)
+    parsed: list[Commit] = field(default_factory=list)
+    apps: list[dict[str, int]] = field(default_factory=list)
+    blobs: dict[str, Blob] = field(default_factory=dict)
+    texts: dict[str, bytes] = field(default_factory=dict)
+    active: dict[str, ActiveFile] = field(default_factory=dict)
+    referred: set[str] = field(default_factory=set)
+    """Paths that some version has added: a reader of that version needs them."""
+    schema: Any = None
+    metadata: Metadata | None = None
+
+    @property
+    def version(self) -> int:
+        return len(self.commits) - 1
+
+    def land(self, version: int, text: bytes, apps: Mapping[str, int]) -> bool:
+        """Create the commit file of `version`, if it is the next one."""
+        if version != len(self.commits):
+            return False
+        commit = parse_commit(version, text, self.name)
+        self.commits.append(text)
+        self.parsed.append(commit)
+        self.apps.append({**(self.apps[-1] if self.apps else {}), **apps})
+        for path in commit.removes:
+            self.active.pop(path, None)
+        self.active.update(active_files(commit.adds))
+        self.referred.update(add.path for add in commit.adds)
+        return True
+
+
+def commit_text(
+    metadata: Mapping[str, Any], actions: Sequence[Any], apps: Mapping[str, int], operation: str
+) -> bytes:
+    """One commit file."""
+    lines: list[dict[str, Any]] = [
+        {"commitInfo": {"timestamp": 0, "operation": operation, **metadata}}
+    ]
+    lines += [{"txn": {"appId": app, "version": version}} for app, version in apps.items()]
+    for action in actions:
+        if isinstance(action, RemoveAction):
+            lines.append({"remove": {"path": action.path, "dataChange": action.data_change}})
+        else:
+            lines.append(
+                {
+                    "add": {
+                        "path": action.path,
+                        "size": action.size,
+                        "partitionValues": dict(action.partition_values),
+                        "dataChange": action.data_change,
+                        "stats": action.stats,
+                    }
+                }
+            )
+    return "\n".join(map(json.dumps, lines)).encode()
+
+
+class SimDeltaTable:
+    """In place of `deltalake.DeltaTable`: a snapshot of a table, and appends to it."""
+
+    def __init__(self, uri: str, storage_options: object = None) -> None:
+        world = current_world()
+        world.io("load table")
+        self._table = world.table(uri)
+        if self._table.version < 0:
+            raise TableNotFoundError(uri)
+        self._version = self._table.version
+        self.active = dict(self._table.active)
+
+    @staticmethod
+    def is_deltatable(uri: str, options: object = None) -> bool:
+        world = current_world()
+        world.io("look for table")
+        return world.table(uri).version >= 0
+
+    @staticmethod
+    def create(uri: str, schema: Any, **options: Any) -> None:
+        """An append of version 0."""
+        world = current_world()
+        table = world.table(uri)
+        properties: Any = options["commit_properties"]
+
+        def landed() -> None:
+            table.schema = schema
+            table.metadata = Metadata(
+                uri, dict(options["configuration"]), list(options["partition_by"])
+            )
+
+        _append(world, table, 0, [], properties, "CREATE TABLE", landed)
+
+    def version(self) -> int:
+        return self._version
+
+    def schema(self) -> Any:
+        return self._table.schema
+
+    def metadata(self) -> Metadata:
+        assert self._table.metadata is not None
+        return self._table.metadata
+
+    def protocol(self) -> Protocol:
+        return Protocol()
+
+    def transaction_version(self, app: str) -> int | None:
+        return self._table.apps[self._version].get(app)
+
+    def update_incremental(self) -> None:
+        current_world().io("update table")
+        self._version = self._table.version
+
+    def create_write_transaction(self, actions: Sequence[Any], **options: Any) -> None:
+        assert options["mode"] == "append"
+        properties: Any = options["commit_properties"]
+        assert properties.max_commit_retries == 0
+        world = current_world()
+        _append(world, self._table, self._version + 1, actions, properties, "WRITE", lambda: None)
+
+
+def _append(
+    world: World,
+    table: Table,
+    version: int,
+    actions: Sequence[Any],
+    properties: Any,
+    operation: str,
+    landed: Callable[[], None],
+) -> None:
+    """One try at one version: put-if-absent of its commit file."""
+    world.io("append")
+    world.hesitate()
+    kernel, faults, random = world.kernel, world.faults, world.random
+    process = kernel.alive().process
+    apps = {one.app_id: one.version for one in properties.app_transactions}
+    text = commit_text(properties.custom_metadata or {}, actions, apps, operation)
+    world.offered.update((table.name, one.path) for one in actions)
+    answer: list[bool] = []
+
+    def arrive() -> None:
+        done = table.land(version, text, apps)
+        answer.append(done)
+        if done:
+            landed()
+        world.books.append_arrived(table, version, process, done=done)
+
+    fault = faults.first("append refused", "append answer lost", "append late")
+    if fault is None and table.name != "t0":
+        # Above all where the table before it has the txid.
+        fault = faults.first("append refused", "append late")
+    if fault is not None:
+        world.note(fault, process)
+    if fault == "append refused":
+        kernel.sleep(random.uniform(0.001, 0.2))
+        raise DeltaError("the store said 503")
+    if fault == "append late":
+        late = random.choice((0.03, 0.2, 1.0, 3.0)) * random.uniform(0.5, 2)
+        kernel.at(kernel.now + late, arrive)
+        kernel.sleep(random.uniform(0.001, 0.1))
+        raise OSError("timed out")
+    kernel.at(kernel.now + random.uniform(0.001, 0.008), arrive)
+    kernel.sleep(0.0085 + random.uniform(0, 0.004))
+    if fault == "append answer lost":
+        raise OSError("connection reset")
+    if not answer[0]:
+        raise CommitFailedError(f"version {version} exists already")
+
+
+def load_files(table: SimDeltaTable) -> dict[str, ActiveFile]:
+    """In place of `committers.log_actions.load_files`."""
+    return dict(table.active)
+
+
+class SimStorage:
+    """In place of `committers.storage.Storage`: one folder of the store."""
+
+    is_local = False
+
+    def __init__(self, location: str) -> None:
+        self.location = self.uri = self.root = location
+        self.table = current_world().table(location)
+
+    def url(self, path: str = "") -> str:
+        return f"{self.location}/{path}"
+
+    read_url = url
+
+    def absolute(self, path: str) -> str:
+        return self.url(path)
+
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        if not paths:
+            return []
+        world = current_world()
+        world.io("sizes")
+        found = [self.table.blobs.get(path) for path in paths]
+        return [None if blob is None else blob.size for blob in found]
+
+    def read(self, path: str) -> bytes | None:
+        world = current_world()
+        world.io("read")
+        if path.startswith("_delta_log/"):
+            version = int(path[11:-5])
+            assert path == commit_path(version)
+            known = self.table.commits
+            return known[version] if 0 <= version < len(known) else None
+        return self.table.texts.get(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        world = current_world()
+        world.io("write")
+        self.table.texts[path] = data
+
+    def files(self, folder: str) -> list[tuple[str, int]]:
+        current_world().io("list")
+        prefix = f"{folder}/"
+        blobs = self.table.blobs
+        found = sorted((path, blobs[path].size) for path in blobs if path.startswith(prefix))
+        current_world().described(self.table.name, (path for path, _ in found))
+        return found
+
+    def folders(self, folder: str) -> list[str]:
+        current_world().io("list")
+        current_world().hesitate()
+        prefix = f"{folder}/"
+        paths = (*self.table.blobs, *self.table.texts)
+        found = {path[len(prefix) :].split("/")[0] for path in paths if path.startswith(prefix)}
+        return sorted(found)
+
+    def entries(self) -> list[str]:
+        current_world().io("list")
+        paths = (*self.table.blobs, *self.table.texts)
+        return sorted({path.split("/")[0] for path in paths})
+
+    def delete_folder(self, folder: str) -> None:
+        prefix = f"{folder}/"
+        self._delete([path for path in self.table.blobs if path.startswith(prefix)])
+        for path in [path for path in self.table.texts if path.startswith(prefix)]:
+            del self.table.texts[path]
+
+    def delete_files(self, paths: Iterable[str]) -> None:
+        chosen = [path for path in paths if path in self.table.blobs]
+        if chosen:
+            self._delete(chosen)
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        world = current_world()
+        world.io("delete")
+        for path in paths:
+            if self.table.blobs.pop(path, None) is not None:
+                world.books.file_deleted(self.table, path)

@@ -1,0 +1,409 @@
+"""Mutants: the product with one of its rules broken, by patches applied in this process.
+
+Each is the product as it would be if somebody had not thought of one thing. That the simulation
+catches it says that the invariants, and the faults, are strong enough to show that thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import committers.delta_log
+import committers.log_committer
+import txn.coordinator
+import txn.leadership
+import txn.pipeline
+import txn.progress_reader
+import txn.recovery
+from committers.append_table import AppendingCommitter
+from committers.delta_log import MAX_TRIES, DeltaLog
+from committers.log_actions import Commit
+from committers.log_append import epoch_app, file_actions, txid_app
+from committers.state_committer import StateCommitter
+from committers.table_committer import TableCommitter
+from tests.simulation.seams import Patch
+from txn.attempts import TransactionAttempt
+from txn.connection import OutcomeUnknownError
+from txn.coordinator_rules import AT_WORK, without_batches
+from txn.errors import ProgressUnreadableError
+from txn.events import BatchFailed, BatchPublished, Event, PersistStart, Succeed
+from txn.interfaces import PUBLICATION_KEY, Prepared, Publication, Published, Semantics, Staged
+from txn.leadership import Leadership
+from txn.live import LiveAttempts
+from txn.pipeline import Pipeline
+from txn.records import CommittedRecord
+from txn.tracker import ProcessingLedger
+from txn.turns import CommitTurn
+from txn.znodes import EpochRecord
+from txn.zookeeper import ZooKeeperProgress
+
+__all__ = ["MUTANTS", "Mutant"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One broken rule.
+
+    Args:
+        what: the rule, as it is broken.
+        patches: what stands in its place.
+    """
+
+    what: str
+    patches: tuple[Patch, ...]
+
+
+# --- the coordinator -------------------------------------------------------------------------
+
+
+def _with_handler(kind: type[Event], handler: Callable[..., Any]) -> Patch:
+    handlers: Mapping[Any, Any] = txn.coordinator._HANDLERS
+    return (txn.coordinator, "_HANDLERS", {**handlers, kind: handler})
+
+
+def _knocked_out(state: Any, event: BatchFailed) -> Any:
+    batch = state.batches.get(event.attempt.txid)
+    if batch is not None and batch.attempt != event.attempt and batch.phase in AT_WORK:
+        return without_batches(state, {event.attempt.txid}), ()
+    return _on_failed(state, event)
+
+
+_on_failed = txn.coordinator._on_failed
+_on_published = txn.coordinator._on_published
+_launch = txn.coordinator._launch
+_recovered = txn.coordinator._recovered
+
+
+def _failed_unguarded(
+    self: Any, attempt: TransactionAttempt, error: str, *, blocked: bool = False
+) -> None:
+    batch = self._state.batches.get(attempt.txid)
+    if batch is not None and batch.attempt != attempt:
+        self.post(BatchFailed(attempt, error, blocked))
+        return
+    _failed(self, attempt, error, blocked=blocked)
+
+
+_failed = Pipeline._failed
+
+
+def _counter_lost(record: Any, *args: Any, **named: Any) -> Any:
+    batch = _recovered(record, *args, **named)
+    return replace(batch, attempt=TransactionAttempt(record.txid, 0))
+
+
+def _process_first(state: Any, batch: Any) -> Any:
+    state, actions = _launch(state, batch)
+    return state, tuple(sorted(actions, key=lambda one: isinstance(one, PersistStart)))
+
+
+def _success_first(state: Any, event: BatchPublished) -> Any:
+    state, actions = _on_published(state, event)
+    return state, tuple(sorted(actions, key=lambda one: not isinstance(one, Succeed)))
+
+
+def _keep_later(state: Any, txid: int) -> Any:
+    return state, ()
+
+
+# --- ZooKeeper -------------------------------------------------------------------------------
+
+
+def _write_unchecked(self: Any, operations: Any, deadline: float) -> Any:
+    self.hold(deadline)
+    return self._connection.multi(operations, deadline, self._held) if operations else []
+
+
+def _start_unchecked(self: Any, record: Any) -> None:
+    checked = self._write
+
+    def write(written: Any, operations: Any, deadline: float) -> None:
+        kept = [op for op in operations if getattr(op, "path", "") != self._paths.committed]
+        checked(written, kept, deadline)
+
+    self._write = write
+    try:
+        _persist_start(self, record)
+    finally:
+        del self._write
+
+
+_persist_start = ZooKeeperProgress.persist_start
+
+
+def _unknown_is_done(self: Any, written: Any, operations: Any, deadline: float) -> None:
+    try:
+        _write(self, written, operations, _OneTry(deadline))
+    except _GivenUp:
+        return
+
+
+class _GivenUp(Exception):  # noqa: N818 - never seen by anybody
+    pass
+
+
+class _OneTry(float):
+    """A deadline, and a mark: `_leadership_write` below stops after an unknown outcome."""
+
+
+_write = ZooKeeperProgress._write
+_leadership_write = Leadership.write
+
+
+def _write_once(self: Any, operations: Any, deadline: float) -> Any:
+    try:
+        return _leadership_write(self, operations, deadline)
+    except OutcomeUnknownError:
+        if isinstance(deadline, _OneTry):
+            raise _GivenUp from None
+        raise
+
+
+def _decode_or_empty(model: Any, *args: Any) -> Any:
+    try:
+        return _decode(model, *args)
+    except ProgressUnreadableError:
+        if model is CommittedRecord:
+            return CommittedRecord()
+        if model is EpochRecord:
+            return EpochRecord(epoch=0)
+        raise
+
+
+def _index_or_none(*args: Any) -> Any:
+    try:
+        return _decode_index(*args)
+    except ProgressUnreadableError:
+        return None
+
+
+_decode = txn.progress_reader.decode
+_decode_index = txn.progress_reader.decode_index
+
+
+# --- the tables ------------------------------------------------------------------------------
+
+
+def _prepare_touched(self: Any, staged: Staged, publication: Publication) -> Prepared:
+    reverts = self.semantics is Semantics.OPAQUE and self._unfinished(publication)
+    buckets = {int(file.partition["txn_bucket"] or 0) for file in staged.files}
+    old = tuple(file for file in self._log.files.values() if file.bucket in buckets)
+    if not old and not staged.files:
+        return Prepared(staged, (), (), self._log.version)
+    rows = self._next_rows(old, staged.files, publication, reverts)
+    adds = self._area.write(rows, staged.attempt, partition_by="txn_bucket")
+    return Prepared(staged, adds, old, self._log.version)
+
+
+def _prepare_added(self: Any, staged: Staged, publication: Publication) -> Prepared:
+    return Prepared(staged, staged.files, (), self._log.version)
+
+
+def _hold_nothing(self: Any, publication: Publication) -> tuple[int, int]:
+    return -1, 0
+
+
+def _publish_anyway(
+    self: Any, adds: Any, removes: Any, publication: Publication, read_version: int
+) -> Published:
+    self.require_staged(adds)
+    self.require_newer(publication)
+    app = [
+        committers.delta_log.Transaction(txid_app(self._topology), publication.last_txid),
+        committers.delta_log.Transaction(epoch_app(self._topology), publication.epoch),
+    ]
+    metadata = {PUBLICATION_KEY: publication.model_dump(mode="json")}
+    for _ in range(MAX_TRIES):
+        actions = file_actions(adds, removes, self._now_ms(), data_change=True)
+        landed = self._append(actions, metadata, app)
+        if landed is not None:
+            return Published(landed.version, landed.adds)
+        self.refresh()
+    raise self._exhausted("publish")
+
+
+def _newer_any_epoch(publication: Publication, last: Any, epoch: int, table: str) -> None:
+    _require_newer(publication, last, 0, table)
+
+
+def _judge_any_epoch(
+    commit: Commit | None, version: int, publication: Publication, table: str
+) -> None:
+    if commit is not None and commit.mark is not None:
+        return
+    _judge(commit, version, publication, table)
+
+
+_require_newer = committers.delta_log.require_newer
+_judge = committers.delta_log.judge
+
+
+def _judge_any_publication(
+    commit: Commit | None, version: int, publication: Publication, table: str
+) -> None:
+    if commit is not None and commit.publication is not None:
+        return
+    _judge(commit, version, publication, table)
+
+
+def _sweep_first(self: Any) -> None:
+    self._fenced = True
+    if self._log.version < 0:
+        return
+    self._sweep(self._area.folders())
+    self._log.fence(self._opened.epoch)
+
+
+def _look_late(self: Any) -> None:
+    self._fenced = True
+    if self._log.version < 0:
+        return
+    self._log.fence(self._opened.epoch)
+    self._sweep(self._area.folders())
+
+
+def _publish_withdrawing(self: Any, prepared: Prepared, publication: Publication) -> Published:
+    self._area.publishing(prepared.adds)
+    try:
+        return self._log.publish(
+            prepared.adds, prepared.removes, publication, prepared.read_version
+        )
+    except Exception:
+        self._withdraw(prepared)
+        raise
+
+
+def _discard_always(self: Any, live: Any) -> None:
+    self._threads.clean(lambda: self._work.discard(live.attempt))
+
+
+def _fold_anything(files: Any, committed: int, factor: int, full: int | None = None) -> Any:
+    return _files_to_fold(files, committed + 100, factor, full)
+
+
+_files_to_fold = committers.log_committer.files_to_fold
+
+
+def _staged_all(self: Any, sink: str, read: Any) -> int:
+    return _staged(self, sink, self.parts.get(sink, {}))
+
+
+_staged = ProcessingLedger.staged
+
+
+MUTANTS: dict[str, Mutant] = {
+    "stale-failure": Mutant(
+        "The failure of a dead attempt removes the live one (Storm).",
+        (_with_handler(BatchFailed, _knocked_out), (Pipeline, "_failed", _failed_unguarded)),
+    ),
+    "attempt-counter-lost": Mutant(
+        "After a restart attempts are counted from 0.",
+        ((txn.coordinator, "_recovered", _counter_lost),),
+    ),
+    "emit-before-persist": Mutant(
+        "A batch is processed while its START is being written.",
+        ((txn.coordinator, "_launch", _process_first),),
+    ),
+    "success-before-durable": Mutant(
+        "Spouts are told success while COMMITTED is being written.",
+        (_with_handler(BatchPublished, _success_first),),
+    ),
+    "revert-touched-keys": Mutant(
+        "An opaque upsert table reverts only the buckets that the replay mentions (Storm).",
+        ((StateCommitter, "_prepare", _prepare_touched),),
+    ),
+    "revert-no-files": Mutant(
+        "An opaque append or log table keeps the files of unfinished txids.",
+        ((AppendingCommitter, "_prepare", _prepare_added),),
+    ),
+    "transactional-again": Mutant(
+        "A transactional table applies a replay of what it holds.",
+        ((TableCommitter, "_held", _hold_nothing),),
+    ),
+    "publish-retried": Mutant(
+        "A lost append is tried at the next version without judging what stands there.",
+        ((DeltaLog, "publish", _publish_anyway),),
+    ),
+    "judge-publications": Mutant(
+        "Publications of others that came between are passed over.",
+        ((committers.delta_log, "judge", _judge_any_publication),),
+    ),
+    "zookeeper-epoch": Mutant(
+        "Writes to ZooKeeper do not check the epoch.",
+        ((Leadership, "write", _write_unchecked),),
+    ),
+    "table-epoch": Mutant(
+        "Publications do not look at the epochs in the log.",
+        (
+            (committers.delta_log, "require_newer", _newer_any_epoch),
+            (committers.delta_log, "judge", _judge_any_epoch),
+        ),
+    ),
+    "unreadable-is-empty": Mutant(
+        "An unreadable COMMITTED, or epoch, is read as none.",
+        (
+            (txn.progress_reader, "decode", _decode_or_empty),
+            (txn.progress_reader, "decode_index", _index_or_none),
+            (txn.leadership, "decode", _decode_or_empty),
+        ),
+    ),
+    "compact-uncommitted": Mutant(
+        "Compaction folds files of txids that are not committed.",
+        ((committers.log_committer, "files_to_fold", _fold_anything),),
+    ),
+    "start-unchecked": Mutant(
+        "START does not check COMMITTED.",
+        ((ZooKeeperProgress, "persist_start", _start_unchecked),),
+    ),
+    "roll-forward-mixed": Mutant(
+        "ZooKeeper is rolled forward over tables that hold different attempts.",
+        ((txn.recovery, "_same_attempts", lambda ahead: True),),
+    ),
+    "unknown-is-done": Mutant(
+        "A write to ZooKeeper of unknown outcome is taken for done.",
+        ((ZooKeeperProgress, "_write", _unknown_is_done), (Leadership, "write", _write_once)),
+    ),
+    "later-plans-kept": Mutant(
+        "Later txids stand when an opaque one before them fails.",
+        ((txn.coordinator, "drop_later", _keep_later),),
+    ),
+    "group-unpublished": Mutant(
+        "A group that failed while publishing is taken for unpublished.",
+        ((CommitTurn, "give_up", lambda self: bool(_give_up(self)) and False),),
+    ),
+    "parts-unread": Mutant(
+        "Planned parts are acknowledged whether or not they were read.",
+        ((ProcessingLedger, "staged", _staged_all),),
+    ),
+    "staged-unchecked": Mutant(
+        "Staged files are published without a look whether they are there.",
+        ((committers.delta_log, "require_staged", lambda storage, files: None),),
+    ),
+    "stale-removes": Mutant(
+        "Files are removed without a look whether OPTIMIZE has rewritten them.",
+        ((DeltaLog, "_require_active", lambda self, removes: None),),
+    ),
+    "sweep-first": Mutant(
+        "A new leader deletes the files of dead ones before it has fenced them.",
+        ((TableCommitter, "fence", _sweep_first),),
+    ),
+    "sweep-looks-late": Mutant(
+        "A new leader looks for the files of dead ones after it has fenced them.",
+        ((TableCommitter, "fence", _look_late),),
+    ),
+    "unknown-withdrawn": Mutant(
+        "Files of an append whose outcome is unknown are deleted.",
+        (
+            (TableCommitter, "_publish", _publish_withdrawing),
+            (LiveAttempts, "_discard", _discard_always),
+        ),
+    ),
+    "no-quarantine-record": Mutant(
+        "A txid is committed empty without a record of what was set aside.",
+        ((txn.pipeline, "quarantine_record", lambda order, read: None),),
+    ),
+}
+
+_give_up = CommitTurn.give_up

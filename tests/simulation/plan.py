@@ -1,0 +1,171 @@
+"""What one seed is about: topology, settings, and which faults strike how often.
+
+Each seed leaves most kinds of faults out and makes the others frequent (swarm testing: Groce et
+al., ISSTA 2012): a run in which everything goes wrong at once gets nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from txn.config import TopologyConfig
+
+__all__ = ["Plan", "TableKind", "draw_plan"]
+
+COMMON = {
+    "crash": (0.0005, 0.006),
+    "pause": (0.0003, 0.003),
+    "zk request lost": (0.005, 0.06),
+    "zk answer lost": (0.01, 0.12),
+    "zk write late": (0.01, 0.12),
+    "zk session expired": (0.0003, 0.003),
+    "zk away": (0.0002, 0.0015),
+    "zk server behind": (0.05, 0.4),
+    "append refused": (0.01, 0.15),
+    "append answer lost": (0.01, 0.15),
+    "append late": (0.01, 0.2),
+    "job failed": (0.01, 0.15),
+    "job hangs": (0.005, 0.03),
+    "batch failed": (0.005, 0.08),
+    "source away": (0.005, 0.05),
+    "part not read": (0.01, 0.06),
+    "staged file gone": (0.02, 0.15),
+    "optimize": (0.1, 0.5),
+    "table properties": (0.02, 0.1),
+    "rival": (0.3, 1.0),
+    "stop": (0.1, 0.4),
+    "zk node damaged": (0.2, 0.6),
+}
+"""Fault -> least and greatest rate where a seed has it. What an occasion is, says who asks."""
+OFTEN = (
+    "zk answer lost",
+    "zk write late",
+    "append answer lost",
+    "append late",
+    "append refused",
+    "pause",
+)
+"""In half of the seeds: whether a write has happened is what most of the protocol is about."""
+
+
+@dataclass(frozen=True)
+class TableKind:
+    """One table of a topology."""
+
+    kind: str
+    semantics: str
+    streams: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a run that does not happen in it."""
+
+    kinds: tuple[str, ...]
+    """Kind of the spout of each stream."""
+    tables: dict[str, TableKind]
+    config: TopologyConfig
+    records: tuple[int, ...]
+    """Of each stream, in the end."""
+    most_records: int
+    """A batch reads, of a stream."""
+    keys: int
+    buckets: int
+    slots: int
+    knows_schema: bool
+    rates: dict[str, float]
+    calm_at: float
+    ends_by: float
+    until: str
+    standby: bool
+    same_machine: bool
+
+    @property
+    def opaque(self) -> bool:
+        return "opaque" in self.kinds
+
+
+def draw_plan(random: Random) -> Plan:
+    """The plan of a seed."""
+    kinds = _kinds(random)
+    tables = {f"t{n}": _table(random, kinds) for n in range(random.choice((1, 2, 2, 2, 3)))}
+    read = sorted({stream for table in tables.values() for stream in table.streams})
+    for stream in range(len(kinds)):
+        if stream not in read:
+            first = tables["t0"]
+            tables["t0"] = TableKind(
+                first.kind, _semantics(random, kinds), tuple(sorted({*first.streams, stream}))
+            )
+    calm = random.choice((1.0, 2.0, 4.0))
+    records = tuple(random.randint(5, 16) for _ in kinds)
+    config, rates = _config(random), _rates(random)
+    if config.ackers == 0:
+        # Nobody looks whether what was planned was read.
+        rates.pop("part not read", None)
+    return Plan(
+        kinds=kinds,
+        tables=tables,
+        config=config,
+        records=records,
+        most_records=random.choice((1, 2, 2, 3, 4)),
+        keys=random.choice((2, 3, 7)),
+        buckets=random.choice((1, 3, 7)),
+        slots=random.choice((1, 2, 4)),
+        knows_schema=random.random() < 0.5,
+        rates=rates,
+        calm_at=calm,
+        ends_by=calm + 90.0,
+        until=random.choice(("forever", "caught_up")),
+        standby=random.random() < 0.5,
+        same_machine=random.random() < 0.5,
+    )
+
+
+def _kinds(random: Random) -> tuple[str, ...]:
+    count = random.choice((1, 1, 1, 2))
+    return tuple(random.choice(("opaque", "transactional")) for _ in range(count))
+
+
+def _table(random: Random, kinds: tuple[str, ...]) -> TableKind:
+    streams = tuple(range(len(kinds)))
+    if len(kinds) > 1 and random.random() < 0.4:
+        streams = (random.randrange(len(kinds)),)
+    own = tuple(kinds[stream] for stream in streams)
+    return TableKind(
+        random.choice(("append", "upsert", "log", "log")), _semantics(random, own), streams
+    )
+
+
+def _semantics(random: Random, kinds: tuple[str, ...]) -> str:
+    if "opaque" in kinds:
+        return "opaque"
+    return random.choice(("transactional", "transactional", "opaque"))
+
+
+def _config(random: Random) -> TopologyConfig:
+    return TopologyConfig(
+        max_spout_pending=random.choice((1, 2, 3, 5, 5)),
+        max_group_commit=random.choice((1, 2, 4, 8, 8)),
+        max_group_processing=random.choice((1, 2, 4)),
+        max_processing_jobs=random.choice((1, 2)),
+        message_timeout_secs=2.0,
+        ackers=random.choice((1, 1, 1, 1, 1, 0)),
+        max_batch_attempts=random.choice((2, 3, 5)),
+        on_exhausted=random.choice(("stop", "quarantine")),
+        retry_backoff_ms=random.choice((0, 20, 100, 400)),
+        zookeeper_timeout_secs=1.0,
+        zookeeper_deadline_secs=4.0,
+    )
+
+
+def _rates(random: Random) -> dict[str, float]:
+    share = random.choice((0.15, 0.3, 0.5))
+    rates = {
+        fault: random.uniform(*bounds)
+        for fault, bounds in COMMON.items()
+        if random.random() < (max(share, 0.45) if fault in OFTEN else share)
+    }
+    if "crash" not in rates and random.random() < 0.7:
+        rates["crash"] = random.uniform(*COMMON["crash"])
+    return rates

@@ -1,0 +1,394 @@
+"""One run: processes that are started, die and are started again, until everything is committed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from deltalake.transaction import AddAction
+
+from committers.log_actions import ActiveFile
+from tests.simulation import primitives
+from tests.simulation.books import ROOT, Books
+from tests.simulation.chance import Faults
+from tests.simulation.delta import Blob, RemoveAction, Table, commit_text
+from tests.simulation.kernel import Crash, Kernel, Process
+from tests.simulation.plan import draw_plan
+from tests.simulation.primitives import CLOCK
+from tests.simulation.sources import SimSpout
+from tests.simulation.spark import SparkSession, stats_of
+from tests.simulation.tables import make_committer
+from tests.simulation.world import World, set_world
+from tests.simulation.zookeeper import Ensemble
+from txn.errors import (
+    BatchError,
+    CommitConflictError,
+    FencedError,
+    LeaderExistsError,
+    ProgressUnavailableError,
+    ProgressUnreadableError,
+    SourceChangedError,
+)
+from txn.interfaces import SpoutKind
+from txn.quarantine import request_replays
+from txn.running import RunningTopology
+from txn.topology import Topology
+from txn.zookeeper import ZooKeeperProgress
+
+__all__ = ["Result", "run_seed"]
+
+NAME = "sim"
+HOSTS = "simulated:2181"
+LOOK_SECS = 0.25
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a seed."""
+
+    seed: int
+    failure: str | None
+    faults: Counter[str]
+    counts: Counter[str]
+    committed: int
+    events: int
+    switches: int
+    simulated_secs: float
+    cpu_secs: float
+    trace: list[str] = field(default_factory=list)
+
+
+class SimStore(ZooKeeperProgress):
+    """The real store; a standby waits for its turn."""
+
+    waits = False
+
+    def lead(self, *, wait: bool = False, **others: Any) -> int:
+        return super().lead(wait=wait or self.waits, **others)
+
+
+class SimRunning(RunningTopology):
+    """The real start-up and shell, connected to the simulated ZooKeeper."""
+
+    world: World
+    waits = False
+
+    def _connect(self) -> ZooKeeperProgress:
+        store = SimStore(
+            HOSTS,
+            self._topology.name,
+            self._topology.config,
+            sleep=CLOCK.sleep,
+            clock=CLOCK.monotonic,
+            new_id=self.world.new_id,
+        )
+        store.waits = self.waits
+        self._store = store
+        self._resources.callback(store.close)
+        return store
+
+
+class Run:
+    """The processes of one run, and what happens around them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.kernel = world.kernel
+        self.random = world.random
+        self.plan = world.plan
+        self.alive: dict[str, Process] = {}
+        self.running: dict[Process, SimRunning] = {}
+        self.wanted: set[int] = set()
+        self.asked = False
+        self.original: tuple[str, bytes] | None = None
+        self.repaired_at = -10.0
+        self.started = 0
+
+    def begin(self) -> None:
+        """What is going to happen whatever the processes do."""
+        world, plan, random, kernel = self.world, self.plan, self.random, self.kernel
+        for stream, size in enumerate(plan.records):
+            world.source_sizes.append(random.randint(0, size))
+            left = size - world.source_sizes[stream]
+            while left > 0:
+                some = random.randint(1, left)
+                left -= some
+                kernel.at(random.uniform(0, plan.calm_at * 0.8), self._grows(stream, some))
+        for _ in range(4):
+            kernel.at(random.uniform(0.05, plan.calm_at), self._stranger)
+        world.start_rival = lambda: self._start("b")
+        self._start("a")
+        if world.faults.strikes("rival"):
+            kernel.at(random.uniform(0, plan.calm_at / 2), lambda: self._start("b"))
+        kernel.at(plan.calm_at, self._calm)
+        kernel.at(plan.ends_by, self._out_of_time)
+
+    # --- processes ---------------------------------------------------------------------------
+
+    def _start(self, slot: str) -> None:
+        if slot in self.alive:
+            return
+        if not self.alive:
+            self._damage()
+        self.started += 1
+        machine = "m" if self.plan.same_machine else f"m-{slot}"
+        process = Process(f"{slot}{self.started}", 1000 + self.started, machine)
+        self.alive[slot] = process
+        self.kernel.processes.append(process)
+        spark = SparkSession(self.plan.slots)
+        self.world.contexts[process] = spark.sparkContext
+        process.on_death.append(lambda: self._died(slot, process))
+        self.kernel.spawn(process, "main", lambda: self._main(slot, process, spark))
+
+    def _died(self, slot: str, process: Process) -> None:
+        self.world.trace(f"{process} is dead")
+        self.world.process_died(process)
+        self.alive.pop(slot, None)
+        self.running.pop(process, None)
+        if not self.kernel.stopping:
+            soon = self.random.choice((0.002, 0.05, 0.4))
+            delay = self.random.uniform(0, soon) if self.world.faults.on else 0.2
+            self.kernel.at(self.kernel.now + delay, lambda: self._start(slot))
+
+    def _main(self, slot: str, process: Process, spark: Any) -> None:
+        world = self.world
+        error: BaseException | None = None
+        try:
+            running = SimRunning(
+                self._topology(),
+                spark,
+                zookeeper="simulated",
+                until=self.plan.until,  # type: ignore[arg-type]
+                clock=CLOCK.time,
+                ids=world.edge_id,
+            )
+            running.world = world
+            running.waits = slot == "b" and self.plan.standby
+            running.begin()
+            self.running[process] = running
+            if world.faults.strikes("stop"):
+                after = self.random.uniform(0, 1)
+                self.kernel.at(self.kernel.now + after, lambda: self._stop(process))
+            assert running._thread is not None
+            running._thread.join()
+            error = running._error
+        except Crash:
+            raise
+        except BaseException as raised:  # noqa: BLE001 - judged below
+            error = raised
+        self._ended(process, error)
+        self.kernel.kill(process)
+
+    def _stop(self, process: Process) -> None:
+        running = self.running.get(process)
+        if running is not None and not process.dead:
+            running._ask_to_stop()
+
+    def _ended(self, process: Process, error: BaseException | None) -> None:
+        """A process has ended by itself: was that right?"""
+        world = self.world
+        told = "well" if error is None else f"{type(error).__name__}: {error}"
+        world.trace(f"{process} ended: {told[:400]}")
+        world.counts[f"ended: {'well' if error is None else type(error).__name__}"] += 1
+        if error is None:
+            if not world.faults.on and self._is_done():
+                self.kernel.stop()
+            return
+        if isinstance(error, ProgressUnreadableError) and world.books.damaged is not None:
+            self._repair()
+            return
+        if isinstance(error, ProgressUnreadableError) and self.kernel.now < self.repaired_at + 4:
+            return  # read by a second process, or of a server that lags
+        replaced = world.books.epoch > process.epoch > 0
+        if isinstance(error, FencedError):
+            fair = replaced
+        elif isinstance(error, SourceChangedError):
+            # A successor has deleted what it staged, and it looks as if nothing had been there.
+            fair = replaced
+        elif isinstance(error, CommitConflictError):
+            fair = process not in self.running  # the store failed while it started
+        else:
+            fair = isinstance(error, LeaderExistsError | ProgressUnavailableError) or (
+                isinstance(error, BatchError) and "given up" in str(error)
+            )
+        if not fair:
+            self.kernel.fail(f"{process} of epoch {process.epoch} ended wrongly: {told}", error)
+
+    def _topology(self) -> Topology:
+        plan, world = self.plan, self.world
+        topology = Topology(NAME, plan.config)
+        streams = [
+            topology.stream(
+                f"s{number}",
+                SimSpout(world, number, SpoutKind(kind), knows_schema=plan.knows_schema),
+            )
+            for number, kind in enumerate(plan.kinds)
+        ]
+        for name, table in plan.tables.items():
+            first, *others = (streams[number] for number in table.streams)
+            stream = first.merge(*others) if others else first
+            stream.partition_persist(
+                make_committer(world, name, table.kind, table.semantics, plan.buckets)
+            )
+        return topology
+
+    # --- around them -------------------------------------------------------------------------
+
+    def _grows(self, stream: int, some: int) -> Callable[[], None]:
+        def grow() -> None:
+            self.world.source_sizes[stream] += some
+
+        return grow
+
+    def _stranger(self) -> None:
+        """Somebody runs OPTIMIZE, or sets a property."""
+        world, random = self.world, self.random
+        made = [table for table in world.tables.values() if table.commits]
+        if not made:
+            return
+        table = random.choice(made)
+        if world.faults.strikes("table properties"):
+            text = commit_text({}, (), {}, "SET TBLPROPERTIES") + b'\n{"metaData": {}}'
+        elif table.active and world.faults.strikes("optimize"):
+            self.optimize(table)
+            return
+        else:
+            return
+        assert table.land(table.version + 1, text, {})
+        world.books.landed(table, {}, None)
+
+    def optimize(self, table: Table) -> None:
+        """Put some files of one partition together."""
+        random = self.random
+        groups: dict[str, list[ActiveFile]] = {}
+        for file in table.active.values():
+            groups.setdefault(str(dict(file.partition)), []).append(file)
+        files = random.choice(list(groups.values()))
+        chosen = random.sample(files, random.randint(1, min(4, len(files))))
+        rows = [row for file in chosen for row in table.blobs[file.path].rows]
+        path = f"part-{self.world.new_id()}.parquet"
+        table.blobs[path] = Blob(tuple(rows), len(rows) * 1000 + 1)
+        partition = dict(chosen[0].partition)
+        add = AddAction(path, table.blobs[path].size, partition, 0, False, stats_of(rows))
+        gone = [RemoveAction(f.path, False, 0, f.size, f.partition) for f in chosen]
+        assert table.land(table.version + 1, commit_text({}, [add, *gone], {}, "OPTIMIZE"), {})
+        self.world.books.landed(table, {}, None)
+
+    def _damage(self) -> None:
+        """Somebody writes garbage into a node while nobody runs."""
+        world, nodes = self.world, self.world.ensemble.nodes
+        if self.original is not None or not world.faults.strikes("zk node damaged"):
+            return
+        names = ("committed", "epoch", "format", "batches/", "quarantine/")
+        paths = [p for p in nodes if p.startswith(tuple(f"{ROOT}/{name}" for name in names))]
+        if not paths:
+            world.faults.counts["zk node damaged"] -= 1
+            return
+        path = self.random.choice(paths)
+        self.original = path, nodes[path].data
+        garbage = self.random.choice((b"", b"{", b'{"version": 2}', b"null", b"\xff"))
+        world.ensemble.overwrite(path, garbage)
+        world.books.damaged = path
+        world.trace(f"{path} is damaged: {garbage!r}")
+
+    def _repair(self) -> None:
+        """Somebody restores it."""
+        if self.original is not None:
+            self.world.ensemble.overwrite(*self.original)
+            self.world.trace(f"{self.original[0]} is restored")
+            self.world.counts["damaged node refused"] += 1
+        self.original = self.world.books.damaged = None
+        self.repaired_at = self.kernel.now
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def _calm(self) -> None:
+        """From now on nothing goes wrong, and what is there must be committed."""
+        self.world.trace("CALM")
+        self.world.faults.on = False
+        if self.original is not None:
+            self._repair()
+        self._look()
+
+    def _look(self) -> None:
+        """The operator: asks for replays once, and stops what has nothing more to do."""
+        if self.world.books.set_aside and not self.asked:
+            self.asked = True
+            if self.random.random() < 0.8:
+                process = Process("operator")
+                self.kernel.processes.append(process)
+                self.kernel.spawn(process, "main", self._ask_for_replays)
+        elif self._is_done():
+            for process in list(self.running):
+                self._stop(process)
+        self.kernel.at(self.kernel.now + LOOK_SECS, self._look)
+
+    def _ask_for_replays(self) -> None:
+        try:
+            txids = request_replays(
+                HOSTS, NAME, self.plan.config, None, sleep=CLOCK.sleep, clock=CLOCK.monotonic
+            )
+        except ProgressUnavailableError:
+            return
+        self.wanted = set(txids)
+
+    def _is_done(self) -> bool:
+        books = self.world.books
+        there = sum(self.world.source_sizes)
+        aside = sum(len(books.records(read)) for read in books.set_aside.values())
+        return len(books.seen) + aside == there and not self.wanted & set(books.set_aside)
+
+    def _out_of_time(self) -> None:
+        waits = [str(task) for process in self.kernel.processes for task in process.tasks]
+        books = self.world.books
+        self.kernel.fail(
+            f"liveness: not done {self.plan.ends_by - self.plan.calm_at:g} s after the last fault; "
+            f"{books.committed} txids are committed, {sorted(books.newest)} open; tasks: {waits}"
+        )
+
+
+def run_seed(seed: int, *, trace: bool = False) -> Result:
+    """Live through one seed. The seams must be installed."""
+    began = time.process_time()
+    random = Random(seed)
+    plan = draw_plan(random)
+    kernel = Kernel()
+    world = World(
+        plan, kernel, random, Faults(random, dict(plan.rates), plan.calm_at), Random(~seed)
+    )
+    if trace:
+        world.lines = [f"seed {seed}: {plan}"]
+        kernel.record = world.lines.append
+    world.make_table = Table
+    world.ensemble, world.books = Ensemble(world), Books(world)
+    primitives.use(kernel)
+    set_world(world)
+    try:
+        Run(world).begin()
+        kernel.run()
+        if kernel.failure is None:
+            if not kernel.stopping:
+                kernel.fail("liveness: nothing is left to happen, and not everything is committed")
+            else:
+                world.books.close()
+        failure, now, events = kernel.failure, kernel.now, kernel.events
+        kernel.wind_up()
+    finally:
+        set_world(None)
+        primitives.use(None)
+    return Result(
+        seed,
+        failure,
+        world.faults.counts,
+        world.counts,
+        world.books.committed,
+        events,
+        kernel.switches,
+        now,
+        time.process_time() - began,
+        world.lines or [],
+    )

@@ -1,0 +1,231 @@
+"""As much of Spark as the shell and the committers touch: frames of tuples, jobs that write files.
+
+A job takes simulated time, may lose an executor, hang, or be cancelled by its tag. What it was
+writing may stay behind, and the executors of a driver that died may write on for a while.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from committers.log_actions import BUCKET, TXID
+from committers.staging import StagingArea
+from tests.simulation.delta import Blob, SimStorage
+from tests.simulation.kernel import Task
+from tests.simulation.world import current_world
+from txn.interfaces import StagedFile
+
+__all__ = ["Frame", "Schema", "SimStagingArea", "SparkFault", "SparkSession", "side_by_side"]
+
+ROW_BYTES = 1000
+
+
+class SparkFault(Exception):  # noqa: N818 - Spark's own name for it
+    """An error of Spark's: `txn.faults` tells it by its module and its text."""
+
+
+SparkFault.__module__ = "pyspark.errors.simulated"
+
+
+@dataclass(frozen=True)
+class Field:
+    """`StructField`."""
+
+    name: str
+    dataType: str = "long"  # noqa: N815 - Spark's name
+
+
+class Schema(tuple[Field, ...]):
+    """`StructType`."""
+
+    __slots__ = ()
+
+    def fieldNames(self) -> list[str]:  # noqa: N802
+        return [field.name for field in self]
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(self)
+
+
+RECORDS = Schema([Field("record")])
+
+
+class Frame:
+    """A DataFrame, computed already."""
+
+    def __init__(self, rows: Iterable[Any], parts: Sequence[Frame] = ()) -> None:
+        self.rows = tuple(rows)
+        self.parts = tuple(parts)
+        """What it is a union of, each with files of its own."""
+        self.schema = RECORDS
+        self.columns = ["record"]
+        self.stream_parts: Sequence[str] = ()
+
+    def coalesce(self, _: int) -> Frame:
+        return self
+
+    def localCheckpoint(self, eager: bool = True) -> Frame:  # noqa: N802
+        return self
+
+    def persist(self) -> Frame:
+        return self
+
+    def unpersist(self) -> None:
+        return None
+
+    def unionByName(self, other: Frame) -> Frame:  # noqa: N802
+        return Frame((*self.rows, *other.rows))
+
+    @property
+    def write(self) -> Writer:
+        return Writer(self)
+
+
+def empty_frame(spark: object, schema: object) -> Frame:
+    """In place of `txn.evaluation.empty_frame`."""
+    return Frame(())
+
+
+def side_by_side(frames: Sequence[Frame]) -> Frame:
+    """In place of `committers.unions.side_by_side`."""
+    return Frame([row for frame in frames for row in frame.rows], frames)
+
+
+class Context:
+    """`SparkContext`: tags, and the jobs that run under them."""
+
+    def __init__(self, slots: int) -> None:
+        self.defaultParallelism = slots
+        self.jobs: dict[Task, list[bool]] = {}
+
+    def addJobTag(self, tag: str) -> None:  # noqa: N802
+        current_world().kernel.alive().tags.add(tag)
+
+    def removeJobTag(self, tag: str) -> None:  # noqa: N802
+        current_world().kernel.alive().tags.discard(tag)
+
+    def setLocalProperty(self, name: str, value: object) -> None:  # noqa: N802
+        return None
+
+    def setJobDescription(self, text: str) -> None:  # noqa: N802
+        return None
+
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802
+        world = current_world()
+        world.io("cancel")
+        for task, cancelled in self.jobs.items():
+            if tag in task.tags and not cancelled:
+                cancelled.append(True)
+                world.kernel.wake(task)
+
+
+class SparkSession:
+    """One session per simulated process."""
+
+    def __init__(self, slots: int) -> None:
+        self.sparkContext = Context(slots)
+
+
+class Writer:
+    """`DataFrameWriter`, for Parquet."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._bucketed = False
+
+    def options(self, **_: str) -> Writer:
+        return self
+
+    def partitionBy(self, column: str) -> Writer:  # noqa: N802
+        assert column == BUCKET
+        self._bucketed = True
+        return self
+
+    def parquet(self, url: str) -> None:
+        """Run the job."""
+        world = current_world()
+        files = self._files(url)
+        run_job(lambda: world.put_files(url, files))
+
+    def _files(self, url: str) -> dict[str, Blob]:
+        table, folder = url.split("/", 1)
+        files: dict[str, Blob] = {}
+        for number, frame in enumerate(self._frame.parts or (self._frame,)):
+            if not self._bucketed:
+                if frame.rows:
+                    files[f"{folder}/part-{number}.parquet"] = _blob(frame.rows)
+                continue
+            buckets: dict[int, list[Any]] = {}
+            for row in frame.rows:
+                buckets.setdefault(current_world().bucket(table, row.key), []).append(row)
+            for bucket, rows in buckets.items():
+                files[f"{folder}/{BUCKET}={bucket}/part-{number}.parquet"] = _blob(rows)
+        return files
+
+
+def _blob(rows: Sequence[Any]) -> Blob:
+    return Blob(tuple(rows), ROW_BYTES * len(rows) + 1)
+
+
+def run_job(write: Callable[[], None]) -> None:
+    """Let a job take its time; `write` puts down what it has made."""
+    world = current_world()
+    world.io("job")
+    kernel, random = world.kernel, world.random
+    task = kernel.alive()
+    context = world.context_of(task.process)
+    fault = world.faults.first("job failed", "job hangs")
+    if fault is not None:
+        world.note(fault, task.process)
+    seconds = random.uniform(0.005, 0.08)
+    if fault == "job hangs":
+        seconds = world.hang_secs * random.uniform(0.5, 2)
+    if world.faults.on and random.random() < 0.1:
+        # A driver that dies, or cancels, does not stop the tasks at once.
+        kernel.at(kernel.now + seconds, write)
+    cancelled: list[bool] = []
+    context.jobs[task] = cancelled
+    try:
+        kernel.suspend(seconds)
+    finally:
+        context.jobs.pop(task, None)
+    if cancelled:
+        raise SparkFault("Job 7 was cancelled")
+    if fault == "job failed":
+        if random.random() < 0.5:
+            write()
+        raise SparkFault("ExecutorLostFailure (executor 2 exited)")
+    write()
+
+
+class SimStagingArea(StagingArea):
+    """The real staging area, but that a file's footer is known without Parquet."""
+
+    _storage: SimStorage
+
+    def _footer(self, path: str, size: int, partition_by: str | None) -> tuple[StagedFile, Any]:
+        blob = self._storage.table.blobs.get(path)
+        if blob is None:
+            raise FileNotFoundError(path)
+        rows = blob.rows
+        partition = {}
+        if partition_by is not None:
+            partition = {partition_by: path.split(f"{partition_by}=")[1].split("/", maxsplit=1)[0]}
+        summary = {"first": (0, min(row[0] for row in rows), max(row[0] for row in rows))}
+        return StagedFile(path, size, len(rows), partition, stats_of(rows)), summary
+
+
+def stats_of(rows: Sequence[Any]) -> str:
+    """Delta's statistics of one file: the bounds of its txids."""
+    txids = [row.txid for row in rows]
+    return json.dumps(
+        {
+            "numRecords": len(rows),
+            "minValues": {TXID: min(txids)},
+            "maxValues": {TXID: max(txids)},
+        }
+    )
