@@ -34,12 +34,12 @@ OTHER_FAULTS: tuple[Mapping[str, int], ...] = (
 FAULTS = (*DRIVER_FAULTS, *(kind for kinds in OTHER_FAULTS for kind in kinds))
 """Every kind of fault."""
 
-_HOW: Mapping[How, int] = {"start": 32, "time": 30, "point": 32, "zombie_stop": 4, "zombie_cut": 2}
+_HOW: Mapping[How, int] = {"start": 36, "time": 28, "point": 30, "zombie_stop": 4, "zombie_cut": 2}
 _FIRST: tuple[How, ...] = ("start", "zombie_stop", "point")
 _VICTIMS = ("driver", "driver", "driver", "driver", "python", "python", "jvm")
 START_SECS = 9.0
 """About as long as a start takes."""
-RUN_SECS = 8.0
+RUN_SECS = 6.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _fate(how: How, draw: random.Random) -> Fate:
         return Fate(how, draw.uniform(0.0, RUN_SECS), draw.choice(_VICTIMS))
     if how == "point":
         point = draw.choice((*POINTS, *POINTS, *MAINTENANCE_POINTS))
-        return Fate(how, 0.0, point=point, nth=draw.randint(1, 6))
+        return Fate(how, 0.0, point=point, nth=draw.randint(1, 4))
     pause = draw.uniform(0.0, 3.0)
     return Fate(how, draw.uniform(0.0, 3.0), silent=draw.random() < 0.5, pause=pause)
 
