@@ -20,10 +20,11 @@ on a local disk, and recovery then replays them. Object stores acknowledge durab
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from deltalake import (
     CommitProperties,
@@ -69,14 +70,29 @@ from txn.interfaces import (
 
 __all__ = ["MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 MAX_TRIES = 20
 """Lost races in a row, each against a harmless commit, after which an attempt fails."""
+
+
+def _in_turn(method: Callable[P, R]) -> Callable[P, R]:
+    """One thread at a time: what one takes in, an append of another must not pass over unseen."""
+
+    @functools.wraps(method)
+    def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
+        with args[0]._turn:  # type: ignore[attr-defined]  # self
+            return method(*args, **kwargs)
+
+    return waiting
 
 
 class DeltaLog:
     """The log of one table: its newest state in memory, and the only way to append to it.
 
-    Not thread-safe: one committer's turn at a time. Any thread may ask for `files_now`.
+    One committer's turn at a time. Other threads may ask for `files_now`, and open the table: with
+    the first batch that has rows, while a txid without rows has its turn.
 
     Args:
         storage: the table's folder.
@@ -105,6 +121,7 @@ class DeltaLog:
         self._topology = ""
         self._files: dict[str, ActiveFile] = {}
         self._files_lock = threading.Lock()
+        self._turn = threading.RLock()
         self._version = -1
         self._epoch = 0
         self._last: tuple[int, Publication] | None = None
@@ -129,6 +146,7 @@ class DeltaLog:
         with self._files_lock:
             return tuple(self._files.values())
 
+    @_in_turn
     def attach(self, topology: str) -> bool:
         """Load an existing table of this topology; False when the folder holds none.
 
@@ -149,6 +167,7 @@ class DeltaLog:
         self._refuse_strangers()
         return True
 
+    @_in_turn
     def open(self, spec: TableSpec, epoch: int) -> None:
         """Check the table against `spec`, or create it, fenced by `epoch`. Writes no data.
 
@@ -213,6 +232,7 @@ class DeltaLog:
         """
         return self._reader.publications(limit)
 
+    @_in_turn
     def refresh(self) -> list[Commit]:
         """Take in the versions that others appended; returns them, oldest first.
 
@@ -272,6 +292,7 @@ class DeltaLog:
 
     # --- append ------------------------------------------------------------------------------
 
+    @_in_turn
     def fence(self, epoch: int) -> None:
         """Append an empty version carrying `epoch`: appends of older leaders now lose.
 
@@ -289,6 +310,7 @@ class DeltaLog:
                 return
         raise self._exhausted("fence")
 
+    @_in_turn
     def settle(self, txid: int, epoch: int) -> None:
         """Append an empty version that says that everything up to `txid` is final.
 
@@ -310,6 +332,7 @@ class DeltaLog:
                 return
         raise self._exhausted(f"settle txid {txid}")
 
+    @_in_turn
     def compact(
         self,
         adds: Sequence[StagedFile],
@@ -359,6 +382,7 @@ class DeltaLog:
         app = [Transaction(epoch_app(self._topology), epoch)]
         return self._append(list(actions), {key: mark}, app)
 
+    @_in_turn
     def publish(
         self,
         adds: Sequence[StagedFile],

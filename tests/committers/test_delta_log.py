@@ -370,6 +370,29 @@ def test_a_commit_right_behind_ours_is_judged_by_the_next_publication(
     assert DeltaTable(str(warehouse)).to_pyarrow_table().num_rows == 3
 
 
+def test_what_another_thread_takes_in_is_not_passed_over(
+    warehouse: Path, make_publication: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer leader's fence that another thread of ours sees first still stops a publication."""
+    log = open_log(warehouse)
+    write = DeltaTable.create_write_transaction
+    threads: list[threading.Thread] = []
+
+    def overtaken(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
+        if not threads:
+            threads.append(threading.Thread(target=log.refresh))
+            open_log(warehouse, epoch=2)
+            threads[0].start()
+            threads[0].join(0.5)
+        write(self, *args, **kwargs)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", overtaken)
+    with pytest.raises(FencedError):
+        log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    threads[0].join()
+    assert DeltaTable(str(warehouse)).to_pyarrow_table().num_rows == 0
+
+
 def test_an_append_that_failed_for_good(
     warehouse: Path, make_publication: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
