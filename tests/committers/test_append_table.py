@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from committers.append_table import AppendTable
 from committers.delta_log import DeltaLog
-from tests.committers.test_groups import together
+from tests.committers.conftest import TOPOLOGY
 from txn.attempts import TransactionAttempt
 from txn.errors import (
     FencedError,
@@ -24,7 +24,7 @@ from txn.errors import (
     TableRefusedError,
     TopologyError,
 )
-from txn.interfaces import Committer, CommitterContext
+from txn.interfaces import Committer, CommitterContext, Member, Publication, Staged
 
 SCHEMA = "k string, v bigint"
 ONE = [("a", 1), ("a", 1), ("b", 2)]
@@ -282,7 +282,11 @@ def test_a_new_leader_keeps_the_files_of_versions_that_a_replay_took_back(
     """A group, and a replay of its first txid: the version that holds the group stays readable."""
     table = opened(driver, warehouse)
     staged = [driver.stage(table, driver.frame(ONE, SCHEMA), txid) for txid in (1, 2)]
-    group, own = together(staged)
+    group = Staged.together(staged)
+    members = tuple(Member(txid=one.attempt.txid, attempt_id=0, rows=one.rows) for one in staged)
+    own = Publication(
+        topology=TOPOLOGY, epoch=1, first_txid=1, last_txid=2, attempt_id=0, members=members
+    )
     published = table.publish(table.prepare(group, own), own)
     commit(driver, table, TWO, 1, attempt=1)
     opened(driver, warehouse, epoch=2)

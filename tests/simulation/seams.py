@@ -111,6 +111,7 @@ def _patches() -> list[Patch]:
         (txn.tables, "empty_frame", spark.empty_frame),
         (txn.work, "empty_frame", spark.empty_frame),
         (committers.delta_log, "DeltaTable", delta.SimDeltaTable),
+        (committers.delta_log, "threading", threading),
         (committers.delta_log, "load_files", delta.load_files),
         (committers.log_reader, "DeltaTable", delta.SimDeltaTable),
         (committers.delta_log, "time", clock),
