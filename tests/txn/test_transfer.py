@@ -261,3 +261,11 @@ def test_a_file_with_what_no_topology_could_have_kept_is_refused(levels: int) ->
         text = json.dumps({**whole, "progress": body}).encode()
         with pytest.raises(ProgressUnreadableError, match=r"'f\.json' (has a record|does not)"):
             _parse(text, Path("f.json"))
+
+
+def test_a_name_that_no_file_can_have_is_told(old: str) -> None:
+    """A NUL in it is an error of one paragraph, for both commands."""
+    written = invoke("export", NAME, "-o", "a\0b", "--zookeeper", old)
+    read = invoke("import", "a\0b", "--zookeeper", old)
+    for result in (written, read):
+        assert (result.exit_code, "--traceback shows" in result.output) == (1, False), result.output
