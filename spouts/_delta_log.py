@@ -211,7 +211,7 @@ def _parsed(version: int, text: bytes) -> SourceVersion:
         adds=tuple(_added(a["add"]) for a in actions if "add" in a and a["add"]["dataChange"]),
         takes_rows=any(a["remove"].get("dataChange", True) for a in actions if "remove" in a),
         metadata=next((a["metaData"] for a in actions if "metaData" in a), None),
-        publication=publication and _txids(publication),
+        publication=None if publication is None else _txids(publication),
         settled=int(settled),
     )
 

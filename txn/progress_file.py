@@ -94,10 +94,10 @@ def write_file(progress: ProgressFile, path: Path) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         raise UserError(
             f"The progress of topology '{progress.topology}' cannot be written to '{path}': "
-            f"{error.strerror or error}. Name another file."
+            f"{getattr(error, 'strerror', None) or error}. Name another file."
         ) from error
 
 
@@ -113,9 +113,10 @@ def read_file(path: Path) -> ProgressFile:
         if path.stat().st_size > FILE_LIMIT:
             raise _unreadable(path, f"has more than {FILE_LIMIT:,} bytes")
         text = path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         raise UserError(
-            f"The file '{path}' cannot be read: {error.strerror or error}. Check the path."
+            f"The file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}. "
+            "Check the path."
         ) from error
     return _parse(text, path)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spouts._delta_log import AddedFile, SourceVersion
+from spouts._delta_log import AddedFile, SourceVersion, parse_version
 from spouts._delta_plan import Rules, final_version, next_batch, schema_difference
 from txn.errors import SourceChangedError
 
@@ -211,3 +211,22 @@ def test_schemas_differ_by_names_and_types(found: str, difference: str | None) -
     known = '{"fields": [{"name": "a", "type": "long", "nullable": true}]}'
     said = schema_difference(known, f'{{"fields": {found}}}')
     assert said == difference or (difference and str(said).startswith(difference))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"commitInfo": {"txn": ""}}',
+        b'{"commitInfo": {"txn": false}}',
+        b'{"commitInfo": {"txn": {"first_txid": 2, "last_txid": 1}}}',
+        b'{"commitInfo": {"txn": {"first_txid": "1", "last_txid": "1"}}}',
+        b'{"add": {"path": "a", "size": "x", "dataChange": true}}',
+        b"[]",
+        b"{",
+        b"[" * 100_000,
+    ],
+)
+def test_a_commit_that_is_none_is_refused_by_version(text: bytes) -> None:
+    """Somebody else's log is read as strictly as our own."""
+    with pytest.raises(SourceChangedError, match="Version 7 of a source table cannot be read"):
+        parse_version(7, text)

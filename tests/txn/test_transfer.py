@@ -261,3 +261,21 @@ def test_a_file_with_what_no_topology_could_have_kept_is_refused(levels: int) ->
         text = json.dumps({**whole, "progress": body}).encode()
         with pytest.raises(ProgressUnreadableError, match=r"'f\.json' (has a record|does not)"):
             _parse(text, Path("f.json"))
+
+
+def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
+    """Reading and writing refuse it by name."""
+    progress = ProgressFile(
+        topology="t",
+        exported_at="now",
+        epoch=1,
+        committed=committed(1),
+        batches=[],
+        quarantine=[],
+        replays_requested=[],
+    )
+    for path in (tmp_path / "a\0b", tmp_path / ("x" * 5000)):
+        with pytest.raises(UserError, match="cannot be written"):
+            write_file(progress, path)
+        with pytest.raises(UserError, match="cannot be read"):
+            read_file(path)
