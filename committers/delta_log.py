@@ -50,6 +50,7 @@ from committers.log_append import (
     epoch_app,
     file_actions,
     require_staged,
+    said,
     txid_app,
 )
 from committers.log_reader import LogReader
@@ -448,7 +449,7 @@ class DeltaLog:
         landed = self.read_commit(expected)
         if landed is None:
             raise AppendFailedError(
-                f"Version {expected} of table {self._name} could not be appended: {failure}. "
+                f"Version {expected} of table {self._name} could not be appended: {said(failure)}. "
                 "The log does not hold it; the batch is tried again. If this goes on, check that "
                 "the table's folder can be written to."
             ) from failure

@@ -5,6 +5,7 @@ And the first one, which makes the table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -25,8 +26,11 @@ __all__ = [
     "epoch_app",
     "file_actions",
     "require_staged",
+    "said",
     "txid_app",
 ]
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 CHECKPOINT_INTERVAL = 25
@@ -40,6 +44,11 @@ class StaleFilesError(CommitConflictError):
 
 class AppendFailedError(CommitConflictError):
     """An append failed and is not in the log; a request in flight may still land there."""
+
+
+def said(error: BaseException | None) -> str:
+    """What delta-rs says, in one line: it writes for a terminal, with arrows and colours."""
+    return " ".join(_COLOURS.sub("", str(error)).replace("↳", ":").split()).replace(" : ", ": ")
 
 
 def txid_app(topology: str) -> str:
@@ -81,8 +90,8 @@ def create_table(uri: str, spec: TableSpec, epoch: int, options: Mapping[str, st
         # Made by us or another process a moment ago? Then it is checked like any other.
         if not DeltaTable.is_deltatable(uri, dict(options)):
             raise AppendFailedError(
-                f"Table {uri} could not be created: {error}. It is tried again; if this goes on, "
-                "check that the table's folder can be written to."
+                f"Table {uri} could not be created: {said(error)}. It is tried again; if this goes "
+                "on, check that the table's folder can be written to."
             ) from error
 
 

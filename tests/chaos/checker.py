@@ -34,6 +34,9 @@ RULES = {
 
 EXPLAINED = {"BatchError", "FencedError", "LeaderExistsError", "ProgressUnavailableError"}
 """How a driver may end by itself while faults go on: told as such, with its state intact."""
+ON_A_FULL_DISK = "AppendFailedError"
+"""And that, if it starts while the disk is full."""
+LATE_SECS = 5.0
 
 
 @dataclass(frozen=True)
@@ -351,11 +354,18 @@ def _drivers(found: _Sorted) -> Iterator[Violation]:
             if end["error"] != "FencedError" and life not in killed:
                 what = f"a zombie ended with {end['error'] or 'no error'}: {end['message']}"
                 yield Violation("driver", f"life {life}", what)
-        elif life not in killed and end["code"] != 0 and end["error"] not in EXPLAINED:
+        elif life not in killed and end["code"] != 0 and not _is_explained(end, found.faults):
             what = f"ended with code {end['code']}, {end['error']}: {end['message']}"
             yield Violation("driver", f"life {life}", what)
     for life in sorted(zombies - ends.keys()):
         yield Violation("driver", f"life {life}", "a zombie did not end")
+
+
+def _is_explained(end: Event, faults: Sequence[Event]) -> bool:
+    if end["error"] == ON_A_FULL_DISK:
+        full = [fault for fault in faults if fault["fault"] == "disk_full"]
+        return any(fault["at"] <= end["at"] <= fault["until"] + LATE_SECS for fault in full)
+    return end["error"] in EXPLAINED
 
 
 def _some(items: Iterable[object]) -> str:

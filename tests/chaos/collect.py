@@ -30,7 +30,7 @@ def collect(
             _rows(history, folder / name, name)
         else:
             _state(history, folder / name, name)
-    status = read_status(zookeeper, NAME, TopologyConfig())
+    status = read_status(zookeeper, NAME, TopologyConfig(zookeeper_acl="open"))
     history.add(
         "zookeeper",
         epoch=status.epoch,

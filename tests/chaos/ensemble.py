@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tests.chaos.processes import Server
 from tests.spouts.kafka_broker import free_ports
-from txn.embedded import _JVM_FLAGS, _LOG4J, _classpath
+from txn.embedded import _classpath
+from txn.embedded_files import JVM_FLAGS, LOG4J
 from txn.java import find_java
 
 __all__ = ["SERVERS", "Ensemble"]
@@ -51,8 +52,8 @@ class Ensemble:
             (own / "data").mkdir(parents=True)
             (own / "data" / "myid").write_text(f"{number + 1}\n")
             (own / "zoo.cfg").write_text(ZOO_CFG.format(host=LOOPBACK, port=port) + peers)
-            (own / "log4j2.properties").write_text(_LOG4J)
-            command = [str(find_java()), *_JVM_FLAGS, "-cp", _classpath(), MAIN, "zoo.cfg"]
+            (own / "log4j2.properties").write_text(LOG4J)
+            command = [str(find_java()), *JVM_FLAGS, "-cp", _classpath(), MAIN, "zoo.cfg"]
             self.servers.append(Server(f"zookeeper-{number + 1}", lambda c=command: c, own))
 
     @property

@@ -53,6 +53,13 @@ def again(events: list[Event], table: str, nth: int, epoch: int, **change: Any) 
     renumber(events, table)
 
 
+def unwritten(at: float) -> list[Event]:
+    """A driver that could not write, and a disk that was full from 50 to 60."""
+    end = {"kind": "driver", "what": "end", "life": 9, "code": 3, "error": "AppendFailedError"}
+    full = {"kind": "fault", "fault": "disk_full", "at": 50.0, "until": 60.0}
+    return [{**end, "message": "", "at": at}, full]
+
+
 SPOILT: dict[str, tuple[str, Spoil]] = {
     # What was spoilt -> the rule that tells it, or the beginning of what it says; how.
     # --- rows in the end ---
@@ -244,6 +251,10 @@ SPOILT: dict[str, tuple[str, Spoil]] = {
             | {"message": ""}
         ),
     ),
+    "a driver could not write though there was room": (
+        "driver",
+        lambda e: e.extend(unwritten(at=100.0)),
+    ),
     # --- the history ---
     "the run did not end": ("history", lambda e: e.remove(some(e, "end")[0])),
     "a version is missing": (
@@ -273,6 +284,11 @@ SPOILT: dict[str, tuple[str, Spoil]] = {
 def test_a_good_run_has_no_violation() -> None:
     """A run with a replay that differs, a zombie and a group, all as it should be, is clean."""
     assert check(small_history()) == []
+
+
+def test_a_driver_that_starts_on_a_full_disk_may_say_so() -> None:
+    """A driver that ends because it could not write is no violation while the disk is full."""
+    assert check(small_history() + unwritten(at=61.0)) == []
 
 
 @pytest.mark.parametrize("name", SPOILT)

@@ -77,7 +77,7 @@ class DriverSpec(BaseModel):
 
 def build(spec: DriverSpec) -> Topology:
     """The topology."""
-    config = TopologyConfig(zookeeper_timeout_secs=spec.session_secs)
+    config = TopologyConfig(zookeeper_timeout_secs=spec.session_secs, zookeeper_acl="open")
     topology = Topology(NAME, config)
     kafka = KafkaSpout(spec.servers, topics=[TOPIC], max_records_per_batch=spec.kafka_records)
     files = FileSpout(

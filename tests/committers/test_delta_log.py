@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,21 @@ def test_the_first_version_is_fenced_by_its_maker(warehouse: Path) -> None:
     assert log.version == 0
     with pytest.raises(FencedError, match="epoch 5"):
         open_log(warehouse, epoch=4)
+
+
+def test_a_table_that_cannot_be_made_for_want_of_room_is_told(warehouse: Path) -> None:
+    """A full disk at the first start is told in one line, and the table is made afterwards."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(
+            AppendFailedError, match="not be created: [^\x1b\n]*too large"
+        ) as raised:
+            open_log(warehouse)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(warehouse) in str(raised.value)
+    assert open_log(warehouse).version == 0
 
 
 # --- races -----------------------------------------------------------------------------------
