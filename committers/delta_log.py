@@ -49,8 +49,8 @@ from committers.log_append import (
     create_table,
     epoch_app,
     file_actions,
+    not_appended,
     require_staged,
-    said,
     txid_app,
 )
 from committers.log_reader import LogReader
@@ -448,11 +448,7 @@ class DeltaLog:
             failure = error
         landed = self.read_commit(expected)
         if landed is None:
-            raise AppendFailedError(
-                f"Version {expected} of table {self._name} could not be appended: {said(failure)}. "
-                "The log does not hold it; the batch is tried again. If this goes on, check that "
-                "the table's folder can be written to."
-            ) from failure
+            raise not_appended(expected, self._name, failure) from failure
         if landed.token != token:
             return None
         # From here on the commit stands. Others' commits behind it are judged by the next publish:

@@ -25,8 +25,8 @@ __all__ = [
     "create_table",
     "epoch_app",
     "file_actions",
+    "not_appended",
     "require_staged",
-    "said",
     "txid_app",
 ]
 
@@ -46,7 +46,16 @@ class AppendFailedError(CommitConflictError):
     """An append failed and is not in the log; a request in flight may still land there."""
 
 
-def said(error: BaseException | None) -> str:
+def not_appended(version: int, table: str, failure: BaseException | None) -> AppendFailedError:
+    """The error of a version that its storage did not take."""
+    return AppendFailedError(
+        f"Version {version} of table {table} could not be appended: {_said(failure)}. The log does "
+        "not hold it; the batch is tried again. If this goes on, check that the table's folder can "
+        "be written to."
+    )
+
+
+def _said(error: BaseException | None) -> str:
     """What delta-rs says, in one line: it writes for a terminal, with arrows and colours."""
     return " ".join(_COLOURS.sub("", str(error)).replace("↳", ":").split()).replace(" : ", ": ")
 
@@ -90,8 +99,8 @@ def create_table(uri: str, spec: TableSpec, epoch: int, options: Mapping[str, st
         # Made by us or another process a moment ago? Then it is checked like any other.
         if not DeltaTable.is_deltatable(uri, dict(options)):
             raise AppendFailedError(
-                f"Table {uri} could not be created: {said(error)}. It is tried again; if this goes "
-                "on, check that the table's folder can be written to."
+                f"Table {uri} could not be created: {_said(error)}. It is tried again; if this "
+                "goes on, check that the table's folder can be written to."
             ) from error
 
 
