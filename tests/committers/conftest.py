@@ -18,6 +18,7 @@ from txn.interfaces import (
     Aggregate,
     Committer,
     CommitterContext,
+    Member,
     Publication,
     Published,
     Staged,
@@ -29,7 +30,9 @@ TOPOLOGY = "tests"
 def publication(
     txid: int, attempt: int = 0, epoch: int = 1, rows: int = 0, first: int | None = None
 ) -> Publication:
-    """A publication of one txid (or of [first..txid])."""
+    """A publication of one txid (or of [first..txid], the rows in the last one)."""
+    group = range(txid if first is None else first, txid + 1)
+    members = [Member(txid=t, attempt_id=attempt, rows=rows * (t == txid)) for t in group]
     return Publication(
         topology=TOPOLOGY,
         epoch=epoch,
@@ -38,6 +41,7 @@ def publication(
         attempt_id=attempt,
         spouts={"s": {"upto": txid}},
         rows=rows,
+        members=members if len(members) > 1 else (),
     )
 
 
