@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,10 @@ PIECES = st.one_of(
 
 def is_argument(text: str) -> bool:
     """Whether the kernel would hand it to a program."""
-    return "\0" not in text
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 PROGRAM = """
