@@ -191,8 +191,10 @@ def test_a_sweep_never_leaves_the_tables_folder(warehouse: Path, outside: Path) 
     (table / "_txn" / "compaction-1").symlink_to(outside, target_is_directory=True)
     (outside / "intent.json").write_text('{"version": 0}')
     storage = Storage(str(table))
-    Intents(storage, lambda: "x").sweep(0, (), lambda _: None)
-    StagingArea(storage).sweep(0, ())
+    area_of_table = StagingArea(storage)
+    found = area_of_table.folders()
+    Intents(storage, lambda: "x").sweep(found, 0, (), lambda _: None)
+    area_of_table.sweep(found, 0, ())
     assert sorted(os.listdir(outside)) == ["intent.json", "precious"]
     assert (outside / "precious").read_text() == "keep me"
     assert not (table / "data" / "8-0-abc").exists()
@@ -208,7 +210,10 @@ def test_an_intent_that_is_none_deletes_nothing(warehouse: Path, intent: bytes) 
     (table / "_txn" / "compaction-1").mkdir(parents=True)
     (table / "data" / "compaction-1").mkdir(parents=True)
     (table / "_txn" / "compaction-1" / "intent.json").write_bytes(intent)
-    Intents(Storage(str(table)), lambda: "x").sweep(5, (), lambda _: None)
+    storage = Storage(str(table))
+    found = StagingArea(storage).folders()
+    Intents(storage, lambda: "x").sweep(found, 5, (), lambda _: None)
+    assert "_txn/compaction-1" in found
     assert (table / "data" / "compaction-1").is_dir()
 
 
