@@ -152,7 +152,7 @@ def test_a_group_of_txids_has_no_changes_one_by_one(table: Any, make_publication
     state = table("transactional")
     staged = state.driver.stage(state.committer, state.driver.frame(BASE, SCHEMA), 3)
     state.driver.turn(state.committer, staged, first=1)
-    again = state.turn(2, BASE, attempt=1)
+    again = state.turn(3, BASE, attempt=1)
     with pytest.raises(TableRefusedError, match="holds txids 1 to 3"):
         again.changes()
 

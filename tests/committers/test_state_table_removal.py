@@ -96,6 +96,8 @@ def test_only_keys_of_the_batch_are_looked_at(stock: Any, driver: Any) -> None:
     table = stock("transactional")
     table.commit(1, [("a", 3), ("b", 5)])
     driver.spark.sql(f"UPDATE delta.`{table.path}` SET s = 0 WHERE k = 'a'")
+    stand = "ALTER TABLE delta.`{}` SET TBLPROPERTIES ('txn.accepted_version' = '2')"
+    driver.spark.sql(stand.format(table.path))
     table.committer = table.state.bind(["k"], VALUES)
     driver.open(table.committer, SCHEMA)
     table.commit(2, [("b", 1)])
