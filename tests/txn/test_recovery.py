@@ -309,3 +309,27 @@ def test_a_table_that_ought_to_be_there_is_missed_before_one_is_made():
         require_tables("t", COMMITTED, {"a": (14, publication(4)), "b": None})
     require_tables("t", COMMITTED, {"new": None})
     require_tables("t", CommittedRecord(), {"a": None})
+
+
+@pytest.mark.parametrize(
+    ("told", "alike"),
+    [
+        ({"at": [1763778000.123457], "n": 1}, True),
+        ({"at": [1763778000.1234572], "n": 1}, True),
+        ({"at": [1763778000.1235], "n": 1}, False),
+        ({"at": [1763778000.123457, 1.0], "n": 1}, False),
+        ({"at": [1763778000.123457], "n": 2}, False),
+        ({"at": [1763778000.123457]}, False),
+    ],
+)
+def test_a_position_may_differ_in_the_last_digit_of_a_fraction(told, alike):
+    """delta-rs writes some fractions with another last digit; any other difference is one."""
+    known = {"at": [1763778000.123457], "n": 1}
+    committed = COMMITTED.model_copy(update={"spouts": {"s": known}})
+    progress = Progress(committed=committed)
+    found = {"a": (14, publication(4).model_copy(update={"spouts": {"s": told}}))}
+    if alike:
+        assert reconciled(found, progress=progress).committed == committed
+    else:
+        with pytest.raises(RecoveryRefusedError, match="another position of stream 's'"):
+            reconciled(found, progress=progress)

@@ -7,6 +7,8 @@ guarantees are tested on real servers.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Collection, Iterable
 from threading import Condition
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -21,7 +23,7 @@ from txn.records import (
     QuarantineRecord,
     ReplayRequests,
 )
-from txn.znodes import Paths, check_topology_name, decode, encode
+from txn.znodes import LeaderIdentity, Paths, check_topology_name, decode, encode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["MemoryNodes", "MemoryProgress", "run_in_memory"]
 
 R = TypeVar("R", bound=BaseModel)
+
+_LOOK_SECS = 0.1
 
 
 class MemoryNodes:
@@ -76,7 +80,8 @@ class MemoryProgress:
         self,
         *,
         wait: bool = False,
-        on_waiting: Callable[[str], None] | None = None,
+        on_waiting: Callable[[LeaderIdentity | None], None] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
         at_least: int = 1,
     ) -> int:
         """Take the leadership and the next epoch.
@@ -92,10 +97,18 @@ class MemoryProgress:
                     f"{self.nodes.epoch}. Close that one first."
                 )
             if self._taken and on_waiting is not None:
-                on_waiting(f"epoch {self.nodes.epoch} leads in this process")
-            while self._taken:
-                self.nodes.changed.wait()
-            if self._closed:
+                on_waiting(
+                    LeaderIdentity(
+                        host=socket.gethostname(),
+                        pid=os.getpid(),
+                        started="before",
+                        epoch=self.nodes.epoch,
+                        token="memory",  # noqa: S106 - no secret
+                    )
+                )
+            while self._taken and not stopped():
+                self.nodes.changed.wait(_LOOK_SECS)
+            if self._closed or self._taken:
                 raise ProgressUnavailableError(f"Topology '{self._topology}' was closed.")
             self.nodes.leader = self
             self.nodes.epoch = self._epoch = max(self.nodes.epoch + 1, at_least)
