@@ -20,12 +20,16 @@ from pydantic import ValidationError
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import (
+    BROKEN,
     COMPACTION_KEY,
     FENCE_KEY,
     PUBLICATION_KEY,
     SETTLED_KEY,
     Publication,
     StagedFile,
+    actions_of,
+    info_of,
+    json_object,
 )
 
 if TYPE_CHECKING:
@@ -53,8 +57,6 @@ TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one ap
 """Key of the random token by which a writer knows its own commit again."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
-"""What a commit file that is not Delta's raises while it is taken apart."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def parse_commit(version: int, text: bytes, table: str) -> Commit:
     """
     try:
         return _parsed(version, text, table)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise RecoveryRefusedError(
             f"Version {version} of table {table} cannot be read: its file in _delta_log is not "
             "what Delta, or a topology, writes. Restore that file from a backup, or restore the "
@@ -167,8 +169,8 @@ def parse_commit(version: int, text: bytes, table: str) -> Commit:
 
 
 def _parsed(version: int, text: bytes, table: str) -> Commit:
-    actions = [_object(json.loads(line)) for line in text.splitlines() if line.strip()]
-    info = _object(next((a["commitInfo"] for a in actions if "commitInfo" in a), {}))
+    actions = list(actions_of(text))
+    info = info_of(actions)
     adds = [a["add"] for a in actions if "add" in a]
     removes = [a["remove"] for a in actions if "remove" in a]
     where = f"Version {version} of table {table}"
@@ -225,14 +227,7 @@ def _mark(found: Any, *more: str) -> Mapping[str, Any] | None:
         raise ValueError("last names no version")
     if last is not None:
         Publication.model_validate(last["publication"])
-    return _object(found)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    """A JSON object; raises TypeError for anything else."""
-    if not isinstance(value, dict):
-        raise TypeError(f"{type(value).__name__} is no JSON object")
-    return value
+    return json_object(found)
 
 
 def _path(action: Mapping[str, Any], where: str) -> str:
@@ -295,14 +290,14 @@ def _inner(actions: pa.Table, name: str, field_name: str) -> list[Any] | None:
 
 def _staged(add: Mapping[str, Any], where: str) -> StagedFile:
     stats = add.get("stats") or "{}"
-    known = _object(json.loads(stats))
+    known = json_object(json.loads(stats))
     if int(add["size"]) < 0:
         raise ValueError("no size")
     return StagedFile(
         path=_path(add, where),
         size=int(add["size"]),
         rows=int(known.get("numRecords", -1)),
-        partition=_object(add.get("partitionValues") or {}),
+        partition=json_object(add.get("partitionValues") or {}),
         stats=stats,
     )
 

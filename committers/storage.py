@@ -6,19 +6,16 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from pyarrow import fs
 
-from txn.errors import RecoveryRefusedError, TopologyError
+from txn.errors import TopologyError
+from txn.interfaces import read_whole
 
-__all__ = ["READ_LIMIT", "Storage"]
+__all__ = ["Storage"]
 
-READ_LIMIT = 512 * 1024 * 1024
-"""Bytes of a file that is read as a whole, such as a commit: a commit that adds 500,000 files."""
 _LONGEST_PATH = 3000
 """Bytes: Linux takes 4,096, files of the table included."""
-_PIECE = 16 * 1024 * 1024
 _GLOB_CHARACTERS = frozenset("\\*?[]{}")
 
 
@@ -80,20 +77,9 @@ class Storage:
         """
         try:
             with self.filesystem.open_input_stream(self.absolute(path)) as stream:
-                return self._read_all(stream, path)
+                return read_whole(stream, f"'{path}' of table {self.location}")
         except FileNotFoundError:
             return None
-
-    def _read_all(self, stream: Any, path: str) -> bytes:
-        pieces: list[bytes] = []
-        while piece := stream.read(_PIECE):
-            pieces.append(piece)
-            if len(pieces) * _PIECE > READ_LIMIT:
-                raise RecoveryRefusedError(
-                    f"'{path}' of table {self.location} has more than {READ_LIMIT:,} bytes, which "
-                    "no commit has. Restore that file from a backup."
-                )
-        return b"".join(pieces)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a small file, and the folders above it."""

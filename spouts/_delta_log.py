@@ -21,15 +21,20 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from txn.errors import SourceChangedError
-from txn.interfaces import FENCE_KEY, PUBLICATION_KEY, SETTLED_KEY
+from txn.interfaces import (
+    BROKEN,
+    FENCE_KEY,
+    PUBLICATION_KEY,
+    SETTLED_KEY,
+    actions_of,
+    info_of,
+)
 
 __all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow", "parse_version"]
 
 TXID = "txid"
 """The column of our append tables that says which txid brought a row."""
 _CACHED_VERSIONS = 1000
-_BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
-"""What a commit file that is not Delta's raises while it is taken apart."""
 _ELSEWHERE = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:|/)")
 
 
@@ -192,7 +197,7 @@ def parse_version(version: int, text: bytes) -> SourceVersion:
     """
     try:
         return _parsed(version, text)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise SourceChangedError(
             f"Version {version} of a source table cannot be read: its file in _delta_log is not "
             f"what Delta writes ({type(error).__name__}). Restore that file from a backup, then "
@@ -201,8 +206,8 @@ def parse_version(version: int, text: bytes) -> SourceVersion:
 
 
 def _parsed(version: int, text: bytes) -> SourceVersion:
-    actions = [_object(json.loads(line)) for line in text.splitlines() if line.strip()]
-    info = _object(next((a["commitInfo"] for a in actions if "commitInfo" in a), {}))
+    actions = list(actions_of(text))
+    info = info_of(actions)
     publication, fence = info.get(PUBLICATION_KEY), info.get(FENCE_KEY) or {}
     settled = (info.get(SETTLED_KEY) or {}).get("txid", fence.get("settled", 0))
     return SourceVersion(
@@ -214,13 +219,6 @@ def _parsed(version: int, text: bytes) -> SourceVersion:
         publication=None if publication is None else _txids(publication),
         settled=int(settled),
     )
-
-
-def _object(value: Any) -> dict[str, Any]:
-    """A JSON object; raises TypeError for anything else."""
-    if not isinstance(value, dict):
-        raise TypeError(f"{type(value).__name__} is no JSON object")
-    return value
 
 
 def _txids(publication: Mapping[str, Any]) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from txn.commit_files import BROKEN, actions_of, info_of, read_whole
 from txn.errors import RecoveryRefusedError, UserError
 from txn.interfaces import (
     COMPACTION_KEY,
@@ -40,10 +41,6 @@ _MARKS = (FENCE_KEY, SETTLED_KEY, COMPACTION_KEY)
 _LONG_STRING = 40
 _SHOWN_ITEMS = 3
 _SHOWN_LEVELS = 6
-_COMMIT_BYTES = 512 * 1024 * 1024
-_PIECE = 16 * 1024 * 1024
-_BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
-"""What a commit file that is not Delta's raises while it is taken apart."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ class TableLog:
             if last is None:
                 return None
             held, publication = int(last["version"]), last["publication"]
-        except _BROKEN as error:
+        except BROKEN as error:
             raise _unknown_format(self.table, version) from error
         found = self._parse(publication, held)
         return None if found.is_lost else TablePublication(held, found, 0)
@@ -188,20 +185,12 @@ def commit_info(text: bytes, version: int, table: str) -> dict[str, Any]:
         RecoveryRefusedError: it is no commit file of Delta's.
     """
     try:
-        actions = (_object(json.loads(line)) for line in text.splitlines() if line.strip())
-        return _object(next((a["commitInfo"] for a in actions if "commitInfo" in a), {}))
-    except _BROKEN as error:
+        return info_of(actions_of(text))
+    except BROKEN as error:
         raise RecoveryRefusedError(
             f"Version {version} of table '{table}' cannot be read: its file in _delta_log is not "
             "what Delta writes. Restore that file from a backup."
         ) from error
-
-
-def _object(value: Any) -> dict[str, Any]:
-    """A JSON object; raises TypeError for anything else."""
-    if not isinstance(value, dict):
-        raise TypeError(f"{type(value).__name__} is no JSON object")
-    return value
 
 
 def _timestamp(info: Mapping[str, Any]) -> int:
@@ -340,15 +329,7 @@ def _read(table: str, path: str) -> bytes | None:
         filesystem, root = fs.LocalFileSystem(), str(Path(table.removeprefix("file://")).absolute())
     try:
         with filesystem.open_input_stream(f"{root.rstrip('/')}/{path}") as stream:
-            pieces: list[bytes] = []
-            while piece := stream.read(_PIECE):
-                pieces.append(piece)
-                if len(pieces) * _PIECE > _COMMIT_BYTES:
-                    raise RecoveryRefusedError(
-                        f"'{path}' of table '{table}' has more than {_COMMIT_BYTES:,} bytes, which "
-                        "no commit has. Restore that file from a backup."
-                    )
-            return b"".join(pieces)
+            return read_whole(stream, f"'{path}' of table '{table}'")
     except FileNotFoundError:
         return None
 

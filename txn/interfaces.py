@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import BaseModel
 
 from txn.attempts import TransactionAttempt
+from txn.commit_files import BROKEN, actions_of, info_of, json_object, read_whole
 from txn.errors import TopologyError
 from txn.publications import (
     COMPACTION_KEY,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 __all__ = [
+    "BROKEN",
     "COMPACTION_KEY",
     "FENCE_KEY",
     "PUBLICATION_KEY",
@@ -54,6 +56,10 @@ __all__ = [
     "Staged",
     "StagedFile",
     "State",
+    "actions_of",
+    "info_of",
+    "json_object",
+    "read_whole",
 ]
 
 M = TypeVar("M", bound=BaseModel)

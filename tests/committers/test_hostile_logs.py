@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from committers import storage as storage_module
 from committers.append_table import AppendTable
 from committers.log_actions import COMPACTION_KEY, parse_commit
 from committers.log_compaction import Intents
@@ -144,14 +143,12 @@ def test_a_commit_of_gigabytes_is_refused_before_it_is_read(
     warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is larger than any commit is not taken into memory as a whole."""
-    from txn import history
+    from txn import commit_files, history
 
     log = warehouse / "t" / "_delta_log"
     log.mkdir(parents=True)
-    monkeypatch.setattr(storage_module, "READ_LIMIT", 1_000_000)
-    monkeypatch.setattr(storage_module, "_PIECE", 65_536)
-    monkeypatch.setattr(history, "_COMMIT_BYTES", 1_000_000)
-    monkeypatch.setattr(history, "_PIECE", 65_536)
+    monkeypatch.setattr(commit_files, "READ_LIMIT", 1_000_000)
+    monkeypatch.setattr(commit_files, "_PIECE", 65_536)
     path = f"_delta_log/{0:020d}.json"
     with (warehouse / "t" / path).open("wb") as file:
         file.truncate(50 * 1024**3)  # a hole: no byte of it is on the disk
