@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from tests import pasting
 from tests.benchmarks.goals import GOALS, Goal, Verdict, judge
 from tests.benchmarks.results import Failure, Key, Results, Run, Summary
 from tests.benchmarks.sizes import FULL
@@ -37,16 +38,8 @@ def goal_table(results: Results, goals: Sequence[Goal] = GOALS) -> str:
 
 
 def pasted(document: str, content: str) -> str:
-    """`document` with `content` between its two marks.
-
-    Raises:
-        ValueError: the marks are not there.
-    """
-    if document.count(BEGIN) != 1 or document.count(END) != 1:
-        raise ValueError(f"The document needs each of these lines once: {BEGIN} and {END}")
-    before, _, rest = document.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{content.strip()}\n\n{END}{after}"
+    """As `tests.pasting.pasted`, between the marks of this report."""
+    return pasting.pasted(document, content, BEGIN, END)
 
 
 def _goal_row(verdict: Verdict, *, full: bool) -> Sequence[str]:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
+from tests import pasting
 from tests.chaos.checker import RULES, Violation
 from tests.chaos.plan import FAULTS
 
@@ -67,16 +68,8 @@ def markdown(figures: Mapping[str, Any], violations: Sequence[Violation]) -> str
 
 
 def pasted(document: str, content: str) -> str:
-    """`document` with `content` between its two marks.
-
-    Raises:
-        ValueError: the marks are not there.
-    """
-    if document.count(BEGIN) != 1 or document.count(END) != 1:
-        raise ValueError(f"The document needs each of these lines once: {BEGIN} and {END}")
-    before, _, rest = document.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n\n{content.strip()}\n\n{END}{after}"
+    """As `tests.pasting.pasted`, between the marks of this report."""
+    return pasting.pasted(document, content, BEGIN, END)
 
 
 def _about(figures: Mapping[str, Any]) -> Iterable[str]:

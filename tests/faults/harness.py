@@ -30,6 +30,7 @@ __all__ = [
     "Publication",
     "Spec",
     "TableImage",
+    "assert_totals_right",
     "changes_expected",
     "drivers",
     "make_records",
@@ -363,3 +364,13 @@ def changes_expected(
             vs, old = values[key], before.get(key, (None, None, None))
             changes.append((p.txid, key, len(vs), old[0], sum(vs), old[1], max(vs), old[2]))
     return sorted(changes, key=lambda row: row[:2])
+
+
+def assert_totals_right(folder: Path, records: list[Record]) -> None:
+    """Both tables equal what plain Python makes of all records, and no txid came out of order."""
+    images = read_tables(folder)
+    assert images["rows"].rows == rows_expected(records, images["rows"].final)
+    assert images["totals"].rows == totals_expected(records)
+    for image in images.values():
+        assert image.is_in_order
+        assert image.end == len(records)

@@ -12,13 +12,10 @@ import pytest
 
 from tests.faults.harness import (
     Driver,
-    Record,
     Spec,
+    assert_totals_right,
     drivers,
     make_records,
-    read_tables,
-    rows_expected,
-    totals_expected,
     wait_for,
 )
 from txn.embedded import EmbeddedZooKeeper
@@ -42,16 +39,6 @@ def server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
     """A ZooKeeper of this test alone, which outlives the drivers."""
     with EmbeddedZooKeeper(tmp_path / "zookeeper") as embedded:
         yield embedded
-
-
-def assert_totals_right(folder: Path, records: list[Record]) -> None:
-    """Both tables equal what plain Python makes of all records, and no txid came out of order."""
-    images = read_tables(folder)
-    assert images["rows"].rows == rows_expected(records, images["rows"].final)
-    assert images["totals"].rows == totals_expected(records)
-    for image in images.values():
-        assert image.is_in_order
-        assert image.end == len(records)
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])

@@ -240,6 +240,19 @@ def test_the_file_holds_no_credentials(zookeeper: EmbeddedZooKeeper, tmp_path: P
     assert "keeper" not in text
 
 
+def small_file() -> ProgressFile:
+    """One committed txid, and nothing else."""
+    return ProgressFile(
+        topology="t",
+        exported_at="now",
+        epoch=1,
+        committed=committed(1),
+        batches=[],
+        quarantine=[],
+        replays_requested=[],
+    )
+
+
 @pytest.mark.parametrize("levels", [0, 70, 300, 900])
 def test_a_file_with_what_no_topology_could_have_kept_is_refused(levels: int) -> None:
     """Its checksum fits, and half a character or deep nesting is refused all the same, by name."""
@@ -247,15 +260,7 @@ def test_a_file_with_what_no_topology_could_have_kept_is_refused(levels: int) ->
     for _ in range(levels):
         spoilt = [spoilt]
     for metadata in ({"s": spoilt}, {"s": "\ud800"}):
-        body = ProgressFile(
-            topology="t",
-            exported_at="now",
-            epoch=1,
-            committed=committed(1),
-            batches=[],
-            quarantine=[],
-            replays_requested=[],
-        ).model_dump(mode="json")
+        body = small_file().model_dump(mode="json")
         body["committed"]["spouts"] = metadata
         whole = {"format": "txn-progress", "version": 1, "sha256": _checksum(body)}
         text = json.dumps({**whole, "progress": body}).encode()
@@ -265,15 +270,7 @@ def test_a_file_with_what_no_topology_could_have_kept_is_refused(levels: int) ->
 
 def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
     """Reading and writing refuse it by name."""
-    progress = ProgressFile(
-        topology="t",
-        exported_at="now",
-        epoch=1,
-        committed=committed(1),
-        batches=[],
-        quarantine=[],
-        replays_requested=[],
-    )
+    progress = small_file()
     for path in (tmp_path / "a\0b", tmp_path / ("x" * 5000)):
         with pytest.raises(UserError, match="cannot be written"):
             write_file(progress, path)
