@@ -204,8 +204,7 @@ class DeltaLog:
         self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
         told = self._reader.told(self._version)
         self._last, self._settled, self._strangers = told.last, told.settled, told.strangers
-        newest = self._reader.commit(self._version)
-        self._fingerprint = None if newest is None else newest.fingerprint
+        self._fingerprint = told.fingerprint
         txid = table.transaction_version(txid_app(self._topology))
         if not told.is_known and txid is not None:
             self._last = (self._version, Publication.lost(self._topology, txid))

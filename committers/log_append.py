@@ -32,7 +32,6 @@ __all__ = [
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
-
 CHECKPOINT_INTERVAL = 25
 """Versions between checkpoints. Each version after a checkpoint makes every append slower by
 about 0.05 ms, a checkpoint costs 10 ms, or 100 ms with 20,000 files."""

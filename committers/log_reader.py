@@ -28,10 +28,14 @@ class Told:
     """The newest txid that a mark behind it calls final."""
     is_known: bool = False
     """False: the commit files that would say what was published last are gone."""
+    fingerprint: int | None = None
+    """Of the newest version's commit file; None: it is gone."""
     _seen: list[Commit] = field(default_factory=list)
 
     def look_at(self, commit: Commit) -> bool:
         """Take in one version, newest first; whether that settles it."""
+        if not self._seen:
+            self.fingerprint = commit.fingerprint
         self._seen.append(commit)
         if commit.publication is not None:
             self.last = (commit.version, commit.publication)

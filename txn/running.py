@@ -171,8 +171,7 @@ class RunningTopology:
         )
         self._resources.callback(work.close)
         progress = store.load()
-        streams = tuple(source.name for source in topology.sources)
-        check_streams(topology.name, streams, self._opaque, progress)
+        check_streams(topology.name, self._streams, self._opaque, progress)
         work.open_spouts(newest_metadata(progress))
         context = CommitterContext(topology.name, epoch)
         there = work.attach_tables(context, progress.committed.tables)
@@ -183,7 +182,7 @@ class RunningTopology:
         differ = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in topology.sinks)
         recovered = reconcile(
             topology.name,
-            streams,
+            self._streams,
             opaque,
             progress,
             found,
@@ -205,7 +204,7 @@ class RunningTopology:
         state = coordinator.recovered_state(
             recovered.committed,
             recovered.batches,
-            streams=streams,
+            streams=self._streams,
             opaque_streams=opaque,
             config=config,
             until=self._until,
@@ -236,6 +235,10 @@ class RunningTopology:
             topology.sinks,
             verify_rows=topology.config.verify == "rows",
         )
+
+    @property
+    def _streams(self) -> tuple[str, ...]:
+        return tuple(source.name for source in self._topology.sources)
 
     @property
     def _opaque(self) -> frozenset[str]:
@@ -277,8 +280,7 @@ class RunningTopology:
         self._connect()
         status = find_status(hosts, topology.name, topology.config)
         progress = status.progress if status else Progress()
-        streams = tuple(source.name for source in topology.sources)
-        check_streams(topology.name, streams, self._opaque, progress)
+        check_streams(topology.name, self._streams, self._opaque, progress)
         work = self._work()
         try:
             work.open_spouts(newest_metadata(progress))
