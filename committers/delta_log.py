@@ -24,6 +24,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from deltalake import (
@@ -253,10 +254,12 @@ class DeltaLog:
 
     def _renew(self) -> None:
         fresh, self._fresh = self._fresh, None
-        if fresh is not None:
-            fresh.update_incremental()
-            # Not if others have appended: what is new has to be taken in, version by version.
-            self._loaded = fresh if fresh.version() == self._version else self._loaded
+        # It saves memory, no more: what fails here must not fail the append.
+        with suppress(DeltaError, OSError):
+            if fresh is not None:
+                fresh.update_incremental()
+                # Not if others have appended: what is new is taken in version by version.
+                self._loaded = fresh if fresh.version() == self._version else self._loaded
 
     def _take_in(self) -> list[Commit]:
         """Apply the versions up to the one that delta-rs has loaded and will append to."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from committers.append_table import AppendTable
 from committers.delta_log import DeltaLog
@@ -142,6 +143,22 @@ def test_an_object_that_knows_of_others_versions_is_not_taken(
     assert table._log.version == DeltaTable(str(warehouse)).version()
     assert keys(warehouse) == [str(n) for n in range(1, 62)]
     assert set(table._log.files) == set(reopened(warehouse).files)
+
+
+def test_an_object_that_cannot_be_brought_up_to_date_fails_no_append(
+    table: Any, warehouse: Path, driver: Any
+) -> None:
+    """It would only have saved memory: the append goes on with the old one."""
+
+    class Broken:
+        def update_incremental(self) -> None:
+            raise DeltaError("the storage does not answer")
+
+    before = table._log._loaded
+    table._log.renew(Broken())
+    driver.commit(table, driver.frame([("61",)], SCHEMA), 61)
+    assert table._log._loaded is before
+    assert keys(warehouse) == [str(n) for n in range(1, 62)]
 
 
 def reopened(path: Path) -> DeltaLog:
