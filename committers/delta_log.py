@@ -379,7 +379,7 @@ class DeltaLog:
         """
         last = self._last and {
             "version": self._last[0],
-            "publication": self._last[1].model_dump(mode="json"),
+            "publication": self._last[1].in_log(),
         }
         mark = {"topology": self._topology, "epoch": epoch, **more, "last": last}
         app = [Transaction(epoch_app(self._topology), epoch)]
@@ -412,7 +412,7 @@ class DeltaLog:
             Transaction(txid_app(self._topology), publication.last_txid),
             Transaction(epoch_app(self._topology), publication.epoch),
         ]
-        metadata = {PUBLICATION_KEY: publication.model_dump(mode="json")}
+        metadata = {PUBLICATION_KEY: publication.in_log()}
         for _ in range(MAX_TRIES):
             self._require_active(removes)
             actions = file_actions(adds, removes, self._now_ms(), data_change=True)

@@ -5,6 +5,7 @@ These are values of the contracts in `txn.interfaces`, which has them all; impor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,11 @@ every txid up to `txid` is committed and final."""
 COMPACTION_KEY = "txn_compaction"
 """Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of what was
 folded, "settled", "last": as a fence's}."""
+
+_POSITIONS = ("spouts", "read", "members")
+"""Fields of a `Publication` that hold what spouts say."""
+_EXACT_BELOW = 2**63
+"""Integers from here on are left to no JSON writer but our own."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +167,27 @@ class Publication(BaseModel):
     """Group commit: every txid from `first_txid` to `last_txid`, ascending; empty for one txid.
     `read` is then that of the last txid, `rows` are those of all, and `digest` is empty."""
 
+    def in_log(self) -> dict[str, Any]:
+        """What is written into a commit file; `model_validate` reads it back, exactly.
+
+        delta-rs writes one fraction in eight with another last digit, and knows no integer beyond
+        64 bits. Where positions have such numbers, they stand in a text as well (`exact`).
+        """
+        dumped = self.model_dump(mode="json")
+        positions = {name: dumped[name] for name in _POSITIONS}
+        return {**dumped, "exact": json.dumps(positions)} if _may_change(positions) else dumped
+
+    @model_validator(mode="before")
+    @classmethod
+    def _exactly(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "exact" not in given:
+            return given
+        text = given["exact"]
+        positions = json.loads(text) if isinstance(text, str) else None
+        if not isinstance(positions, dict) or positions.keys() != set(_POSITIONS):
+            raise ValueError("exact is no text of its positions")
+        return {**{key: given[key] for key in given if key != "exact"}, **positions}
+
     @model_validator(mode="after")
     def _consistent(self) -> Publication:
         """Txids as a run writes them; what a stranger wrote into a log is not counted up to."""
@@ -198,6 +225,20 @@ class Publication(BaseModel):
     def is_lost(self) -> bool:
         """Whether the log says no more than the txid."""
         return self.epoch == 0
+
+
+def _may_change(value: Any) -> bool:
+    """Whether a JSON value has a number that delta-rs may write as another one."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+        elif isinstance(one, float) or (isinstance(one, int) and abs(one) >= _EXACT_BELOW):
+            return True
+    return False
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,8 @@ Pure: a function from what was read to what is to be done.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Member, Publication
@@ -274,21 +272,7 @@ def _moved(publication: Publication, committed: CommittedRecord) -> str | None:
     """A stream whose position differs; None: there is none."""
     known = committed.spouts
     positions = publication.spouts
-    return next((s for s in positions if s in known and not _alike(known[s], positions[s])), None)
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal, but for the last digit of a fraction.
-
-    delta-rs writes one in eight of them with another last digit than it was given.
-    """
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-14)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_alike(one[k], other[k]) for k in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    return bool(one == other)
+    return next((s for s in positions if s in known and known[s] != positions[s]), None)
 
 
 def _beyond(txid: int, found: Found) -> Ahead:

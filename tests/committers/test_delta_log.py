@@ -622,3 +622,28 @@ def test_commit_info_is_json_with_one_token(warehouse: Path, make_publication: A
     info = json.loads(line)["commitInfo"]
     assert info["txn_commit"] == "first"
     assert Publication.model_validate(info["txn"]) == make_publication(1, epoch=2)
+
+
+FRACTIONS = [1763778000.123457 + n / 7 for n in range(64)]
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        {"read": {"a": FRACTIONS}},
+        {"spouts": {"a": {"at": FRACTIONS, "since": 5e-324}}},
+        {"spouts": {"a": 2**64 + 1}, "read": {"a": {"id": -(2**63)}}},
+    ],
+)
+def test_a_table_says_every_number_of_a_position_exactly(
+    warehouse: Path, make_publication: Any, positions: dict[str, Any]
+) -> None:
+    """A publication, and a mark that repeats it, are read back with all digits of every number."""
+    log = open_log(warehouse)
+    written = make_publication(1).model_copy(update=positions)
+    landed = log.publish([], [], written, log.version)
+    assert log.read_commit(landed.version).publication == written
+    log.fence(2)
+    last = log.read_commit(log.version).last
+    assert Publication.model_validate(last["publication"]) == written
+    assert [found for _, found, _ in open_log(warehouse, 3).publications()] == [written]

@@ -214,7 +214,7 @@ def _publish_anyway(
         committers.delta_log.Transaction(txid_app(self._topology), publication.last_txid),
         committers.delta_log.Transaction(epoch_app(self._topology), publication.epoch),
     ]
-    metadata = {PUBLICATION_KEY: publication.model_dump(mode="json")}
+    metadata = {PUBLICATION_KEY: publication.in_log()}
     for _ in range(MAX_TRIES):
         actions = file_actions(adds, removes, self._now_ms(), data_change=True)
         landed = self._append(actions, metadata, app)
