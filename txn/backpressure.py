@@ -96,13 +96,13 @@ def _turn(state: CoordinatorState, times: Callable[[Batch], Times], now: float) 
         doing = next((word for name, word in _STATIONS if name in reached), "prepare")
         since = reached.get("turn")
         told = doing if since is None else f"{doing}, {_seconds(now - since)}"
-        yield f"{_txids(processed)} for the commit turn of {_range(committing)} ({told})"
+        yield f"{_txids(processed, 1)} for the commit turn of {_range(committing)} ({told})"
     elif batches and not committing and batches[0].phase is Phase.PROCESSING:
         first = batches[0]
         reached = times(first)
         since = reached.get("processing", reached.get("started"))
         told = "processing" if since is None else f"processing, {_seconds(now - since)}"
-        waiting = f"{_txids(processed)} and the commit wait" if processed else "commit waits"
+        waiting = f"commit and {_named(processed)} wait" if processed else "commit waits"
         yield f"{waiting} for txid {first.attempt.txid} ({told})"
 
 
@@ -114,15 +114,22 @@ def _seconds(duration: float) -> str:
     return f"{max(0.0, duration):.1f} s"
 
 
-def _txids(batches: Sequence[Batch]) -> str:
-    one = len(batches) == 1
-    return f"txid {_range(batches)} waits" if one else f"txids {_range(batches)} wait"
+def _txids(batches: Sequence[Batch], most: int = 2) -> str:
+    return f"{_named(batches, most)} {'waits' if len(batches) == 1 else 'wait'}"
 
 
-def _range(batches: Sequence[Batch]) -> str:
-    txids = sorted(batch.attempt.txid for batch in batches)
-    if len(txids) == 1:
-        return str(txids[0])
-    if txids[-1] - txids[0] == len(txids) - 1:
-        return f"{txids[0]} to {txids[-1]}"
-    return ", ".join(str(txid) for txid in txids)
+def _named(batches: Sequence[Batch], most: int = 1) -> str:
+    return f"{'txid' if len(batches) == 1 else 'txids'} {_range(batches, most)}"
+
+
+def _range(batches: Sequence[Batch], most: int = 1) -> str:
+    """Txids in few words: so many runs of them at most, and how many more there are."""
+    runs: list[list[int]] = []
+    for txid in sorted(batch.attempt.txid for batch in batches):
+        if runs and runs[-1][-1] == txid - 1:
+            runs[-1].append(txid)
+        else:
+            runs.append([txid])
+    more = sum(map(len, runs[most:]))
+    named = ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in runs[:most])
+    return f"{named} and {more} more" if more else named

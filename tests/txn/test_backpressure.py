@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -105,8 +105,21 @@ def test_the_commit_waits_for_the_oldest_txid():
     times = {"started": NOW - 2, "processing": NOW - 0.8}
     assert said("pp", times)[-1] == "commit waits for txid 11 (processing, 0.8 s)"
     assert said("pdd", times)[-1] == (
-        "txids 12 to 13 wait and the commit wait for txid 11 (processing, 0.8 s)"
+        "commit and txids 12 to 13 wait for txid 11 (processing, 0.8 s)"
     )
+
+
+def test_many_txids_are_named_in_few_words():
+    """One run of txids, or two, and how many more there are."""
+    times = {"started": NOW - 2, "processing": NOW - 0.8}
+    assert said("pddddld", times)[-1].startswith(
+        "commit and txids 12 to 15 and 1 more wait for txid 11"
+    )
+    assert said("pdlddldld", times)[-1].startswith(
+        "commit and txids 12 and 4 more wait for txid 11"
+    )
+    assert "txids 12, 14 and 1 more wait for a replay" in said("pwpwpw")
+    assert said("pldldl", times)[-1].startswith("commit and txids 13 and 1 more wait for txid 11")
 
 
 def test_the_source_is_told_from_planning():
@@ -130,8 +143,13 @@ def test_batches_that_wait_for_a_replay_are_named():
     assert "txid 11 waits for a source that is away" in said("", batches={11: away})
 
 
+PHASES = st.tuples(st.text("c", max_size=4), st.text("wlpd", max_size=10)).map("".join)
+"""Commits are in order, so those in their turn are the oldest."""
+
+
 @settings(deadline=None)
-@given(st.text("wlpdc", max_size=8), st.booleans(), st.booleans(), st.booleans())
+@example("pddddld", False, False, False)
+@given(PHASES, st.booleans(), st.booleans(), st.booleans())
 def test_any_state_has_one_stage_and_sentences_that_fit_a_terminal(phases, idle, plan, stop):
     """Whatever the phases: a stage that has a name, and at most four lines of eighty columns."""
     fields = {"plan_idle": idle, "plan_scheduled": plan, "stopping": stop}
