@@ -135,6 +135,14 @@ def test_a_full_disk_refuses_and_is_free_again(tmp_path: Path) -> None:
     assert not disk.folder.is_mount()
 
 
+def test_a_disk_that_cannot_be_mounted_is_a_folder_and_says_why(tmp_path: Path) -> None:
+    """Nothing is left out in silence: the report repeats the reason."""
+    with Disk(tmp_path / "disk", "nonsense") as disk:
+        assert disk.why_not
+        (disk.folder / "file").write_bytes(b"x")
+    assert (tmp_path / "disk" / "file").exists()
+
+
 def test_the_same_seed_draws_the_same_faults() -> None:
     """Fates and faults depend on the seed alone."""
     for seed in range(3):
@@ -152,9 +160,17 @@ def test_a_deck_begins_with_each_kind_once(kinds: dict[str, int]) -> None:
     assert {kind: found.count(kind) for kind in kinds} == {k: 1 + 10 * n for k, n in kinds.items()}
 
 
+def test_a_short_run_has_each_fault_once() -> None:
+    """Each thread is done after one of each of its kinds."""
+    for (drawn, _), kinds in zip(fault_decks(3, once=True), OTHER_FAULTS, strict=True):
+        assert sorted(islice(drawn, 100)) == sorted(kinds)
+
+
 def test_drivers_die_in_every_way() -> None:
     """Among a run's drivers each way to die is met, zombies of both kinds included."""
-    drawn = [fate.how for fate in islice(fates(0), 250)]
+    lives = list(islice(fates(0), 250))
+    drawn = [fate.how for fate in lives]
+    assert {fate.silent for fate in lives if fate.how == "zombie_cut"} == {True, False}
     assert set(drawn) == {"start", "time", "point", "zombie_stop", "zombie_cut"}
     assert drawn.count("zombie_stop") + drawn.count("zombie_cut") >= 10
     assert {"driver_kill", "zombie"} <= set(FAULTS)
