@@ -638,7 +638,7 @@ FRACTIONS = [1763778000.123457 + n / 7 for n in range(64)]
 def test_a_table_says_every_number_of_a_position_exactly(
     warehouse: Path, make_publication: Any, positions: dict[str, Any]
 ) -> None:
-    """A publication, and a mark that repeats it, are read back with all digits of every number."""
+    """A table says every number of a position exactly, and what is rebuilt from it does so too."""
     log = open_log(warehouse)
     written = make_publication(1).model_copy(update=positions)
     landed = log.publish([], [], written, log.version)
