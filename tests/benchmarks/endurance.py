@@ -32,7 +32,7 @@ from committers.state_table import StateTable
 from spouts.rate import RateSpout
 from tests.benchmarks.memory import java_memory, java_process, rss_kb
 from txn import Topology, TopologyConfig
-from txn.embedded import running_server
+from txn.embedded import running_server, zookeeper_service
 from txn.running import RunningTopology
 from txn.session import delta_session
 
@@ -185,27 +185,28 @@ def measure(
         AssertionError: a table does not hold what was sent.
     """
     spark = delta_session("endurance", "local[2]", {"spark.driver.memory": "1g"})
-    zookeeper = f"embedded:{folder}/zookeeper"
     tables = [folder / kind for kind in kinds]
-    # The tables come to be, and the JVM is warm, before anything counts.
-    warm = max(2, transactions // 100)
-    topology(folder, kinds, transactions).run(spark, zookeeper=zookeeper, until=warm)
-    for table in tables:
-        retain(table, retention)
-    looks: list[Look] = []
-    java = java_process()
-    with operator(tables, retention) as upkeep:
-        running = topology(folder, kinds, transactions).start(
-            spark, zookeeper=zookeeper, until="caught_up"
-        )
-        began = time.monotonic()
-        while running.is_active and len(looks) < TENTHS:
-            due = warm + (transactions - warm) * (len(looks) + 1) // TENTHS
-            if running.status().committed_txid >= due:
+    # The server outlives the runs, or the last look could not count its nodes.
+    with zookeeper_service(f"embedded:{folder}/zookeeper") as zookeeper:
+        # The tables come to be, and the JVM is warm, before anything counts.
+        warm = max(2, transactions // 100)
+        topology(folder, kinds, transactions).run(spark, zookeeper=zookeeper, until=warm)
+        for table in tables:
+            retain(table, retention)
+        looks: list[Look] = []
+        java = java_process()
+        with operator(tables, retention) as upkeep:
+            running = topology(folder, kinds, transactions).start(
+                spark, zookeeper=zookeeper, until="caught_up"
+            )
+            began = time.monotonic()
+            for number in range(1, TENTHS + 1):
+                due = warm + (transactions - warm) * number // TENTHS
+                while running.is_active and running.status().committed_txid < due:
+                    time.sleep(LOOK_SECS)
                 looks.append(look(running, began, folder, java))
                 print(json.dumps(dataclasses.asdict(looks[-1])), flush=True)
-            time.sleep(LOOK_SECS)
-        running.await_termination()
+            running.await_termination()
     _check(spark, folder, kinds, transactions)
     spark.stop()
     return looks, upkeep
