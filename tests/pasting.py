@@ -15,4 +15,5 @@ def pasted(document: str, content: str, begin: str, end: str) -> str:
         raise ValueError(f"The document needs each of these lines once: {begin} and {end}")
     before, _, rest = document.partition(begin)
     after = rest.partition(end)[2]
-    return f"{before}{begin}\n\n{content.strip()}\n\n{end}{after}"
+    inner = content.strip("\n")  # spaces at its beginning may mean something
+    return f"{before}{begin}\n\n{inner}\n\n{end}{after}"

@@ -367,7 +367,7 @@ def test_a_report_says_how_many_of_each_and_goes_between_the_marks() -> None:
     assert "not available: mount: not permitted" in text
     document = f"# Title\n\n{BEGIN}\nwhat stood here\n{END}\n\nThe end.\n"
     once = pasted(document, text)
-    assert once.startswith("# Title\n")
+    assert once.startswith(f"# Title\n\n{BEGIN}\n\n    ")  # the command, as code
     assert once.endswith("\n\nThe end.\n")
     assert "what stood here" not in once
     assert pasted(once, text) == once
