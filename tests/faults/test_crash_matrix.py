@@ -8,23 +8,13 @@ the third one, what each txid changed in the second, is staged in the commit tur
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import (
-    Record,
-    Spec,
-    TableImage,
-    changes_expected,
-    drivers,
-    make_records,
-    read_tables,
-    rows_expected,
-    totals_expected,
-)
+from tests.faults.chains import Chain, assert_consistent, live_through
+from tests.faults.harness import Spec, TableImage, make_records
 from txn.points import POINTS
 
 KINDS = ("transactional", "opaque")
@@ -54,68 +44,29 @@ CHAIN = (
 )
 
 
-@dataclass(frozen=True)
-class Chain:
-    """What was seen of one warehouse."""
-
-    records: list[Record]
-    killed: list[tuple[str, str]]
-    """(point, attempt) at which each process died."""
-    after_kill: list[dict[str, TableImage]]
-    """The tables as each process left them."""
-    end: dict[str, TableImage]
-    """The tables in the end."""
-    ended: str
-
-    def after_restart(self, step: int) -> dict[str, TableImage]:
-        """The tables as the process after the kill left them."""
-        return self.after_kill[step + 1] if step + 1 < len(self.after_kill) else self.end
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def chain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Chain:
     """A warehouse that lived through every crash, and then ran to its end."""
     folder: Path = tmp_path_factory.mktemp(f"crash-{request.param}")
-    records = make_records(folder, 56)
-    killed, after_kill = [], []
-    with drivers() as start:
-        for crash in CHAIN:
-            spec = Spec(
-                folder=str(folder),
-                kind=request.param,
-                tables=crash.order,
-                zookeeper=f"embedded:{folder}/zookeeper",
-                at=crash.point,
-                fresh=crash.fresh,
-                config={"max_spout_pending": 2, "batch_emit_interval_ms": 1},
-            )
-            driver = start(spec)
-            code = driver.wait()
-            assert code == -signal.SIGKILL, f"{crash.name}: {code}\n{driver.stderr()[-4000:]}"
-            killed.append(where_it_died(driver.points(), crash.point))
-            after_kill.append(read_tables(folder, TABLES))
-        last = start(spec.model_copy(update={"at": None, "tables": TABLES}))
-        ended = last.report()["ended"]
-    return Chain(records, killed, after_kill, read_tables(folder, TABLES), ended)
-
-
-def where_it_died(points: list[tuple[str, str]], point: str) -> tuple[str, str]:
-    """(point, attempt) of the kill; other threads may have come to points of theirs meanwhile."""
-    (attempt,) = (attempt for name, attempt in points if name == "SIGKILL")
-    assert (point, attempt) in points
-    return point, attempt
-
-
-def assert_consistent(chain: Chain, table: str, image: TableImage) -> None:
-    """The table holds what its log says, and its log says every record once, in order."""
-    spans = [(p.start, p.end) for p in image.final]
-    assert [start for start, _ in spans] == [0, *(end for _, end in spans)][: len(spans)]
-    if table == "rows":
-        assert image.rows == rows_expected(chain.records, image.final)
-    elif table == "changes":
-        assert image.rows == changes_expected(chain.records, image.final)
-    else:
-        assert image.rows == totals_expected(chain.records[: image.end])
+    crashes = [
+        Spec(
+            folder=str(folder),
+            kind=request.param,
+            tables=crash.order,
+            zookeeper=f"embedded:{folder}/zookeeper",
+            at=crash.point,
+            fresh=crash.fresh,
+            config={"max_spout_pending": 2, "batch_emit_interval_ms": 1},
+        )
+        for crash in CHAIN
+    ]
+    found = live_through(
+        make_records(folder, 56),
+        crashes,
+        lambda spec: spec.model_copy(update={"at": None, "tables": TABLES}),
+    )
+    assert all((kill.point, kill.attempt) in kill.points for kill in found.killed)
+    return found
 
 
 def published(images: dict[str, TableImage]) -> int:
@@ -129,10 +80,10 @@ def test_a_killed_driver_leaves_and_its_successor_makes_a_table_that_equals_the_
     chain: Chain, step: int, table: str
 ) -> None:
     """Killed at any point, the driver leaves whole txids; the next one continues row for row."""
-    assert chain.killed[step][0] == CHAIN[step].point
+    assert chain.killed[step].point == CHAIN[step].point
     left, continued = chain.after_kill[step][table], chain.after_restart(step)[table]
-    assert_consistent(chain, table, left)
-    assert_consistent(chain, table, continued)
+    assert_consistent(chain.records, table, left)
+    assert_consistent(chain.records, table, continued)
     assert published(chain.after_restart(step)) > published(chain.after_kill[step])
 
 
@@ -147,7 +98,7 @@ def test_after_every_crash_each_table_holds_every_record_exactly_once(
     """
     assert chain.ended == "caught_up"
     assert chain.end[table].end == len(chain.records)
-    assert_consistent(chain, table, chain.end[table])
+    assert_consistent(chain.records, table, chain.end[table])
 
 
 @pytest.mark.parametrize("table", TABLES)
