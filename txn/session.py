@@ -203,6 +203,8 @@ def _local_defaults(master: str) -> dict[str, str]:
         # Spark's 200 and Delta's 50 are for clusters: here each one is a task that waits.
         "spark.sql.shuffle.partitions": str(max(2, cores)),
         "spark.databricks.delta.snapshotPartitions": "2",
+        # VACUUM lists a table's folder in so many tasks, 10,000 unless it is told otherwise.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(max(2, cores)),
         # What Spark keeps for its UI, which is off: of a thousand jobs and as many queries with
         # their plans. A driver that commits ten batches a second would fill up with them.
         "spark.ui.retainedJobs": "50",

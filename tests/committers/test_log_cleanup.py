@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -10,24 +11,35 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyspark.sql import SparkSession
 
 from committers.append_table import AppendTable
 from committers.delta_log import DeltaLog
 from committers.log_cleanup import EVERY_VERSIONS, LogCleanup
 from committers.storage import Storage
+from tests.committers.conftest import Driver
 from txn.attempts import TransactionAttempt
 
 SCHEMA = "k string"
 DAY = 24 * 3600.0
 
 
-@pytest.fixture
-def table(driver: Any, warehouse: Path) -> Any:
-    """A committer whose table has sixty txids, and with them checkpoints at 24 and 49."""
-    committer = driver.open(AppendTable(warehouse), SCHEMA, 1)
+@pytest.fixture(scope="module")
+def original(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of sixty txids, and with them checkpoints at 24 and 49."""
+    path: Path = tmp_path_factory.mktemp("original") / "table"
+    driver = Driver(spark)
+    committer = driver.open(AppendTable(path), SCHEMA, 1)
     for txid in range(1, 61):
         driver.commit(committer, driver.frame([(str(txid),)], SCHEMA), txid)
-    return committer
+    return path
+
+
+@pytest.fixture
+def table(original: Path, driver: Any, warehouse: Path) -> Any:
+    """A committer, and a table of its own that is as the original."""
+    shutil.copytree(original, warehouse, dirs_exist_ok=True)
+    return driver.open(AppendTable(warehouse), SCHEMA, 1)
 
 
 def age(path: Path, days: float) -> None:

@@ -113,6 +113,7 @@ def test_local_masters_get_local_sizes(master: str, partitions: str) -> None:
     """A laptop does not get two hundred shuffle partitions, and opens no port to the network."""
     settings = session_conf(master, {})
     assert settings["spark.sql.shuffle.partitions"] == partitions
+    assert settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] == partitions
     assert settings["spark.driver.bindAddress"] == "127.0.0.1"
     assert settings["spark.ui.enabled"] == "false"
 
