@@ -227,17 +227,17 @@ class Publication(BaseModel):
         return self.epoch == 0
 
 
-def _may_change(value: Any) -> bool:
-    """Whether a JSON value has a number that delta-rs may write as another one."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
-        elif isinstance(one, float) or (isinstance(one, int) and abs(one) >= _EXACT_BELOW):
-            return True
+def _may_change(value: dict[str, Any]) -> bool:
+    """Whether a JSON object has a number that delta-rs may write as another one."""
+    # In every commit turn, for each partition of the source: only what contains more is kept.
+    waiting: list[Any] = [value]
+    for container in waiting:
+        for one in container.values() if isinstance(container, dict) else container:
+            kind = type(one)
+            if kind is dict or kind is list:
+                waiting.append(one)
+            elif kind is float or (kind is int and abs(one) >= _EXACT_BELOW):
+                return True
     return False
 
 

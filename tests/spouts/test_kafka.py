@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import re
@@ -40,13 +41,15 @@ def plan(spout: KafkaSpout, previous: PartitionPositions | None = None) -> Any:
 
 def planned_at_last(spout: KafkaSpout, previous: PartitionPositions | None = None) -> Any:
     """`plan`, asked again as a run does while the brokers are away: a minute at most."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return plan(spout, previous)
-        except SourceUnavailableError:
-            if time.monotonic() > deadline:
-                raise
+    found: list[Any] = []
+
+    def answered() -> bool:
+        with contextlib.suppress(SourceUnavailableError):
+            found.append(plan(spout, previous))
+        return bool(found)
+
+    wait_until(answered, "the brokers answer")
+    return found[0]
 
 
 def spans(planned: PartitionPositions) -> dict[str, tuple[int, int]]:
