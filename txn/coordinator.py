@@ -368,14 +368,17 @@ def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
     group = committing(state)
     if tuple(batch.attempt for batch in group) != attempts:
         return state, ()
-    batch, txid = group[-1], event.attempt.txid
-    positions = positions_before(state, txid + 1)
+    batch, positions = group[-1], positions_before(state, event.attempt.txid + 1)
     state = without_batches(state, {attempt.txid for attempt in attempts})
-    state = replace(state, committed=txid, positions=positions)
+    state = replace(state, committed=event.attempt.txid, positions=positions)
     durable = PersistCommitted(
         event.attempt, positions, event.tables, batch.quarantined, batch.replay_of, event.earlier
     )
-    return _advance(state, (durable, *(Succeed(attempt) for attempt in attempts)))
+    actions: Actions = (durable, *(Succeed(attempt) for attempt in attempts))
+    if state.until_caught_up and state.plan_idle and not state.batches:
+        # Whether that was all is asked now, and not when the idle source's next turn comes.
+        actions += (SchedulePlan(idle=False),)
+    return _advance(state, actions)
 
 
 # --- failing ---------------------------------------------------------------------------------

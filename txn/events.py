@@ -250,7 +250,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """Answer with PlanDue after the emit interval."""
+    """Answer with PlanDue after the emit interval; one that is scheduled already is no longer."""
 
     idle: bool
     """True: the spouts had nothing to read; False: only the interval between starts is due."""

@@ -130,6 +130,7 @@ class Pipeline:
         self._monotonic = monotonic
         self._last_start = float("-inf")
         self._settled = 0
+        self._scheduled = 0
         self._recorder = Recorder(name, epoch, state.committed, clock)
         self._threads = Threads(name, config.max_spout_pending)
         self._live = LiveAttempts(work, self._threads)
@@ -262,9 +263,16 @@ class Pipeline:
         if action.idle:
             if not self._state.batches:
                 self._settle()
-            self._facts.after(max(interval, IDLE_POLL_SECS), PlanDue())
+            wait = max(interval, IDLE_POLL_SECS)
         else:
-            self._facts.after(max(0.0, self._last_start + interval - self._monotonic()), PlanDue())
+            wait = max(0.0, self._last_start + interval - self._monotonic())
+        # Whatever was scheduled before is no longer: a timer cannot be taken back.
+        self._scheduled = number = self._scheduled + 1
+        self._facts.after(wait, lambda: self._plan_due(number))
+
+    def _plan_due(self, number: int) -> None:
+        if number == self._scheduled:
+            self._take(*coordinator.step(self._state, PlanDue()))
 
     def _persist_start(self, action: PersistStart) -> None:
         self._recorder.mark(action.attempt, "planned")

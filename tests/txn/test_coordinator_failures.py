@@ -405,9 +405,25 @@ def test_caught_up_asks_once_more_after_the_last_commit() -> None:
     run.plan("1:0", t=1)
     assert run.plan("2:0", t=None) == (SchedulePlan(idle=True),)
     run.processed("1:0")
-    assert Finish() not in run.published("1:0")
+    # At once: the run is not to last as long as an idle source is left alone.
+    assert run.published("1:0")[2:] == (SchedulePlan(idle=False),)
     assert run.tell(PlanDue()) == (Plan(a("2:1"), ("t",), {"t": 1}),)
     assert run.plan("2:1", t=None) == (Finish(),)
+
+
+@pytest.mark.parametrize("until", ["forever", "caught_up"])
+def test_an_idle_source_is_left_alone_while_it_may_bring_more(until: str) -> None:
+    """Only the end of a run is asked for before the idle source's next turn."""
+    run = Run(until=until)
+    run.start()
+    run.plan("1:0", t=1)
+    run.plan("2:0", t=2)
+    run.plan("3:0", t=None)
+    run.processed("1:0")
+    assert [action for action in run.published("1:0") if isinstance(action, SchedulePlan)] == []
+    run.processed("2:0")
+    asked = [action for action in run.published("2:0") if isinstance(action, SchedulePlan)]
+    assert asked == ([SchedulePlan(idle=False)] if until == "caught_up" else [])
 
 
 def test_halted_halts_once_and_touches_nothing() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +192,27 @@ def test_a_start_that_leaves_a_gap_is_refused() -> None:
 
 
 # --- committer, and a run over both ------------------------------------------------------------
+
+
+def test_the_interval_between_starts_is_kept_behind_an_idle_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """`batch_emit_interval_ms` holds too when the source was idle and the last commit was told."""
+    interval = 0.4
+    batches: list[Any] = [[("a", 1)]]
+
+    class Growing(MemoryTransactionalSpout):
+        def success(self, txid: int) -> None:
+            if txid <= 2:
+                batches.extend([[("b", txid)]] * 2)
+
+    made = Topology("interval", TopologyConfig(batch_emit_interval_ms=int(interval * 1000)))
+    table = RecordingCommitter(tmp_path / "table", "transactional")
+    made.stream("s", Growing(batches, SCHEMA)).partition_persist(table)
+    report = run_in_memory(made, spark)
+    starts = [batch.times["started"] for batch in report.batches]
+    assert len(starts) == 5
+    assert min(after - before for before, after in pairwise(starts)) > 0.95 * interval
 
 
 def test_a_topology_runs_without_zookeeper_and_delta(spark: SparkSession, tmp_path: Path) -> None:
