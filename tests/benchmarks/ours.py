@@ -8,6 +8,7 @@ same topology over the warm-up files before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,16 @@ from spouts.files import FileSpout
 from tests.benchmarks.data import SCHEMA
 from tests.benchmarks.meter import Meter
 from tests.benchmarks.results import percentile
-from tests.benchmarks.task import Answer, Task, answer, lap_figures, same_counts, session
+from tests.benchmarks.task import (
+    Answer,
+    Task,
+    answer,
+    lap_figures,
+    same_counts,
+    session,
+    timed,
+    warm_up,
+)
 from txn import Topology, TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
 from txn.report import BatchReport, RunReport
@@ -52,32 +62,37 @@ def run(task: Task) -> Iterator[Answer]:
     options = dict(task.options)
     layout = str(options.pop("layout"))
     variants: dict[str, dict[str, Any]] = options.pop("variants", {task.contender: options})
-    laps = task.size.laps if len(variants) > 1 else 1
     with EmbeddedZooKeeper(task.folder / "zookeeper", protect=True) as server:
         spark = session("ours")
         for name, config in variants.items():
-            _run(spark, task.input.warm, task.folder / f"warm-{name}", server.hosts, layout, config)
-        for lap in range(laps):
-            # Another one begins each time: what comes first in a lap is not always the same.
-            names = [*variants][lap % len(variants) :] + [*variants][: lap % len(variants)]
-            for name in names:
-                folder = task.folder / f"{name}-{lap}"
-                config = variants[name]
-                with Meter() as meter:
-                    report, table = _run(
-                        spark, task.input.rows, folder, server.hosts, layout, config
-                    )
-                yield _answer(spark, task, name, meter, report, table)
+            warm = partial(_run, spark, task.input.warm, server.hosts, layout, config)
+            warm_up(task, warm, f"warm-{name}")
+        for name, folder in _timed(task, [*variants]):
+            config = variants[name]
+            with Meter() as meter:
+                report, table = _run(spark, task.input.rows, server.hosts, layout, config, folder)
+            yield _answer(spark, task, name, meter, report, table)
         spark.stop()
+
+
+def _timed(task: Task, names: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """(name, folder) of each timed run; several in turn, so often as the sizes say."""
+    if len(names) == 1:
+        yield from ((names[0], folder) for folder in timed(task, names[0]))
+        return
+    for lap in range(task.size.laps):
+        # Another one begins each time: what comes first in a lap is not always the same.
+        for name in (*names[lap % len(names) :], *names[: lap % len(names)]):
+            yield name, task.folder / f"{name}-{lap}"
 
 
 def _run(
     spark: SparkSession,
     files: Path,
-    folder: Path,
     zookeeper: str,
     layout: str,
     config: dict[str, Any],
+    folder: Path,
 ) -> tuple[RunReport, AppendTable | StateTable]:
     topology = Topology(f"bench-{folder.name.replace(' ', '-')}", TopologyConfig(**config))
     rows = topology.stream("rows", spout(files))

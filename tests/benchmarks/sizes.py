@@ -11,7 +11,8 @@ __all__ = ["FULL", "QUICK", "Rows", "Sizes"]
 class Rows:
     """A set of Parquet files: `offset long, word string, amount int`.
 
-    Every contender first does the same work on the first `warm` files, for itself and untimed.
+    Every contender first does the same work on the first `warm` files, for itself and untimed,
+    again and again for `Sizes.warm_secs`.
     """
 
     files: int
@@ -37,6 +38,10 @@ class Sizes:
     """The sizes of all workloads."""
 
     name: str
+    warm_secs: float
+    """How long a contender warms up at least: as long for each, whatever one run of it takes."""
+    timed_secs: float
+    """For how long the timed run is repeated; at least once."""
     big: Rows
     """(a), (d) and (e)."""
     tiny: Rows
@@ -63,6 +68,8 @@ class Sizes:
 
 FULL = Sizes(
     name="full",
+    warm_secs=20.0,
+    timed_secs=15.0,
     big=Rows(files=40, rows=500_000, keys=100_000, warm=40),
     tiny=Rows(files=200, rows=1_000, keys=1_000, warm=40),
     states=(10_000, 100_000, 1_000_000, 10_000_000),
@@ -78,6 +85,8 @@ FULL = Sizes(
 
 QUICK = Sizes(
     name="quick",
+    warm_secs=0.0,
+    timed_secs=0.0,
     big=Rows(files=6, rows=20_000, keys=1_000, warm=2),
     tiny=Rows(files=12, rows=1_000, keys=1_000, warm=4),
     states=(1_000, 10_000),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +20,17 @@ from txn.session import delta_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Answer", "Task", "answer", "lap_figures", "same_counts", "session"]
+__all__ = [
+    "Answer",
+    "Task",
+    "answer",
+    "lap_figures",
+    "repeated",
+    "same_counts",
+    "session",
+    "timed",
+    "warm_up",
+]
 
 MASTER = "local[2]"
 MEMORY = "6g"
@@ -77,6 +90,33 @@ class Answer:
     """None: the x of the task."""
     noise: float | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+def warm_up(task: Task, run: Callable[[Path], object], label: str = "warm") -> None:
+    """Run untimed, each time into a new folder, for `warm_secs`.
+
+    Java compiles what runs long: a contender whose run is short has seen less of its code compiled
+    after one of them than one whose run is long.
+    """
+    for folder in repeated(task, task.size.warm_secs, label):
+        run(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def timed(task: Task, label: str = "timed") -> Iterator[Path]:
+    """A new folder for each timed run, for `timed_secs`: short runs differ more from each other."""
+    return repeated(task, task.size.timed_secs, label)
+
+
+def repeated(
+    task: Task, seconds: float, label: str, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Path]:
+    """Names of new folders, until `seconds` have passed; at least one."""
+    began = clock()
+    for number in itertools.count():
+        yield task.folder / f"{label}-{number}"
+        if clock() - began >= seconds:
+            return
 
 
 def answer(

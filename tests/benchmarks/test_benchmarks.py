@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from tests.benchmarks.report import BEGIN, END, figures, goal_table, markdown, p
 from tests.benchmarks.results import Failure, Key, Results, Run, percentile
 from tests.benchmarks.runner import Runner, answers_of
 from tests.benchmarks.sizes import FULL, QUICK, Sizes
-from tests.benchmarks.task import Task
+from tests.benchmarks.task import Task, repeated, warm_up
 from tests.benchmarks.workloads import WORKLOADS
 
 FASTER = Goal("a", "ours against theirs", Key("ours"), 1.5, against=Key("theirs"))
@@ -201,6 +202,21 @@ def test_a_task_comes_back_from_the_command_line() -> None:
     task = Task("e", "log", "tests.benchmarks.ours", "/tmp/x", "quick", "/d", 4, {"layout": "log"})
     assert task == Task.from_json(task.to_json())
     assert QUICK is task.size
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(20.0, 4), (0.0, 1)])
+def test_runs_are_repeated_for_the_same_time(tmp_path: Path, seconds: float, runs: int) -> None:
+    """Runs of 6 s are repeated until 20 s have passed, each in a folder of its own."""
+    clock = itertools.count(0.0, 6.0)
+    task = Task("a", "log", "module", str(tmp_path))
+    folders = list(repeated(task, seconds, "timed", clock=lambda: next(clock)))
+    assert len(set(folders)) == len(folders) == runs
+
+
+def test_what_warmed_up_is_gone(tmp_path: Path) -> None:
+    """A warm-up leaves nothing behind that the timed run could stumble over."""
+    warm_up(Task("a", "log", "module", str(tmp_path), "quick"), Path.mkdir)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_line_has_three_rounds_of_everything_by_default() -> None:

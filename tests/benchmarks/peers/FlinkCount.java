@@ -26,7 +26,8 @@ import org.apache.flink.util.Collector;
  * A running count per word on a local mini-cluster of two slots: keyed heap state, exactly-once
  * checkpoints to the local disk, the counts written at the end of the input by the exactly-once
  * file sink. Arguments: folder of text files (one word a line), how many of them warm up, folder to
- * write into, milliseconds between checkpoints. Prints {"seconds": ..., "checkpoints": ...}.
+ * write into, milliseconds between checkpoints, seconds to warm up, seconds to repeat the timed run.
+ * Prints a line for each timed run: {"seconds": ..., "checkpoints": ..., "folder": ...}.
  */
 public class FlinkCount {
     static final AtomicInteger CHECKPOINTS = new AtomicInteger();
@@ -39,18 +40,32 @@ public class FlinkCount {
         int warm = Integer.parseInt(args[1]);
         String folder = args[2];
         long interval = Long.parseLong(args[3]);
-        count(files.subList(0, warm), folder + "/warm", folder + "/warm-checkpoints", interval);
-        CHECKPOINTS.set(0);
+        double warmSecs = Double.parseDouble(args[4]);
+        double timedSecs = Double.parseDouble(args[5]);
         long began = System.nanoTime();
-        count(files, folder + "/out", folder + "/checkpoints", interval);
-        double seconds = (System.nanoTime() - began) / 1e9;
-        System.out.printf(
-                Locale.ROOT,
-                "{\"seconds\": %.3f, \"checkpoints\": %d}%n",
-                seconds,
-                CHECKPOINTS.get());
+        for (int n = 0; n == 0 || secondsSince(began) < warmSecs; n++) {
+            String into = folder + "/warm-" + n;
+            count(files.subList(0, warm), into, into + "-checkpoints", interval);
+        }
+        began = System.nanoTime();
+        for (int n = 0; n == 0 || secondsSince(began) < timedSecs; n++) {
+            String into = "timed-" + n;
+            CHECKPOINTS.set(0);
+            long start = System.nanoTime();
+            count(files, folder + "/" + into, folder + "/checkpoints-" + n, interval);
+            System.out.printf(
+                    Locale.ROOT,
+                    "{\"seconds\": %.3f, \"checkpoints\": %d, \"folder\": \"%s\"}%n",
+                    secondsSince(start),
+                    CHECKPOINTS.get(),
+                    into);
+        }
         System.out.flush();
         Runtime.getRuntime().halt(0); // its threads would keep the process alive
+    }
+
+    static double secondsSince(long nanos) {
+        return (System.nanoTime() - nanos) / 1e9;
     }
 
     static void count(List<String> files, String out, String checkpoints, long interval)

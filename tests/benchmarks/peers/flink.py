@@ -46,26 +46,27 @@ _COMPILE_SECS, _RUN_SECS = 120, 900
 
 def run(task: Task) -> Iterator[Answer]:
     """No options."""
-    data, out = task.input, task.folder / "out"
+    data, folder = task.input, task.folder.resolve()
     command = [str(find_java()), f"-Xmx{MEMORY}"]
     for package in _OPENED:
         command += ["--add-opens", f"java.base/java.{package}=ALL-UNNAMED"]
     warm = len(list(data.warm.glob("*.parquet")))
-    command += ["-cp", classpath(), SOURCE.stem, str(data.text), str(warm), str(task.folder)]
+    command += ["-cp", classpath(), SOURCE.stem, str(data.text), str(warm), str(folder)]
+    command += [str(INTERVAL_MS), str(task.size.warm_secs), str(task.size.timed_secs)]
     with Meter() as meter:
-        done = subprocess.run(
-            [*command, str(INTERVAL_MS)], capture_output=True, text=True, timeout=_RUN_SECS
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECS)
     if done.returncode != 0:
         raise RuntimeError(f"Flink's process ended with {done.returncode}: {done.stderr[-2000:]}")
-    told = json.loads(done.stdout.splitlines()[-1])
-    # The meter is around the whole process, warm-up included: good for the noise.
-    yield answer(
-        told["seconds"],
-        meter,
-        correct=_counts(out) == _expected(data.expected),
-        checkpoints=told["checkpoints"],
-    )
+    expected = _expected(data.expected)
+    for line in done.stdout.splitlines():
+        told = json.loads(line)
+        # The meter is around the whole process, warm-up included: good for the noise.
+        yield answer(
+            told["seconds"],
+            meter,
+            correct=_counts(folder / told["folder"]) == expected,
+            checkpoints=told["checkpoints"],
+        )
 
 
 def classpath() -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.benchmarks.data import SCHEMA
 from tests.benchmarks.meter import Meter
-from tests.benchmarks.task import Answer, Task, answer, same_counts, session
+from tests.benchmarks.task import Answer, Task, answer, same_counts, session, timed, warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,13 +22,13 @@ __all__ = ["run"]
 def run(task: Task) -> Iterator[Answer]:
     """No options."""
     spark = session("plain")
-    _count(spark, task.input.warm, task.folder / "warm")
-    out = task.folder / "counts"
-    with Meter() as meter:
-        _count(spark, task.input.rows, out)
-    counts = spark.read.format("delta").load(str(out))
-    correct = same_counts(spark, counts, task.input.expected)
-    yield answer(meter.seconds, meter, correct=correct)
+    warm_up(task, lambda folder: _count(spark, task.input.warm, folder))
+    for out in timed(task):
+        with Meter() as meter:
+            _count(spark, task.input.rows, out)
+        counts = spark.read.format("delta").load(str(out))
+        correct = same_counts(spark, counts, task.input.expected)
+        yield answer(meter.seconds, meter, correct=correct)
     spark.stop()
 
 

@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING
 
 from tests.benchmarks.data import SCHEMA
 from tests.benchmarks.meter import Meter
-from tests.benchmarks.task import Answer, Task, answer, lap_figures, same_counts, session
+from tests.benchmarks.task import (
+    Answer,
+    Task,
+    answer,
+    lap_figures,
+    same_counts,
+    session,
+    timed,
+    warm_up,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,15 +52,22 @@ def run(task: Task) -> Iterator[Answer]:
     """Options: `mode`, "merge", "stateful" or "append"."""
     write = _MODES[str(task.options["mode"])]
     spark = session("streaming", _CONF)
-    _run(spark, write, task.input.warm, task.folder / "warm")
-    out = task.folder / "timed"
-    with Meter() as meter:
-        query = _run(spark, write, task.input.rows, out)
+    warm_up(task, lambda folder: _run(spark, write, task.input.warm, folder))
+    for out in timed(task):
+        with Meter() as meter:
+            query = _run(spark, write, task.input.rows, out)
+        yield _answer(spark, task, meter, query, out)
+    spark.stop()
+
+
+def _answer(
+    spark: SparkSession, task: Task, meter: Meter, query: StreamingQuery, out: Path
+) -> Answer:
     progress = [one for one in query.recentProgress if one["numInputRows"] > 0]
     shown = spark.read.format("delta").load(str(out / "table"))
     counts = shown.groupBy("word").count() if task.options["mode"] == "append" else shown
     value = len(progress) / meter.seconds if task.workload == "b" else meter.seconds
-    yield answer(
+    return answer(
         value,
         meter,
         correct=same_counts(spark, counts.select("word", "count"), task.input.expected),
@@ -63,7 +79,6 @@ def run(task: Task) -> Iterator[Answer]:
         },
         **lap_figures([one["durationMs"]["triggerExecution"] / 1000 for one in progress]),
     )
-    spark.stop()
 
 
 def _run(

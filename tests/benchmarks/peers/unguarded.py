@@ -24,7 +24,7 @@ from committers.unions import side_by_side
 from spouts.files import FileBatch, FileSpout
 from tests.benchmarks.meter import Meter
 from tests.benchmarks.ours import spout, table_of
-from tests.benchmarks.task import Answer, Task, answer, same_counts, session
+from tests.benchmarks.task import Answer, Task, answer, same_counts, session, timed, warm_up
 from txn import TopologyConfig, TransactionAttempt
 from txn.interfaces import Committer
 
@@ -40,15 +40,15 @@ def run(task: Task) -> Iterator[Answer]:
     """Options: `layout`, "log" or "append"."""
     layout = str(task.options["layout"])
     spark = session("unguarded")
-    _write_all(spark, layout, task.input.warm, task.folder / "warm")
-    out = task.folder / "written"
-    with Meter() as meter:
-        jobs, group = _write_all(spark, layout, task.input.rows, out)
-    written = spark.read.parquet(f"{out}/*")
-    grouped = written.groupBy("word")
-    counts = grouped.count() if layout == "append" else grouped.agg({"count": "sum"})
-    correct = same_counts(spark, counts.toDF("word", "count"), task.input.expected)
-    yield answer(meter.seconds, meter, correct=correct, jobs_at_once=jobs, txids_per_job=group)
+    warm_up(task, lambda folder: _write_all(spark, layout, task.input.warm, folder))
+    for out in timed(task):
+        with Meter() as meter:
+            jobs, group = _write_all(spark, layout, task.input.rows, out)
+        written = spark.read.parquet(f"{out}/*")
+        grouped = written.groupBy("word")
+        counts = grouped.count() if layout == "append" else grouped.agg({"count": "sum"})
+        correct = same_counts(spark, counts.toDF("word", "count"), task.input.expected)
+        yield answer(meter.seconds, meter, correct=correct, jobs_at_once=jobs, txids_per_job=group)
     spark.stop()
 
 
