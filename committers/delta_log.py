@@ -24,7 +24,6 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from deltalake import (
@@ -118,7 +117,6 @@ class DeltaLog:
         self._new_id = new_id
         self._now_ms = now_ms
         self._loaded: DeltaTable | None = None
-        self._fresh: DeltaTable | None = None
         self._spec: TableSpec | None = None
         self._topology = ""
         self._files: dict[str, ActiveFile] = {}
@@ -245,21 +243,6 @@ class DeltaLog:
         self._require_same()
         self._table.update_incremental()
         return self._take_in()
-
-    def renew(self, table: DeltaTable | None) -> None:
-        """Go on with this object of the same table from the next append on. Any thread may call."""
-        # delta-rs keeps what each `update_incremental` brings in arrays of its own: 10 KB a file,
-        # ten times what a table takes that is loaded as a whole.
-        self._fresh = table or self._fresh
-
-    def _renew(self) -> None:
-        fresh, self._fresh = self._fresh, None
-        # It saves memory, no more: what fails here must not fail the append.
-        with suppress(DeltaError, OSError):
-            if fresh is not None:
-                fresh.update_incremental()
-                # Not if others have appended: what is new is taken in version by version.
-                self._loaded = fresh if fresh.version() == self._version else self._loaded
 
     def _take_in(self) -> list[Commit]:
         """Apply the versions up to the one that delta-rs has loaded and will append to."""
@@ -427,7 +410,6 @@ class DeltaLog:
         self, actions: list[Any], metadata: Mapping[str, Any], app: list[Transaction]
     ) -> Commit | None:
         """One try at `version + 1`: what landed there, or None when somebody else's commit did."""
-        self._renew()
         token, failure = self._new_id(), None
         table, expected = self._table, self._version + 1
         try:

@@ -36,23 +36,19 @@ class LogCleanup:
         self._options = dict(storage_options)
         self._next = 0
 
-    def run(self, version: int) -> DeltaTable | None:
+    def run(self, version: int) -> None:
         """Look at what has expired, if it is time to: a checkpoint keeps what it said.
 
         Args:
             version: the newest version of the table, -1 if there is none.
 
-        Returns:
-            The table, loaded anew for that (`DeltaLog.renew`); None when it was not time to.
-
         Raises:
             DeltaError: the log could not be listed or read; nothing is lost by that.
         """
         if version < self._next:
-            return None
+            return
         self._next = version + EVERY_VERSIONS
         # A table object of its own: that of the commit turns is in use.
         table = DeltaTable(self._storage.uri, storage_options=self._options)
         if table.metadata().configuration.get(_SWITCH, "true").lower() != "false":
             table.cleanup_metadata()
-        return table

@@ -279,7 +279,7 @@ class TableCommitter(Committer):
     def committed(self, attempt: TransactionAttempt) -> None:
         """Delete the scratch files of a committed attempt, and now and then what has expired."""
         self._area.discard(attempt)
-        self._log.renew(self._cleanup.run(self._log.version))
+        self._cleanup.run(self._log.version)
 
     def settle(self, txid: int) -> None:
         """Mark `txid` as final in the log, where a replay could have replaced or repeated it.

@@ -67,11 +67,14 @@ def run(task: Task) -> Iterator[Answer]:
         for name, config in variants.items():
             warm = partial(_run, spark, task.input.warm, server.hosts, layout, config)
             warm_up(task, warm, f"warm-{name}")
+        done: list[tuple[str, Meter, RunReport, AppendTable | StateTable]] = []
         for name, folder in _timed(task, [*variants]):
             config = variants[name]
             with Meter() as meter:
                 report, table = _run(spark, task.input.rows, server.hosts, layout, config, folder)
-            yield _answer(spark, task, name, meter, report, table)
+            done.append((name, meter, report, table))
+        for one in done:
+            yield _answer(spark, task, *one)
         spark.stop()
 
 

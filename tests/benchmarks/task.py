@@ -104,7 +104,11 @@ def warm_up(task: Task, run: Callable[[Path], object], label: str = "warm") -> N
 
 
 def timed(task: Task, label: str = "timed") -> Iterator[Path]:
-    """A new folder for each timed run, for `timed_secs`: short runs differ more from each other."""
+    """A new folder for each timed run, for `timed_secs`: short runs differ more from each other.
+
+    Look at the results when all of them are done: other queries in between make Java throw away
+    what it has compiled for the run, and the next one is slower by a quarter.
+    """
     return repeated(task, task.size.timed_secs, label)
 
 

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from committers.append_table import AppendTable
-from committers.delta_log import DeltaLog
 from committers.log_cleanup import EVERY_VERSIONS, LogCleanup
 from committers.storage import Storage
 from tests.committers.conftest import Driver
@@ -131,50 +129,3 @@ def test_a_new_leader_goes_on_behind_a_log_that_was_cleaned_up(
     assert successor.last_publication()[1].last_txid == 60
     driver.commit(successor, driver.frame([("61",)], SCHEMA), 61, epoch=2)
     assert keys(warehouse) == [str(n) for n in range(1, 62)]
-
-
-def test_a_table_that_was_loaded_anew_takes_the_place_of_the_old_object(
-    table: Any, warehouse: Path, driver: Any
-) -> None:
-    """From the next append on, and never behind the versions that were taken in."""
-    before = table._log._loaded
-    table.committed(TransactionAttempt(60))
-    driver.commit(table, driver.frame([("61",)], SCHEMA), 61)
-    assert table._log._loaded is not before
-    assert keys(warehouse) == [str(n) for n in range(1, 62)]
-    assert set(table._log.files) == set(reopened(warehouse).files)
-
-
-def test_an_object_that_knows_of_others_versions_is_not_taken(
-    table: Any, warehouse: Path, driver: Any
-) -> None:
-    """What somebody else appended is judged version by version, not passed over."""
-    table._log.renew(DeltaTable(str(warehouse)))
-    DeltaTable(str(warehouse)).optimize.compact()
-    driver.commit(table, driver.frame([("61",)], SCHEMA), 61)
-    assert table._log.version == DeltaTable(str(warehouse)).version()
-    assert keys(warehouse) == [str(n) for n in range(1, 62)]
-    assert set(table._log.files) == set(reopened(warehouse).files)
-
-
-def test_an_object_that_cannot_be_brought_up_to_date_fails_no_append(
-    table: Any, warehouse: Path, driver: Any
-) -> None:
-    """It would only have saved memory: the append goes on with the old one."""
-
-    class Broken:
-        def update_incremental(self) -> None:
-            raise DeltaError("the storage does not answer")
-
-    before = table._log._loaded
-    table._log.renew(Broken())
-    driver.commit(table, driver.frame([("61",)], SCHEMA), 61)
-    assert table._log._loaded is before
-    assert keys(warehouse) == [str(n) for n in range(1, 62)]
-
-
-def reopened(path: Path) -> DeltaLog:
-    """What a fresh process knows of the table."""
-    log = DeltaLog(Storage(str(path)))
-    log.attach("tests")
-    return log

@@ -53,10 +53,13 @@ def run(task: Task) -> Iterator[Answer]:
     write = _MODES[str(task.options["mode"])]
     spark = session("streaming", _CONF)
     warm_up(task, lambda folder: _run(spark, write, task.input.warm, folder))
+    done: list[tuple[Meter, StreamingQuery, Path]] = []
     for out in timed(task):
         with Meter() as meter:
             query = _run(spark, write, task.input.rows, out)
-        yield _answer(spark, task, meter, query, out)
+        done.append((meter, query, out))
+    for one in done:
+        yield _answer(spark, task, *one)
     spark.stop()
 
 

@@ -41,9 +41,12 @@ def run(task: Task) -> Iterator[Answer]:
     layout = str(task.options["layout"])
     spark = session("unguarded")
     warm_up(task, lambda folder: _write_all(spark, layout, task.input.warm, folder))
+    done: list[tuple[Meter, Path]] = []
     for out in timed(task):
         with Meter() as meter:
             jobs, group = _write_all(spark, layout, task.input.rows, out)
+        done.append((meter, out))
+    for meter, out in done:
         written = spark.read.parquet(f"{out}/*")
         grouped = written.groupBy("word")
         counts = grouped.count() if layout == "append" else grouped.agg({"count": "sum"})
