@@ -1,1 +1,5 @@
 """Sources of micro-batches: plugins of `txn.interfaces.Spout`. None is imported here."""
+
+from __future__ import annotations
+
+import txn.errors  # noqa: F401 - txn itself, and so `txn.allocator`, before anything loads delta-rs
