@@ -192,6 +192,18 @@ def test_a_topology_that_cannot_be_read(zookeeper: EmbeddedZooKeeper, request: A
     assert f"/txn/{name}/committed' does not hold JSON" in finding.found
 
 
+@pytest.mark.parametrize(("topology", "told"), [(None, False), ("nobody-made-it", True)])
+def test_a_server_without_the_topology(
+    zookeeper: EmbeddedZooKeeper, topology: str | None, told: bool
+) -> None:
+    """Nodes are looked at when a topology is named; that there are none yet is no mistake."""
+    opened = TopologyConfig(zookeeper_acl="open", zookeeper_timeout_secs=6.0)
+    found = by_check(check_zookeeper("z", zookeeper.hosts, None, topology, opened))
+    assert ("nodes" in found) == told
+    assert "ACL" not in found
+    assert all(finding.level != "error" for finding in found.values())
+
+
 def test_snapshots_that_were_not_purged(tmp_path: Path) -> None:
     """They are counted in an embedded server's folder."""
     folder = tmp_path / "data" / "version-2"
