@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,7 +31,7 @@ class Verdict:
 
     goal: Goal
     measured: float | None
-    """The ratio of the medians (or the median); None: not measured."""
+    """The median of the ratios of single rounds (or of the figures); None: not measured."""
     least: float | None = None
     """The smallest of the ratios (or figures) of single rounds."""
     most: float | None = None
@@ -65,10 +66,11 @@ def judge(results: Results, goal: Goal) -> Verdict:
     if goal.against is None:
         each = list(rounds[0].values())
         return Verdict(goal, summaries[0].median, min(each), max(each), note, noisy)
+    # Within a round both met the same machine, which may have been another one in the next.
     both = [rounds[0][number] / rounds[1][number] for number in rounds[0] if number in rounds[1]]
-    ratio = summaries[0].median / summaries[1].median
-    least, most = min(both, default=None), max(both, default=None)
-    return Verdict(goal, ratio, least, most, note, noisy)
+    if not both:
+        return Verdict(goal, None, note="no round has measured both")
+    return Verdict(goal, statistics.median(both), min(both), max(both), note, noisy)
 
 
 def _why_missing(results: Results, workload: str, key: Key) -> str:
