@@ -25,6 +25,7 @@ from tests.benchmarks.task import (
     Task,
     answer,
     lap_figures,
+    measured,
     same_counts,
     session,
     timed,
@@ -67,14 +68,13 @@ def run(task: Task) -> Iterator[Answer]:
         for name, config in variants.items():
             warm = partial(_run, spark, task.input.warm, server.hosts, layout, config)
             warm_up(task, warm, f"warm-{name}")
-        done: list[tuple[str, Meter, RunReport, AppendTable | StateTable]] = []
-        for name, folder in _timed(task, [*variants]):
-            config = variants[name]
-            with Meter() as meter:
-                report, table = _run(spark, task.input.rows, server.hosts, layout, config, folder)
-            done.append((name, meter, report, table))
-        for one in done:
-            yield _answer(spark, task, *one)
+
+        def run_one(one: tuple[str, Path]) -> tuple[RunReport, AppendTable | StateTable]:
+            name, folder = one
+            return _run(spark, task.input.rows, server.hosts, layout, variants[name], folder)
+
+        for (name, _), meter, (report, table) in measured(_timed(task, [*variants]), run_one):
+            yield _answer(spark, task, name, meter, report, table)
         spark.stop()
 
 

@@ -6,10 +6,10 @@ import itertools
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.benchmarks.data import DataSet
 from tests.benchmarks.meter import Meter
@@ -25,12 +25,16 @@ __all__ = [
     "Task",
     "answer",
     "lap_figures",
+    "measured",
     "repeated",
     "same_counts",
     "session",
     "timed",
     "warm_up",
 ]
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 MASTER = "local[2]"
 MEMORY = "6g"
@@ -104,12 +108,22 @@ def warm_up(task: Task, run: Callable[[Path], object], label: str = "warm") -> N
 
 
 def timed(task: Task, label: str = "timed") -> Iterator[Path]:
-    """A new folder for each timed run, for `timed_secs`: short runs differ more from each other.
-
-    Look at the results when all of them are done: other queries in between make Java throw away
-    what it has compiled for the run, and the next one is slower by a quarter.
-    """
+    """A new folder for each timed run, for `timed_secs`: short runs differ more from each other."""
     return repeated(task, task.size.timed_secs, label)
+
+
+def measured(runs: Iterable[R], run: Callable[[R], T]) -> list[tuple[R, Meter, T]]:
+    """Time each run, all of them before anybody looks at a result.
+
+    Other queries in between make Java throw away what it has compiled for the run, and the next one
+    is slower by a quarter.
+    """
+    done: list[tuple[R, Meter, T]] = []
+    for one in runs:
+        with Meter() as meter:
+            result = run(one)
+        done.append((one, meter, result))
+    return done
 
 
 def repeated(

@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.data import SCHEMA
-from tests.benchmarks.meter import Meter
-from tests.benchmarks.task import Answer, Task, answer, same_counts, session, timed, warm_up
+from tests.benchmarks.task import (
+    Answer,
+    Task,
+    answer,
+    measured,
+    same_counts,
+    session,
+    timed,
+    warm_up,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,12 +31,7 @@ def run(task: Task) -> Iterator[Answer]:
     """No options."""
     spark = session("plain")
     warm_up(task, lambda folder: _count(spark, task.input.warm, folder))
-    done: list[tuple[Meter, Path]] = []
-    for out in timed(task):
-        with Meter() as meter:
-            _count(spark, task.input.rows, out)
-        done.append((meter, out))
-    for meter, out in done:
+    for out, meter, _ in measured(timed(task), lambda out: _count(spark, task.input.rows, out)):
         counts = spark.read.format("delta").load(str(out))
         correct = same_counts(spark, counts, task.input.expected)
         yield answer(meter.seconds, meter, correct=correct)

@@ -13,6 +13,7 @@ Timed: from the start of the query to its end. Not timed: the same query over th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from tests.benchmarks.task import (
     Task,
     answer,
     lap_figures,
+    measured,
     same_counts,
     session,
     timed,
@@ -53,18 +55,14 @@ def run(task: Task) -> Iterator[Answer]:
     write = _MODES[str(task.options["mode"])]
     spark = session("streaming", _CONF)
     warm_up(task, lambda folder: _run(spark, write, task.input.warm, folder))
-    done: list[tuple[Meter, StreamingQuery, Path]] = []
-    for out in timed(task):
-        with Meter() as meter:
-            query = _run(spark, write, task.input.rows, out)
-        done.append((meter, query, out))
-    for one in done:
-        yield _answer(spark, task, *one)
+    run_into = partial(_run, spark, write, task.input.rows)
+    for out, meter, query in measured(timed(task), run_into):
+        yield _answer(spark, task, out, meter, query)
     spark.stop()
 
 
 def _answer(
-    spark: SparkSession, task: Task, meter: Meter, query: StreamingQuery, out: Path
+    spark: SparkSession, task: Task, out: Path, meter: Meter, query: StreamingQuery
 ) -> Answer:
     progress = [one for one in query.recentProgress if one["numInputRows"] > 0]
     shown = spark.read.format("delta").load(str(out / "table"))

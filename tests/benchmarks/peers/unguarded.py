@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,17 @@ from committers.state_table import StateTable
 from committers.storage import Storage
 from committers.unions import side_by_side
 from spouts.files import FileBatch, FileSpout
-from tests.benchmarks.meter import Meter
 from tests.benchmarks.ours import spout, table_of
-from tests.benchmarks.task import Answer, Task, answer, same_counts, session, timed, warm_up
+from tests.benchmarks.task import (
+    Answer,
+    Task,
+    answer,
+    measured,
+    same_counts,
+    session,
+    timed,
+    warm_up,
+)
 from txn import TopologyConfig, TransactionAttempt
 from txn.interfaces import Committer
 
@@ -41,12 +50,8 @@ def run(task: Task) -> Iterator[Answer]:
     layout = str(task.options["layout"])
     spark = session("unguarded")
     warm_up(task, lambda folder: _write_all(spark, layout, task.input.warm, folder))
-    done: list[tuple[Meter, Path]] = []
-    for out in timed(task):
-        with Meter() as meter:
-            jobs, group = _write_all(spark, layout, task.input.rows, out)
-        done.append((meter, out))
-    for meter, out in done:
+    write = partial(_write_all, spark, layout, task.input.rows)
+    for out, meter, (jobs, group) in measured(timed(task), write):
         written = spark.read.parquet(f"{out}/*")
         grouped = written.groupBy("word")
         counts = grouped.count() if layout == "append" else grouped.agg({"count": "sum"})
