@@ -68,7 +68,7 @@ class Sizes:
 
 FULL = Sizes(
     name="full",
-    warm_secs=20.0,
+    warm_secs=40.0,
     timed_secs=15.0,
     big=Rows(files=40, rows=500_000, keys=100_000, warm=40),
     tiny=Rows(files=200, rows=1_000, keys=1_000, warm=40),

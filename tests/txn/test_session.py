@@ -33,6 +33,14 @@ def child(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture
+def own_java_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment in which nobody has said anything to Java."""
+    said = ["JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"]
+    for name in [*said, "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"]:
+        monkeypatch.delenv(name, raising=False)
+
+
 def test_delta_tables_can_be_written_and_read(spark: SparkSession, warehouse: Path) -> None:
     """The session knows the format "delta" and Delta's SQL."""
     path = str(warehouse / "t")
@@ -125,6 +133,53 @@ def test_cluster_masters_keep_sparks_sizes_and_get_the_jars(master: str) -> None
     assert settings["spark.jars"] == ",".join([*(str(j) for j in delta_jars()), "mine.jar"])
     local = {"spark.sql.shuffle.partitions", "spark.driver.bindAddress", "spark.ui.enabled"}
     assert local & set(settings) == set()
+
+
+PARALLEL = "-XX:+UseParallelGC"
+
+
+def test_local_masters_collect_garbage_for_throughput(own_java_options: None) -> None:
+    """Batches that are computed in the driver's JVM get the collector that costs them least."""
+    key = "spark.driver.defaultJavaOptions"
+    assert PARALLEL in session_conf("local[2]", {})[key].split()
+    mine = {"spark.driver.extraJavaOptions": "-Xss4m -XX:+UseStringDeduplication -Dat=a@b"}
+    assert PARALLEL in session_conf("local[2]", mine)[key].split()
+    assert PARALLEL not in session_conf("yarn", {})[key]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("spark.driver.extraJavaOptions", "-Xss4m -XX:+UseG1GC"),
+        ("spark.driver.extraJavaOptions", "-XX:VMOptionsFile=/etc/java"),
+        ("JAVA_TOOL_OPTIONS", "-XX:+UseZGC"),
+        ("_JAVA_OPTIONS", "-XX:-UseParallelGC"),
+        ("JDK_JAVA_OPTIONS", "-Xss4m @/etc/java"),
+        ("SPARK_SUBMIT_OPTS", "-XX:+UseShenandoahGC"),
+        ("PYSPARK_SUBMIT_ARGS", "--driver-java-options -XX:+UseSerialGC pyspark-shell"),
+        ("SPARK_CONF_DIR", "/etc/spark"),
+        ("SPARK_HOME", "/opt/spark"),
+    ],
+)
+def test_a_collector_of_the_users_own_stands_alone(
+    name: str, said: str, own_java_options: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the user may have named a collector, none is named beside it."""
+    conf = {name: said} if name.startswith("spark.") else {}
+    if not conf:
+        monkeypatch.setenv(name, said)
+    assert PARALLEL not in session_conf("local[2]", conf)["spark.driver.defaultJavaOptions"]
+
+
+def test_a_session_starts_with_the_users_collector(tmp_path: Path) -> None:
+    """Java, which refuses two collectors, comes up with the one that the user has named."""
+    code = (
+        "from txn.session import delta_session\n"
+        "conf = {'spark.driver.extraJavaOptions': '-XX:+UseSerialGC'}\n"
+        "print(delta_session('mine', 'local[1]', conf).range(3).count())\n"
+    )
+    said = child(code, tmp_path)
+    assert (said.stdout, said.returncode) == ("3\n", 0), said.stderr
 
 
 def test_class_paths_are_added_to_ours() -> None:
