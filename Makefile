@@ -22,7 +22,7 @@ ARGS :=
 help: ## list the targets
 	@echo "make demo    run the example from end to end"
 	@echo "make test    run all tests"
-	@echo "make bench   measure it beside its peers (two hours or so; ARGS=--quick: a few minutes)"
+	@echo "make bench   measure it beside its peers (three hours or so; ARGS=--quick: a few minutes)"
 	@echo "make fuzz    120,000 broken inputs to everything that is parsed (INPUTS= another number)"
 	@echo "make simulate  10,000 random histories of crashes and lost answers (two minutes; ARGS=--help)"
 	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"

@@ -61,13 +61,11 @@ def judge(results: Results, goal: Goal) -> Verdict:
         return Verdict(goal, None, note="; ".join(["not measured", *whys]))
     wrong = [str(summary.key) for summary in summaries if not summary.correct]
     note = f"wrong result: {', '.join(wrong)}" if wrong else ""
-    rounds = [results.by_round(goal.workload, key) for key in wanted]
     noisy = sum(summary.runs - summary.quiet for summary in summaries)
     if goal.against is None:
-        each = list(rounds[0].values())
+        each = list(results.by_round(goal.workload, goal.figure).values())
         return Verdict(goal, summaries[0].median, min(each), max(each), note, noisy)
-    # Within a round both met the same machine, which may have been another one in the next.
-    both = [rounds[0][number] / rounds[1][number] for number in rounds[0] if number in rounds[1]]
+    both = results.ratios(goal.workload, goal.figure, goal.against)
     if not both:
         return Verdict(goal, None, note="no round has measured both")
     return Verdict(goal, statistics.median(both), min(both), max(both), note, noisy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
 from tests import pasting
@@ -99,8 +100,8 @@ def _cell(summary: Summary) -> str:
 
 
 def _figure_row(results: Results, workload: Workload, summary: Summary) -> tuple[str, ...]:
-    base = results.summary(workload.letter, Key(workload.baseline))
-    beside = "-" if base is None else f"{number(summary.median / base.median)}x"
+    ratios = results.ratios(workload.letter, summary.key, Key(workload.baseline))
+    beside = f"{number(statistics.median(ratios))}x" if ratios else "-"
     return (
         str(summary.key),
         number(summary.median),

@@ -81,6 +81,7 @@ class Summary:
 
     key: Key
     median: float
+    """Of the medians of the rounds, however many runs each of them has had time for."""
     least: float
     most: float
     runs: int
@@ -166,13 +167,18 @@ class Results:
         values = [run.value for run in runs]
         return Summary(
             key,
-            statistics.median(values),
+            statistics.median(self.by_round(workload, key).values()),
             min(values),
             max(values),
             len(runs),
             sum(not run.noisy for run in runs),
             all(run.correct for run in runs),
         )
+
+    def ratios(self, workload: str, key: Key, against: Key) -> list[float]:
+        """One key's figure to another's, by round: within one, both met the same machine."""
+        ours, theirs = self.by_round(workload, key), self.by_round(workload, against)
+        return [ours[number] / theirs[number] for number in ours if number in theirs]
 
     def by_round(self, workload: str, key: Key) -> dict[int, float]:
         """Round -> median of the figures of that round."""

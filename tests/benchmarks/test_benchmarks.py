@@ -67,6 +67,15 @@ def test_a_ratio_is_the_median_of_those_of_the_rounds() -> None:
     )
 
 
+def test_each_round_counts_the_same_in_a_table() -> None:
+    """A round in which the machine was quick has more runs; figure and ratio are of the rounds."""
+    slow = runs("log", 30) + runs("append", 60)
+    quick = [dataclasses.replace(run, round=2) for run in [*runs("log", 10), *runs("append", 10)]]
+    text = markdown(Results({}, slow + quick * 3))
+    assert "| log | 20.0 | 10.0 - 30.0 | 1.00x | 4 (4) | correct |" in text
+    assert "| append | 35.0 | 10.0 - 60.0 | 1.50x | 4 (4) | correct |" in text
+
+
 @pytest.mark.parametrize(
     ("ours", "at", "reached"),
     [(1.5, "most", True), (1.51, "most", False), (1.5, "least", True), (1.49, "least", False)],
