@@ -26,6 +26,7 @@ __all__ = [
     "answer",
     "lap_figures",
     "measured",
+    "measured_warm",
     "repeated",
     "same_counts",
     "session",
@@ -124,6 +125,16 @@ def measured(runs: Iterable[R], run: Callable[[R], T]) -> list[tuple[R, Meter, T
             result = run(one)
         done.append((one, meter, result))
     return done
+
+
+def measured_warm(task: Task, run: Callable[[Path, Path], T]) -> list[tuple[Path, Meter, T]]:
+    """Warm up, then measure: what a contender does that has one way to run.
+
+    Args:
+        run: called with the folder of the input's files and a new folder for the results.
+    """
+    warm_up(task, lambda folder: run(task.input.warm, folder))
+    return measured(timed(task), lambda folder: run(task.input.rows, folder))
 
 
 def repeated(

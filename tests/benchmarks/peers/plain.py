@@ -6,20 +6,12 @@ Timed: reading, counting and the one Delta commit.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.data import SCHEMA
-from tests.benchmarks.task import (
-    Answer,
-    Task,
-    answer,
-    measured,
-    same_counts,
-    session,
-    timed,
-    warm_up,
-)
+from tests.benchmarks.task import Answer, Task, answer, measured_warm, same_counts, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,8 +22,7 @@ __all__ = ["run"]
 def run(task: Task) -> Iterator[Answer]:
     """No options."""
     spark = session("plain")
-    warm_up(task, lambda folder: _count(spark, task.input.warm, folder))
-    for out, meter, _ in measured(timed(task), lambda out: _count(spark, task.input.rows, out)):
+    for out, meter, _ in measured_warm(task, partial(_count, spark)):
         counts = spark.read.format("delta").load(str(out))
         correct = same_counts(spark, counts, task.input.expected)
         yield answer(meter.seconds, meter, correct=correct)

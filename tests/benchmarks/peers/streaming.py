@@ -24,11 +24,9 @@ from tests.benchmarks.task import (
     Task,
     answer,
     lap_figures,
-    measured,
+    measured_warm,
     same_counts,
     session,
-    timed,
-    warm_up,
 )
 
 if TYPE_CHECKING:
@@ -54,9 +52,7 @@ def run(task: Task) -> Iterator[Answer]:
     """Options: `mode`, "merge", "stateful" or "append"."""
     write = _MODES[str(task.options["mode"])]
     spark = session("streaming", _CONF)
-    warm_up(task, lambda folder: _run(spark, write, task.input.warm, folder))
-    run_into = partial(_run, spark, write, task.input.rows)
-    for out, meter, query in measured(timed(task), run_into):
+    for out, meter, query in measured_warm(task, partial(_run, spark, write)):
         yield _answer(spark, task, out, meter, query)
     spark.stop()
 

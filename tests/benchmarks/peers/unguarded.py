@@ -24,16 +24,7 @@ from committers.storage import Storage
 from committers.unions import side_by_side
 from spouts.files import FileBatch, FileSpout
 from tests.benchmarks.ours import spout, table_of
-from tests.benchmarks.task import (
-    Answer,
-    Task,
-    answer,
-    measured,
-    same_counts,
-    session,
-    timed,
-    warm_up,
-)
+from tests.benchmarks.task import Answer, Task, answer, measured_warm, same_counts, session
 from txn import TopologyConfig, TransactionAttempt
 from txn.interfaces import Committer
 
@@ -49,9 +40,8 @@ def run(task: Task) -> Iterator[Answer]:
     """Options: `layout`, "log" or "append"."""
     layout = str(task.options["layout"])
     spark = session("unguarded")
-    warm_up(task, lambda folder: _write_all(spark, layout, task.input.warm, folder))
-    write = partial(_write_all, spark, layout, task.input.rows)
-    for out, meter, (jobs, group) in measured(timed(task), write):
+    write = partial(_write_all, spark, layout)
+    for out, meter, (jobs, group) in measured_warm(task, write):
         written = spark.read.parquet(f"{out}/*")
         grouped = written.groupBy("word")
         counts = grouped.count() if layout == "append" else grouped.agg({"count": "sum"})
