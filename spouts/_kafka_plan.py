@@ -15,6 +15,7 @@ from txn.errors import ProgressUnreadableError
 __all__ = [
     "Lost",
     "Position",
+    "Shares",
     "Skipped",
     "Start",
     "fair_shares",
@@ -58,6 +59,9 @@ class Position(BaseModel):
     deployment: str = ""
     skipped: Skipped | None = None
     """What was passed over just before `start`."""
+    turn: int = Field(default=0, ge=0)
+    """The partition's last turn, counted up while batches are smaller than the number of
+    partitions; 0: it has had none since all of them were read together."""
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept: without what has its default value."""
@@ -80,6 +84,15 @@ class Start:
     lost: Lost | None = None
     durable: bool = False
     """To be kept even if there is nothing to read: asked for again it would be another one."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What the partitions give to a batch."""
+
+    records: dict[str, int]
+    turn: int = 0
+    """The number of this turn, where partitions take turns; 0 where each has a share."""
 
 
 def going_on(partition: Partition, stored: Position, look: Look) -> Start:
@@ -108,25 +121,38 @@ def going_on(partition: Partition, stored: Position, look: Look) -> Start:
 
 
 def fair_shares(
-    available: Mapping[str, int], per_partition: int | None, per_batch: int | None
-) -> dict[str, int]:
+    available: Mapping[str, int],
+    per_partition: int | None,
+    per_batch: int | None,
+    turns: Mapping[str, int],
+) -> Shares:
     """How many records each partition gives to a batch.
 
     What a short partition leaves of its share goes to the longer ones, so a batch is full as long
-    as there is enough to read.
+    as there is enough to read. Where a batch is smaller than the number of partitions with
+    records, those whose last turn was longest ago give one record each, so that each of them is
+    read within ceil(partitions / per_batch) batches.
+
+    Args:
+        turns: `Position.turn` of each partition.
     """
     wanted = {
         name: count if per_partition is None else min(count, per_partition)
         for name, count in available.items()
     }
     if per_batch is None:
-        return wanted
+        return Shares(wanted)
+    waiting = [name for name in wanted if wanted[name]]
+    if len(waiting) > per_batch:
+        waiting.sort(key=lambda name: (turns.get(name, 0), name))
+        chosen = set(waiting[:per_batch])
+        return Shares({n: int(n in chosen) for n in wanted}, 1 + max(turns.values(), default=0))
     shares: dict[str, int] = {}
     budget = per_batch
     for name in sorted(wanted, key=lambda name: (wanted[name], name)):
         shares[name] = min(wanted[name], budget // (len(wanted) - len(shares)))
         budget -= shares[name]
-    return shares
+    return Shares(shares)
 
 
 def name_of(partition: Partition) -> str:

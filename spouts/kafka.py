@@ -251,21 +251,30 @@ class KafkaSpout(PartitionedSpout):
         for start in starts.values():
             if start.lost is not None:
                 self._note_loss(start.lost)
+        turns = {name: position.turn for name, position in stored.items()}
         shares = fair_shares(
             {name_of(p): max(0, look.latest[p] - start.offset) for p, start in starts.items()},
-            *(None if limit is None else limit.now for limit in self._limits.values()),
+            self._limit("max_records_per_partition"),
+            self._limit("max_records_per_batch"),
+            turns,
         )
+        records = shares.records
         return {
             name: Position(
                 start=start.offset,
-                end=start.offset + shares[name],
+                end=start.offset + records[name],
                 topic_id=look.topics[partition[0]].id,
                 deployment=self._deployment,
                 skipped=start.lost.skipped if start.lost else None,
+                turn=shares.turn if records[name] else turns.get(name, 0),
             )
             for partition, start in starts.items()
-            if shares[name := name_of(partition)] or start.lost or start.durable
+            if records[name := name_of(partition)] or start.lost or start.durable
         }
+
+    def _limit(self, setting: str) -> int | None:
+        limit = self._limits[setting]
+        return None if limit is None else limit.now
 
     def _first_starts(
         self,

@@ -42,7 +42,9 @@ def named_topology(name: str) -> tuple[str, TopologyConfig, Topology | None]:
 def load_topology(target: str) -> Topology:
     """Import a module or run a file, and take the topology out of it.
 
-    The working directory and the file's own folder can be imported from, as with `python FILE`.
+    A file imports as with `python FILE`: its own folder comes first (links resolved), and the
+    working directory is not searched. A module is looked for as with `python -m`: from the
+    working directory.
 
     Args:
         target: "FILE.py:NAME" or "package.module:NAME"; NAME is a Topology, or a function without
@@ -78,11 +80,11 @@ def load_topology(target: str) -> Topology:
 
 def _load(place: str, target: str) -> ModuleType:
     is_file = place.endswith(".py") or "/" in place
-    for folder in (str(Path(place).absolute().parent) if is_file else "", str(Path.cwd())):
-        if folder and folder not in sys.path:
-            sys.path.insert(0, folder)
     if is_file:
+        _leave_working_folder()
+        _search_first(Path(place).resolve().parent)
         return _run_file(Path(place), target)
+    _search_first(Path.cwd())
     # Looking for a.b imports a, which may raise what it likes.
     if not place or not _guarded(lambda: _is_there(place), place):
         raise TargetError(
@@ -91,6 +93,20 @@ def _load(place: str, target: str) -> ModuleType:
         )
     module: ModuleType = _guarded(lambda: importlib.import_module(place), place)
     return module
+
+
+def _search_first(folder: Path) -> None:
+    if sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+
+
+def _leave_working_folder() -> None:
+    """Take out the entry that `python -m txn` begins with, unless `txn` itself comes from there."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or spec.name != "txn.__main__" or sys.path[:1] != [str(Path.cwd())]:
+        return
+    if Path.cwd() != Path(__file__).resolve().parent.parent:
+        del sys.path[0]
 
 
 def _is_there(place: str) -> bool:

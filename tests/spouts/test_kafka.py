@@ -199,6 +199,22 @@ def test_limits_are_spread_over_the_partitions(kafka: Broker) -> None:
     assert {n.rpartition("-")[2] for n in third.latest} == {"0", "1", "2"}
 
 
+def test_a_batch_smaller_than_the_partitions_reads_them_in_turn(kafka: Broker) -> None:
+    """With fewer records a batch than partitions, each has its turn, over restarts, too."""
+    name = kafka.create(f"turns{next(_names)}", 5)
+    for partition in range(5):
+        kafka.produce(name, range(9), partition=partition)
+    read: list[str] = []
+    previous = None
+    for _ in range(5):  # each by a spout that knows nothing but the position before
+        previous = plan(KafkaSpout(kafka.servers, topics=[name], max_records_per_batch=2), previous)
+        read += spans(previous)
+    assert read == ["0", "1", "2", "3", "0", "4", "1", "2", "0", "3"]
+    whole = plan(KafkaSpout(kafka.servers, topics=[name]), previous)
+    assert spans(whole) == {"0": (3, 9), "1": (2, 9), "2": (2, 9), "3": (2, 9), "4": (1, 9)}
+    assert not any("turn" in position for position in whole.read.values())
+
+
 def test_records_of_an_open_transaction_wait(kafka: Broker, topic: str) -> None:
     """With read_committed (the default) a batch ends before what is not yet committed."""
     kafka.produce(topic, [1, 2])

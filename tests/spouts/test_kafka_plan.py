@@ -31,13 +31,40 @@ def test_a_batch_is_full_and_fair(
     available: dict[str, int], per_partition: int | None, per_batch: int | None
 ) -> None:
     """A batch takes all it may, and nobody gets less than another but for having less."""
-    shares = fair_shares(available, per_partition, per_batch)
+    shares = fair_shares(available, per_partition, per_batch, {}).records
     wanted = {n: min(count, per_partition or 50) for n, count in available.items()}
     assert set(shares) == set(available)
     assert sum(shares.values()) == min(sum(wanted.values()), per_batch or 10**9)
     assert all(0 <= shares[n] <= wanted[n] for n in wanted)
     short = [n for n in wanted if shares[n] < wanted[n]]
     assert all(shares[n] >= max(shares.values()) - 1 for n in short)
+
+
+@given(
+    st.integers(1, 7),
+    st.integers(1, 4),
+    st.lists(st.lists(st.integers(0, 3), min_size=7, max_size=7), min_size=1, max_size=25),
+    st.lists(st.integers(1, 9), min_size=25, max_size=25),
+)
+def test_no_partition_waits_longer_than_a_round(
+    partitions: int, cap: int, arrivals: list[list[int]], caps: list[int]
+) -> None:
+    """Whatever arrives where, a partition with records is read within ceil(partitions / cap)."""
+    waiting = {f"t-{n}": 0 for n in range(partitions)}
+    turns: dict[str, int] = {}
+    since = dict.fromkeys(waiting, 0)
+    for arrived, now in zip(arrivals, caps, strict=False):
+        for n, name in enumerate(waiting):
+            waiting[name] += arrived[n]
+        limit = max(cap, now)
+        planned = fair_shares(waiting, None, limit, turns)
+        again = fair_shares(dict(reversed(waiting.items())), None, limit, dict(turns))
+        assert again == planned, "a replay's plan differs"
+        for name, share in planned.records.items():
+            since[name] = 0 if share or not waiting[name] else since[name] + 1
+            assert since[name] < -(-partitions // cap), f"{name} waits for {since[name]} batches"
+            waiting[name] -= share
+        turns |= {name: planned.turn for name, share in planned.records.items() if share}
 
 
 def look(topic_id: str = "a", earliest: int = 0, latest: int = 10) -> Look:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,58 @@ def test_a_package_that_fails_while_it_is_looked_for_is_told(
     monkeypatch.syspath_prepend(program.parent)
     with pytest.raises(LoadError, match=r"failing\.module.*IndexError: no such luck"):
         load_topology("failing.module:x")
+
+
+def planned_with(command: list[str], cwd: Path) -> str:
+    """What a process of its own says of a program's plan, started in another folder."""
+    ran = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+    )
+    return ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("way", ["script", "module"])
+def test_the_programs_own_folder_comes_first(tmp_path: Path, way: str) -> None:
+    """As with `python FILE`, modules beside the program win, and the working directory has none."""
+    app, elsewhere = tmp_path / "app", tmp_path / "elsewhere"
+    app.mkdir()
+    elsewhere.mkdir()
+    (app / "beside.py").write_text('NAME = "beside-the-program"')
+    (elsewhere / "beside.py").write_text('NAME = "of-the-working-directory"')
+    (elsewhere / "only_here.py").write_text("")
+    for package in ("spouts", "committers"):
+        (elsewhere / package).mkdir()
+        (elsewhere / package / "__init__.py").write_text("raise RuntimeError('a stranger')")
+    (app / "program.py").write_text(
+        "import importlib.util\n"
+        "from txn import Topology\n"
+        "from beside import NAME\n"
+        "from spouts.memory import MemoryTransactionalSpout\n"
+        "from committers.append_table import AppendTable\n"
+        "assert importlib.util.find_spec('only_here') is None\n"
+        "topology = Topology(NAME)\n"
+        "rows = topology.stream('rows', MemoryTransactionalSpout([[(1,)]], 'v int'))\n"
+        "rows.partition_persist(AppendTable('table'))\n"
+    )
+    (tmp_path / "link.py").symlink_to(app / "program.py")
+    start = {
+        "script": [str(Path(sys.executable).with_name("txn"))],
+        "module": [sys.executable, "-m", "txn"],
+    }
+    for target in (app / "program.py", tmp_path / "link.py"):
+        said = planned_with([*start[way], "plan", f"{target}:topology"], elsewhere)
+        assert "beside-the-program" in said, said
+
+
+def test_a_folder_that_stands_further_back_comes_to_the_front(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program's folder that PYTHONPATH names, too, is still searched before all others."""
+    sys.path.append(str(program.parent))
+    load_topology(f"{program}:one")
+    assert sys.path[0] == str(program.parent)
+    load_topology(f"{program}:one")
+    assert sys.path[1] != str(program.parent)
+    monkeypatch.chdir(program.parent.parent)
+    load_topology("app.program:one")
+    assert sys.path[0] == str(program.parent.parent)
