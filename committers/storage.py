@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from pyarrow import fs
 
 from txn.errors import TopologyError
-from txn.interfaces import read_whole
+from txn.interfaces import file_system, local_path, normal, read_whole
 
 __all__ = ["Storage"]
 
@@ -24,7 +23,7 @@ class Storage:
 
     Args:
         location: a local path, or a URI that pyarrow knows (`s3://`, `gs://`, `abfs://`,
-            `hdfs://`, `file://`); `s3a://` is read as `s3://` here and kept for Spark.
+            `hdfs://`, `file:`); `s3a://` is read as `s3://` here and kept for Spark.
         filesystem: the file system of a URI that needs settings of its own; `location` is then
             only handed to Spark and delta-rs, and its path is taken from after the scheme.
     """
@@ -33,24 +32,23 @@ class Storage:
         self.location = location
         if filesystem is not None:
             self.filesystem, root = filesystem, location.split("://", 1)[-1]
-        elif "://" in location and not location.startswith("file://"):
-            self.filesystem, root = _from_uri(location)
-        else:
-            self.filesystem = fs.LocalFileSystem()
-            root = str(Path(location.removeprefix("file://")).absolute())
+        elif (path := local_path(location)) is not None:
+            self.filesystem, root = fs.LocalFileSystem(), path
             _refuse_unwritable(root)
             _refuse_percent(root)
+        else:
+            self.filesystem, root = _from_uri(location)
         self.root = root.rstrip("/")
         self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
 
     @property
     def uri(self) -> str:
         """The folder as delta-rs takes it: an absolute path or a URI."""
-        return self.root if self.is_local else self.location
+        return self.root if self.is_local else normal(self.location)
 
     def url(self, path: str = "") -> str:
         """A file or folder as Spark takes it, independent of Spark's default file system."""
-        base = f"file:{self.root}" if self.is_local else self.location.rstrip("/")
+        base = f"file:{self.root}" if self.is_local else normal(self.location)
         return f"{base}/{path}" if path else base
 
     def read_url(self, path: str) -> str:
@@ -140,17 +138,17 @@ class Storage:
 
 def _from_uri(location: str) -> tuple[fs.FileSystem, str]:
     try:
-        filesystem, root = fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
+        filesystem, root = file_system(location)
     except (OSError, ValueError) as error:
         raise TopologyError(
             f"Table folder {location!r} is no place that can be opened: {error}. Use a local path, "
             "or a URI such as s3://bucket/folder."
         ) from error
-    if not str(root).strip("/"):
+    if not root.strip("/"):
         raise TopologyError(
             f"Table folder {location!r} names no folder. Put one behind the scheme and the bucket."
         )
-    return filesystem, str(root)
+    return filesystem, root
 
 
 def _refuse_unwritable(root: str) -> None:

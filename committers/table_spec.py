@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from committers.log_actions import BUCKET
 from txn.errors import TableRefusedError, TopologyError
-from txn.interfaces import Semantics
+from txn.interfaces import Semantics, refused_features
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -51,28 +51,6 @@ _SIMPLE_TYPES = frozenset(
 # Names that Parquet and Delta without column mapping cannot hold (Delta: PROTOCOL.md, and Spark's
 # DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES).
 _BAD_NAME_CHARACTERS = frozenset(" ,;{}()\n\t=`")
-
-# Features that ask nothing of a writer unless a property or a column uses them; those uses are
-# looked for one by one below.
-_HARMLESS_FEATURES = frozenset(
-    [
-        "appendOnly",
-        "domainMetadata",
-        "invariants",
-        "checkConstraints",
-        "changeDataFeed",
-        "generatedColumns",
-        "identityColumns",
-        "timestampNtz",
-    ]
-)
-_REFUSED_SWITCHES = {
-    "delta.enableDeletionVectors": "deletion vectors",
-    "delta.enableRowTracking": "row tracking",
-    "delta.enableInCommitTimestamps": "in-commit timestamps",
-    "delta.feature.catalogManaged": "catalog-managed commits",
-    "delta.feature.catalogOwned-preview": "catalog-managed commits",
-}
 
 
 @dataclass(frozen=True)
@@ -213,64 +191,20 @@ def refuse_features(table: DeltaTable, name: str, kind: str, semantics: Semantic
     Raises:
         TableRefusedError: naming the feature.
     """
-    feature = (
-        _listed_feature(table)
-        or _switched_feature(table.metadata().configuration, kind, semantics)
-        or _column_feature(json.loads(table.schema().to_json())["fields"])
-    )
-    if feature:
-        raise TableRefusedError(
-            f"Table {name} uses the Delta feature {feature}, which this publisher cannot honour. "
-            "Drop the feature (ALTER TABLE ... DROP FEATURE, or unset the property), or give this "
-            "committer a path of its own."
-        )
-
-
-def _listed_feature(table: DeltaTable) -> str | None:
     protocol = table.protocol()
-    listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    surplus = sorted(listed - _HARMLESS_FEATURES)
-    return f"'{surplus[0]}'" if surplus else None
-
-
-def _switched_feature(
-    properties: Mapping[str, str | None], kind: str, semantics: Semantics
-) -> str | None:
-    def on(key: str) -> bool:
-        return (properties.get(key) or "false").lower() in ("true", "supported", "enabled")
-
-    for key, feature in _REFUSED_SWITCHES.items():
-        if on(key):
-            return f"{feature} ({key})"
-    if (properties.get("delta.columnMapping.mode") or "none") != "none":
-        return "column mapping (delta.columnMapping.mode)"
-    if properties.get("delta.setTransactionRetentionDuration"):
-        return "expiry of application transactions (delta.setTransactionRetentionDuration)"
-    constraints = sorted(key for key in properties if key.startswith("delta.constraints."))
-    if constraints:
-        return f"check constraints ({constraints[0]})"
-    takes_back = kind == "upsert" or semantics is Semantics.OPAQUE
-    if takes_back and on("delta.appendOnly"):
-        return "append-only (delta.appendOnly)"
-    if kind == "upsert" and on("delta.enableChangeDataFeed"):
-        return "change data feed (delta.enableChangeDataFeed)"
-    return None
-
-
-def _column_feature(fields: list[dict[str, Any]]) -> str | None:
-    marks = {
-        "delta.generationExpression": "generated columns",
-        "delta.identity.start": "identity columns",
-        "delta.invariants": "column invariants",
-        "CURRENT_DEFAULT": "column defaults",
-    }
-    for field in fields:
-        if not field["nullable"]:
-            return f"NOT NULL (column '{field['name']}')"
-        for mark, feature in marks.items():
-            if mark in field["metadata"]:
-                return f"{feature} (column '{field['name']}')"
-    return None
+    refused = refused_features(
+        (*(protocol.reader_features or ()), *(protocol.writer_features or ())),
+        table.metadata().configuration,
+        json.loads(table.schema().to_json())["fields"],
+        kind=kind,
+        opaque=semantics is Semantics.OPAQUE,
+    )
+    if refused:
+        raise TableRefusedError(
+            f"Table {name} uses the Delta feature {refused[0]}, which this publisher cannot "
+            "honour. Drop the feature (ALTER TABLE ... DROP FEATURE, or unset the property), or "
+            "give this committer a path of its own."
+        )
 
 
 def storable_columns(schema: StructType, table: str) -> tuple[tuple[str, Any], ...]:

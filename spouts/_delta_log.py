@@ -28,6 +28,8 @@ from txn.interfaces import (
     SETTLED_KEY,
     actions_of,
     info_of,
+    is_local,
+    normal,
 )
 
 __all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow", "parse_version"]
@@ -117,9 +119,8 @@ class SourceLog:
     """
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
-        self._is_local = "://" not in path or path.startswith("file://")
-        local = str(Path(path.removeprefix("file://")).expanduser().absolute())
-        self._uri = local if self._is_local else path.rstrip("/")
+        self._uri = normal(str(Path(path).expanduser()) if path.startswith("~") else path)
+        self._is_local = is_local(self._uri)
         self._options = dict(storage_options or {})
         self._lock = Lock()
         self._cached: dict[int, SourceVersion] = {}

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from txn.config import TopologyConfig
 from txn.doctor_findings import Finding, error, note
 from txn.doctor_machine import check_disk, check_machine
-from txn.doctor_tables import check_storage, check_table, parent_of
+from txn.doctor_tables import check_storage, check_table, check_writers
 from txn.doctor_zookeeper import check_zookeeper
 from txn.errors import TxnError
+from txn.locations import is_local, parent
 
 if TYPE_CHECKING:
     from txn.topology import Topology
@@ -41,14 +42,15 @@ def diagnose(
     name = topology.name if topology is not None else None
     own = [sink.name for sink in topology.sinks] if topology is not None else []
     places = list(dict.fromkeys([*own, *tables]))
-    folders = list(dict.fromkeys(parent_of(table) for table in places))
+    folders = list(dict.fromkeys(parent(table) for table in places))
     yield from _guarded("machine", check_machine)
-    local = [Path(), *(Path(folder) for folder in folders if "://" not in folder)]
+    local = [Path(), *(Path(folder) for folder in folders if is_local(folder))]
     yield from _guarded("machine", partial(check_disk, local))
     yield from _zookeeper(zookeeper, name, config)
     for table in places:
         owner = name if table in own else None
         yield from _guarded(f"table {table}", partial(check_table, table, owner, config))
+        yield from check_writers(table)
     for folder in folders:
         yield from _guarded(f"storage {folder}", partial(check_storage, folder))
 

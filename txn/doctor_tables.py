@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from txn.config import TopologyConfig
+from txn.delta_features import refused_features
 from txn.doctor_findings import Finding, error, note, ok, warning
+from txn.locations import file_system, identity, is_local, normal
 
-__all__ = ["check_storage", "check_table", "duration_secs", "parent_of"]
+__all__ = ["check_storage", "check_table", "check_writers", "duration_secs"]
 
 _ROUNDS = 5
 _WRITERS = 2
@@ -33,27 +35,6 @@ _UNITS = {
 }
 _LOG_RETENTION, _FILE_RETENTION = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
 _LEAST_LOG_RETENTION = 7 * _DAY
-_REFUSED = {
-    "delta.enableDeletionVectors": "deletion vectors",
-    "delta.enableRowTracking": "row tracking",
-    "delta.enableInCommitTimestamps": "in-commit timestamps",
-    "delta.feature.catalogManaged": "catalog-managed commits",
-    "delta.feature.catalogOwned-preview": "catalog-managed commits",
-}
-_REFUSED_FEATURES = {
-    "deletionVectors": "deletion vectors",
-    "columnMapping": "column mapping",
-    "rowTracking": "row tracking",
-    "inCommitTimestamp": "in-commit timestamps",
-    "clustering": "clustering",
-    "catalogManaged": "catalog-managed commits",
-    "typeWidening": "type widening",
-    "variantType": "variants",
-    "v2Checkpoint": "checkpoints of the second form",
-    "vacuumProtocolCheck": "the VACUUM protocol check",
-    "icebergCompatV1": "Iceberg compatibility",
-    "icebergCompatV2": "Iceberg compatibility",
-}
 
 
 def check_table(table: str, topology: str | None, config: TopologyConfig) -> Iterator[Finding]:
@@ -68,7 +49,7 @@ def check_table(table: str, topology: str | None, config: TopologyConfig) -> Ite
 
     area = f"table {table}"
     try:
-        delta = DeltaTable(table)
+        delta = DeltaTable(normal(table))
     except TableNotFoundError:
         yield note(area, "table", "is not there yet: the first batch of its topology makes it")
         return
@@ -78,6 +59,21 @@ def check_table(table: str, topology: str | None, config: TopologyConfig) -> Ite
     yield _log_retention(area, properties)
     yield _file_retention(area, properties, config)
     yield _checkpoints(area, delta, table, properties)
+
+
+def check_writers(table: str) -> Iterator[Finding]:
+    """Whether any writer but us may overwrite a version of the table's log."""
+    if identity(table).startswith("s3:"):
+        yield warning(
+            f"table {table}",
+            "other writers",
+            "Spark's Delta writer does not ask S3 to refuse a version that exists already",
+            "OPTIMIZE, DELETE, ALTER and every other statement of Spark may overwrite a version "
+            "that a running topology has just committed, and its rows are gone. The topology's "
+            "own commits are conditional.",
+            "Maintain the table with deltalake (DeltaTable.optimize, .vacuum), whose commits are "
+            "conditional, or with Spark while the topology is stopped.",
+        )
 
 
 def _owner(area: str, properties: Mapping[str, str], topology: str | None) -> Finding:
@@ -100,21 +96,13 @@ def _owner(area: str, properties: Mapping[str, str], topology: str | None) -> Fi
 def _features(area: str, delta: Any, properties: Mapping[str, str]) -> Finding:
     protocol = delta.protocol()
     listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    kind, opaque = properties.get("txn.kind"), properties.get("txn.semantics") == "opaque"
-
-    def on(key: str) -> bool:
-        return properties.get(key, "").lower() in ("true", "supported", "enabled")
-
-    refused = {_REFUSED_FEATURES[name] for name in listed & _REFUSED_FEATURES.keys()}
-    refused |= {name for key, name in _REFUSED.items() if on(key)}
-    if properties.get("delta.columnMapping.mode", "none") not in ("none", ""):
-        refused.add("column mapping")
-    if properties.get("delta.setTransactionRetentionDuration"):
-        refused.add("expiry of application transactions")
-    if on("delta.appendOnly") and (kind == "upsert" or opaque):
-        refused.add("append-only, although attempts are taken back")
-    if on("delta.enableChangeDataFeed") and kind == "upsert":
-        refused.add("change data feed")
+    refused = refused_features(
+        listed,
+        properties,
+        json.loads(delta.schema().to_json())["fields"],
+        kind=properties.get("txn.kind"),
+        opaque=properties.get("txn.semantics") == "opaque",
+    )
     said = f"reader version {protocol.min_reader_version}, writer {protocol.min_writer_version}"
     said += f" ({', '.join(sorted(listed))})" if listed else ""
     if not refused:
@@ -122,7 +110,7 @@ def _features(area: str, delta: Any, properties: Mapping[str, str]) -> Finding:
     return error(
         area,
         "features",
-        f"{', '.join(sorted(refused))}; {said}",
+        f"{', '.join(refused)}; {said}",
         "The publisher writes the log itself and cannot honour that: `txn run` refuses the table.",
         "ALTER TABLE ... DROP FEATURE, or unset the property; or give the committer another path.",
     )
@@ -183,7 +171,7 @@ def _checkpoints(area: str, delta: Any, table: str, properties: Mapping[str, str
 
 
 def _last_checkpoint(table: str) -> int | None:
-    filesystem, root = _filesystem(table)
+    filesystem, root = file_system(table)
     try:
         with filesystem.open_input_stream(f"{root}/_delta_log/_last_checkpoint") as stream:
             found = json.loads(stream.read(64 * 1024))
@@ -206,13 +194,6 @@ def duration_secs(text: str) -> float | None:
     return total
 
 
-def parent_of(table: str) -> str:
-    """The folder that a table lies in."""
-    if "://" in table and not table.startswith("file://"):
-        return table.rstrip("/").rpartition("/")[0] or table
-    return str(Path(table.removeprefix("file://")).absolute().parent)
-
-
 # --- can the storage refuse? -----------------------------------------------------------------
 
 
@@ -224,8 +205,8 @@ def check_storage(folder: str) -> Iterator[Finding]:
     from deltalake import DeltaTable
 
     area = f"storage {folder}"
-    filesystem, root = _filesystem(folder)
-    where = folder if "://" in folder else str(_existing(Path(root)))
+    filesystem, root = file_system(folder)
+    where = str(_existing(Path(root))) if is_local(folder) else folder
     table = f"{where.rstrip('/')}/.txn-doctor-{secrets.token_hex(8)}"
     try:
         DeltaTable.create(table, _schema(), mode="error")
@@ -315,20 +296,11 @@ def _existing(folder: Path) -> Path:
     return folder
 
 
-def _filesystem(place: str) -> tuple[Any, str]:
-    from pyarrow import fs
-
-    if "://" in place and not place.startswith("file://"):
-        filesystem, root = fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1))
-        return filesystem, str(root).rstrip("/")
-    return fs.LocalFileSystem(), str(Path(place.removeprefix("file://")).absolute())
-
-
 def _delete(filesystem: Any, table: str) -> None:
-    if "://" not in table:
+    if is_local(table):
         shutil.rmtree(table, ignore_errors=True)
         return
-    _, root = _filesystem(table)
+    _, root = file_system(table)
     try:
         filesystem.delete_dir(root)
     except FileNotFoundError:

@@ -25,6 +25,7 @@ from txn.interfaces import (
     SETTLED_KEY,
     Publication,
 )
+from txn.locations import file_system, is_local, normal
 from txn.wording import printable
 
 __all__ = [
@@ -95,20 +96,22 @@ class TableLog:
 
     Args:
         table: the committer's name: a local path (relative to the working directory) or a URI.
+        options: the committer's `storage_options`.
 
     Raises:
         UserError: there is no Delta table at that place.
     """
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, options: Mapping[str, str] | None = None) -> None:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
         self.table = table
         try:
-            self._delta = DeltaTable(table)
+            self._delta = DeltaTable(normal(table), storage_options=dict(options or {}))
         except (TableNotFoundError, OSError) as error:
             raise _no_table(table) from error
+        self._options = dict(options or {})
 
     def epoch(self, topology: str) -> int:
         """The newest epoch that this table knows of a topology; 0: none."""
@@ -165,7 +168,7 @@ class TableLog:
 
     def _commit_info(self, version: int) -> dict[str, Any] | None:
         """`commitInfo` of one version; None when its file is gone."""
-        text = _read(self.table, f"_delta_log/{version:020d}.json")
+        text = _read(self.table, f"_delta_log/{version:020d}.json", self._options)
         return None if text is None else commit_info(text, version, self.table)
 
     def _parse(self, found: Any, version: int) -> Publication:
@@ -320,22 +323,17 @@ def _some(items: list[str]) -> str:
     return ", ".join(items[:_SHOWN_ITEMS]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _read(table: str, path: str) -> bytes | None:
-    from pyarrow import fs
-
-    if "://" in table and not table.startswith("file://"):
-        filesystem, root = fs.FileSystem.from_uri(table.replace("s3a://", "s3://", 1))
-    else:
-        filesystem, root = fs.LocalFileSystem(), str(Path(table.removeprefix("file://")).absolute())
+def _read(table: str, path: str, options: Mapping[str, str] | None = None) -> bytes | None:
+    system, root = file_system(table, options)
     try:
-        with filesystem.open_input_stream(f"{root.rstrip('/')}/{path}") as stream:
+        with system.open_input_stream(f"{root}/{path}" if root else path) as stream:
             return read_whole(stream, f"'{path}' of table '{table}'")
     except FileNotFoundError:
         return None
 
 
 def _no_table(table: str) -> UserError:
-    relative = "://" not in table and not Path(table).is_absolute()
+    relative = is_local(table) and not Path(table).is_absolute()
     where = (
         f" Its path is relative, and the working directory is '{Path.cwd()}': go to the folder in "
         "which the topology was run."

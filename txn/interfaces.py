@@ -15,7 +15,9 @@ from pydantic import BaseModel
 
 from txn.attempts import TransactionAttempt
 from txn.commit_files import BROKEN, actions_of, info_of, json_object, read_whole
+from txn.delta_features import refused_features
 from txn.errors import TopologyError
+from txn.locations import file_system, is_local, local_path, normal
 from txn.publications import (
     COMPACTION_KEY,
     FENCE_KEY,
@@ -57,9 +59,14 @@ __all__ = [
     "StagedFile",
     "State",
     "actions_of",
+    "file_system",
     "info_of",
+    "is_local",
     "json_object",
+    "local_path",
+    "normal",
     "read_whole",
+    "refused_features",
 ]
 
 M = TypeVar("M", bound=BaseModel)

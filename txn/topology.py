@@ -26,6 +26,7 @@ from txn.graph import (
     Transformation,
 )
 from txn.interfaces import Aggregate, Committer, Spout, State
+from txn.locations import identity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -164,9 +165,11 @@ class Topology:
             )
 
     def _check_queries(self) -> None:
-        kept = {sink.name for sink in self._sinks}
+        kept = {identity(sink.name) for sink in self._sinks}
         for node in {node for sink in self._sinks for node in sink.parent.ancestors()}:
-            if isinstance(node, StateQuery) and node.sink is None and node.state.path in kept:
+            if not isinstance(node, StateQuery) or node.sink is not None:
+                continue
+            if identity(node.state.path) in kept:
                 raise TopologyError(
                     f"state_query() of stream '{node.label()}' reads '{node.state.path}', a table "
                     "of this topology. Pass what persistent_aggregate() returned, so that no txid "
@@ -176,10 +179,13 @@ class Topology:
     def _add_sink(self, node: Node, committer: Committer) -> Sink:
         sink = Sink(node, committer)
         sink.check_pairing()
-        if any(sink.name == other.name for other in self._sinks):
+        place = identity(sink.name)
+        other = next((o.name for o in self._sinks if identity(o.name) == place), None)
+        if other is not None:
+            spelled = "" if other == sink.name else f", written '{other}': both are '{place}'"
             raise TopologyError(
-                f"Topology '{self.name}' has a committer for table '{sink.name}' already. A table "
-                "holds one publication per txid: give each committer a table of its own."
+                f"Topology '{self.name}' has a committer for table '{sink.name}' already{spelled}. "
+                "A table holds one publication per txid: give each committer a table of its own."
             )
         self._sinks.append(sink)
         return sink

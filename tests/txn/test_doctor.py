@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
 from deltalake.exceptions import DeltaError
 from pydantic import SecretStr
 
-from committers.table_spec import _HARMLESS_FEATURES, _REFUSED_SWITCHES
+from committers.table_spec import refuse_features
 from tests.txn.progress_store import leading
 from tests.txn.publishing import append
 from txn import doctor_machine, doctor_tables, doctor_zookeeper
@@ -26,10 +26,11 @@ from txn.config import TopologyConfig
 from txn.doctor import diagnose
 from txn.doctor_findings import Finding
 from txn.doctor_machine import check_disk, check_machine, fits
-from txn.doctor_tables import check_storage, check_table, duration_secs
+from txn.doctor_tables import check_storage, check_table, check_writers, duration_secs
 from txn.doctor_zookeeper import check_zookeeper
 from txn.embedded import EmbeddedZooKeeper, zookeeper_service
-from txn.errors import SetupError
+from txn.errors import SetupError, TableRefusedError
+from txn.interfaces import Semantics
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -283,10 +284,49 @@ def test_missing_checkpoints_are_told(tmp_path: Path) -> None:
     assert by_check(check_table(path, "t", TopologyConfig()))["checkpoints"].level == "warning"
 
 
-def test_what_the_publisher_refuses_is_known_here() -> None:
-    """The doctor's lists and the committers' own do not drift apart."""
-    assert doctor_tables._REFUSED == _REFUSED_SWITCHES
-    assert not doctor_tables._REFUSED_FEATURES.keys() & _HARMLESS_FEATURES
+UNKNOWN = (
+    '{"protocol":{"minReaderVersion":3,"minWriterVersion":7,'
+    '"readerFeatures":[],"writerFeatures":["madeUpNextYear"]}}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda t: t.alter.add_constraint({"positive": "x > 0"}), "delta.constraints.positive"),
+        (
+            lambda t: t.alter.add_columns([Field("y", "long", metadata={"CURRENT_DEFAULT": "1"})]),
+            "column defaults",
+        ),
+        (None, "'madeUpNextYear'"),
+    ],
+    ids=["constraint", "default", "unknown"],
+)
+def test_the_doctor_refuses_what_a_run_refuses(
+    tmp_path: Path, change: Callable[[DeltaTable], object] | None, named: str
+) -> None:
+    """A feature that `txn run` refuses is an error here, in the same words, unknown ones too."""
+    path = table(tmp_path)
+    if change is not None:
+        change(DeltaTable(path))
+    else:  # what no writer of today knows
+        version = DeltaTable(path).version() + 1
+        (tmp_path / "rows/_delta_log" / f"{version:020d}.json").write_text(UNKNOWN)
+    found = by_check(check_table(path, "t", TopologyConfig()))["features"]
+    assert (found.level, named in found.found) == ("error", True), found
+    with pytest.raises(TableRefusedError, match=named):
+        refuse_features(DeltaTable(path), path, "append", Semantics.TRANSACTIONAL)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [("s3://lake/t", True), ("S3A://lake/t", True), ("gs://lake/t", False), ("t", False)],
+)
+def test_other_writers_of_tables_on_s3(place: str, told: bool) -> None:
+    """Spark's OPTIMIZE may overwrite a commit there, and the doctor says what to use instead."""
+    found = list(check_writers(place))
+    assert [(f.level, f.check) for f in found] == [("warning", "other writers")] * told
+    assert all("OPTIMIZE" in f.means and "deltalake" in f.do for f in found)
 
 
 def test_a_storage_that_lets_two_writers_win_is_told(

@@ -1,0 +1,94 @@
+"""The features of a Delta table that a publisher cannot honour which writes the log itself.
+
+One list for everybody: committers refuse such a table, and `txn doctor` says that they will.
+Source: Delta's PROTOCOL.md, "Table Features" and "Valid Feature Names in Table Features".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["refused_features"]
+
+# Features that ask nothing of a writer unless a property or a column uses them; those uses are
+# looked for one by one below. Any other is refused, also one that nobody has heard of yet.
+_HARMLESS = frozenset(
+    [
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+        "timestampNtz",
+    ]
+)
+_SWITCHES = {
+    "delta.enableDeletionVectors": "deletion vectors",
+    "delta.enableRowTracking": "row tracking",
+    "delta.enableInCommitTimestamps": "in-commit timestamps",
+    "delta.feature.catalogManaged": "catalog-managed commits",
+    "delta.feature.catalogOwned-preview": "catalog-managed commits",
+}
+_COLUMN_MARKS = {
+    "delta.generationExpression": "generated columns",
+    "delta.identity.start": "identity columns",
+    "delta.invariants": "column invariants",
+    "CURRENT_DEFAULT": "column defaults",
+}
+
+
+def refused_features(
+    listed: Iterable[str],
+    properties: Mapping[str, str | None],
+    fields: Sequence[Mapping[str, Any]],
+    *,
+    kind: str | None,
+    opaque: bool,
+) -> list[str]:
+    """What a table uses and cannot have, in words; empty: nothing.
+
+    Args:
+        listed: the table's reader and writer features.
+        fields: its columns, as in the JSON of its schema.
+        kind: "append", "upsert" or "log"; None: not a topology's table.
+        opaque: replays may take back what was published.
+    """
+    return [
+        *(f"'{name}'" for name in sorted(set(listed) - _HARMLESS)),
+        *_switched(properties, kind, opaque=opaque),
+        *_of_columns(fields),
+    ]
+
+
+def _switched(
+    properties: Mapping[str, str | None], kind: str | None, *, opaque: bool
+) -> Iterable[str]:
+    def on(key: str) -> bool:
+        return (properties.get(key) or "false").lower() in ("true", "supported", "enabled")
+
+    for key, feature in _SWITCHES.items():
+        if on(key):
+            yield f"{feature} ({key})"
+    if (properties.get("delta.columnMapping.mode") or "none") != "none":
+        yield "column mapping (delta.columnMapping.mode)"
+    if properties.get("delta.setTransactionRetentionDuration"):
+        yield "expiry of application transactions (delta.setTransactionRetentionDuration)"
+    constraints = sorted(key for key in properties if key.startswith("delta.constraints."))
+    if constraints:
+        yield f"check constraints ({constraints[0]})"
+    if on("delta.appendOnly") and (kind == "upsert" or opaque):
+        yield "append-only (delta.appendOnly)"
+    if on("delta.enableChangeDataFeed") and kind == "upsert":
+        yield "change data feed (delta.enableChangeDataFeed)"
+
+
+def _of_columns(fields: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    for field in fields:
+        if not field["nullable"]:
+            yield f"NOT NULL (column '{field['name']}')"
+        for mark, feature in _COLUMN_MARKS.items():
+            if mark in field["metadata"]:
+                yield f"{feature} (column '{field['name']}')"

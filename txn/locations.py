@@ -1,0 +1,126 @@
+"""Where a table lies: how a user may write it, and one identity for all the spellings of a place.
+
+A location is a local path, a `file:` URI, or a URI of another scheme. Nothing here asks a network:
+two names that only their storage can tell to be one are found by the id of the table itself.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from txn.errors import TopologyError
+
+__all__ = ["file_system", "identity", "is_local", "local_path", "normal", "parent"]
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
+_FILE = re.compile(r"file:(?://([^/]*))?(/.*)", re.DOTALL | re.IGNORECASE)
+# Connectors of one storage: Hadoop has several for S3, with and without TLS for Azure.
+_SAME = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "gcs": "gs"}
+_DEFAULT_PORTS = {"hdfs": ":8020"}
+
+
+def local_path(location: str) -> str | None:
+    """The absolute path of a local location, links left as they are; None for any other.
+
+    Raises:
+        TopologyError: it names another machine's files, or a scheme without a second slash.
+    """
+    if _is_file_uri(location):
+        found = _FILE.fullmatch(location)
+        if found is None or (found[1] or "localhost").lower() != "localhost":
+            raise TopologyError(
+                f"'{location}' does not name a file of this machine. Write file:///folder/table, "
+                "or the path alone."
+            )
+        return str(Path(found[2]).absolute())
+    if _URI.match(location):
+        return None
+    if one := _ONE_SLASH.match(location):
+        raise TopologyError(
+            f"'{location}' has one slash after '{one[1]}:', so it is neither a path nor a URI: it "
+            f"would become a folder '{one[0]}' below the working directory. Write "
+            f"{one[1]}://..., with the bucket or host, a path under which the storage is mounted, "
+            f"or ./{location} if you mean that folder."
+        )
+    return str(Path(location).absolute())
+
+
+def is_local(location: str) -> bool:
+    """Whether it is a path of this machine; raises as `local_path`."""
+    return local_path(location) is not None
+
+
+def normal(location: str) -> str:
+    """As the libraries take it: an absolute path, or the URI with its scheme in lower case.
+
+    Raises:
+        TopologyError: as `local_path`.
+    """
+    path = local_path(location)
+    if path is not None:
+        return path
+    scheme, colon, rest = location.partition(":")
+    return (scheme.lower() + colon + rest).rstrip("/")
+
+
+def identity(location: str) -> str:
+    """One name for all spellings of a place: relative or not, through links, `s3a:` for `s3:`."""
+    try:
+        path = local_path(location)
+    except TopologyError:
+        return location  # refused by whoever opens it
+    if path is not None:
+        try:
+            return os.path.realpath(path)
+        except (OSError, ValueError):  # no file can have this name
+            return os.path.normpath(path)
+    found = _URI.match(location)
+    assert found is not None
+    scheme, host = found[1].lower(), found[2].lower()
+    host = host.removesuffix(_DEFAULT_PORTS.get(scheme, " "))
+    # Normalised twice: POSIX keeps two slashes at the beginning.
+    folder = posixpath.normpath("/" + found[3].lstrip("/"))
+    return f"{_SAME.get(scheme, scheme)}://{host}{folder.rstrip('/')}"
+
+
+def parent(location: str) -> str:
+    """The folder that a location lies in."""
+    path = local_path(location)
+    if path is not None:
+        return str(Path(path).parent)
+    return normal(location).rpartition("/")[0] or location
+
+
+def file_system(location: str, options: Mapping[str, str] | None = None) -> tuple[Any, str]:
+    """Pyarrow's file system of a location, and the location's path in it.
+
+    Args:
+        options: `storage_options`; with any, a remote location is reached through delta-rs, which
+            alone knows them, and its path is "".
+
+    Raises:
+        TopologyError: as `local_path`.
+        OSError, ValueError: it cannot be opened.
+    """
+    from pyarrow import fs
+
+    path = local_path(location)
+    if path is not None:
+        return fs.LocalFileSystem(), path
+    if options:
+        from deltalake.fs import DeltaStorageHandler
+
+        return fs.PyFileSystem(DeltaStorageHandler(normal(location), dict(options))), ""
+    system, root = fs.FileSystem.from_uri(re.sub("^s3[an]:", "s3:", normal(location)))
+    return system, str(root).rstrip("/")
+
+
+def _is_file_uri(location: str) -> bool:
+    # Not a folder whose name only begins like it ("file:x" is refused with the rest).
+    return location[:5].lower() == "file:"
