@@ -27,7 +27,6 @@ from txn.config import TopologyConfig
 from txn.errors import (
     BatchError,
     BatchTimeoutError,
-    SourceUnavailableError,
     TxnError,
 )
 from txn.events import (
@@ -55,7 +54,7 @@ from txn.events import (
     StopRequested,
     Succeed,
 )
-from txn.faults import first_line, is_lost_work, stopped
+from txn.faults import first_line, is_away, is_lost_work, stopped
 from txn.interfaces import Staged
 from txn.live import LiveAttempts
 from txn.loop import FactLoop
@@ -458,7 +457,7 @@ class Pipeline:
     def _raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
         """A station raised: what a replay may mend fails the attempt, the rest ends the run."""
         if is_lost_work(error):
-            blocked = isinstance(error, SourceUnavailableError)
+            blocked = is_away(error)
             self.post(lambda: self._failed(attempt, first_line(error), blocked=blocked))
         else:
             self.post(lambda: self._fatal(attempt, error))

@@ -1,0 +1,128 @@
+"""What an error of Spark says: one layer per Java exception of its chain of causes.
+
+Python sees the outermost exception and a text in which every stack trace of the chain is glued
+together; words in it prove nothing, since any trace may mention any part of Spark. The exceptions
+themselves have types, and error conditions where Spark gives one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Cause", "causes", "is_of_spark", "told"]
+
+_DEEPEST = 20
+"""Layers looked at; no real chain is as deep, and a broken one may run in a circle."""
+_LONGEST = 600
+"""Characters of one layer's message that a failure line repeats."""
+_WRAPPERS = ("FAILED_READ_FILE", "TASK_WRITE_FAILED", "FAILED_EXECUTE_UDF")
+"""Conditions that only say where something else happened."""
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
+_CALLED_FROM = re.compile(r"^== .* ==\n(?:.*\n)?\s*(\S.*:\d+)\s*$", re.MULTILINE)
+_PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One exception of a chain, the outermost first."""
+
+    types: tuple[str, ...]
+    """Full names of its Java class and of that one's superclasses."""
+    message: str = ""
+    condition: str = ""
+    """Spark's error condition, such as "CAST_INVALID_INPUT"; empty: it has none."""
+    path: str = ""
+    """The file that it is about, where Spark says so."""
+    status: int | None = None
+    """The status of the HTTP answer that it stands for."""
+
+    @property
+    def name(self) -> str:
+        """The class without its package."""
+        return self.types[0].rpartition(".")[2] if self.types else "an error"
+
+    @property
+    def line(self) -> str:
+        """Class, condition and what it says, in one line."""
+        condition = f" [{self.condition}]" if self.condition else ""
+        text = self.message.removeprefix(f"[{self.condition}]").strip()
+        frames = _PYTHON_FRAME.findall(text) if self.condition == "PYTHON_EXCEPTION" else []
+        if frames:
+            # A Python traceback: its last line is the error, its last frame the place.
+            lines = [one for one in _SQLSTATE.sub("", text).splitlines() if one.strip()]
+            text = f"{lines[-1].strip()} ({frames[-1][0]}:{frames[-1][1]})"
+        else:
+            called = _CALLED_FROM.search(text)
+            text = _SQLSTATE.sub("", text.split("\n", 1)[0])
+            text += f" (called from {called[1].strip()})" if called else ""
+        return f"{self.name}{condition}: {text[:_LONGEST]}" if text else f"{self.name}{condition}"
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Whether `error` was raised by Spark or on its way from Java to Python."""
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+
+
+def causes(error: BaseException) -> tuple[Cause, ...]:
+    """The chain of an error of Spark; empty for any other, or when nothing more can be learned."""
+    if not is_of_spark(error):
+        return ()
+    # Py4J's own error has the Java object; PySpark keeps that from which it made its own.
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    found: list[Cause] = []
+    while java is not None and len(found) < _DEEPEST:
+        cause = _asked(lambda java=java: _cause(java))  # type: ignore[misc]
+        if cause is None:
+            break  # the JVM is gone
+        found.append(cause)
+        java = _asked(java.getCause)
+    condition = _asked(getattr(error, "getCondition", lambda: None))
+    if not found and condition:
+        # Spark Connect: the server's error, without the server's objects.
+        found = [Cause((type(error).__name__,), _text(error), str(condition))]
+    return tuple(found)
+
+
+def told(chain: tuple[Cause, ...]) -> str:
+    """A chain in one line: what went wrong, in which file, and what lies below it."""
+    inner = chain[-1]
+    specific = (c for c in chain if c.condition and not c.condition.startswith(_WRAPPERS))
+    main = next(specific, inner)
+    place = next((c.path for c in chain if c.path), "")
+    more = [f"in file {place}"] if place and place not in main.line else []
+    more += [f"caused by {inner.line}"] if inner is not main else []
+    return f"{main.line} ({'; '.join(more)})" if more else main.line
+
+
+def _cause(java: Any) -> Cause:
+    types, kind = [], java.getClass()
+    while kind is not None and kind.getName() != "java.lang.Object":
+        types.append(str(kind.getName()))
+        kind = kind.getSuperclass()
+    # Only Spark's own exceptions have these; Azure's and Google's know the status of an answer.
+    condition = _asked(java.getCondition)
+    parameters = _asked(java.getMessageParameters) if condition else None
+    path = _asked(lambda: parameters.get("path")) if parameters is not None else None
+    status = _asked(java.getStatusCode) if not condition else None
+    return Cause(
+        tuple(types),
+        str(java.getMessage() or ""),
+        str(condition or ""),
+        str(path or ""),
+        status if isinstance(status, int) else None,
+    )
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    """The answer of a Java object; None: it has no such method, or does not answer any more."""
+    try:
+        return question()
+    except Exception:  # noqa: BLE001 - Py4J's own errors, of several kinds, and those of its sockets
+        return None
+
+
+def _text(error: BaseException) -> str:
+    return str(error).strip()
