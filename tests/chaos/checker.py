@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tests.chaos.derived import DERIVED, States
 from tests.chaos.expected import Expected, Part
 from tests.chaos.history import Event
 from tests.chaos.records import key_of, value_of
@@ -22,6 +23,7 @@ RULES = {
     "doubled": "a record is in several rows, or in several txids",
     "altered": "a row that no record of the input is, or that its txid did not read",
     "totals": "a state table's row is not what the input gives",
+    "derived": "a row below a join, a query or new values is not what its txid gives",
     "order": "txids do not strictly increase, or come again without a newer attempt",
     "fenced": "a publication of an epoch older than one that stood in the log already",
     "partial": "the reader saw something else than whole transactions",
@@ -32,11 +34,34 @@ RULES = {
     "history": "the history itself is not whole: nothing can be concluded",
 }
 
-EXPLAINED = {"BatchError", "FencedError", "LeaderExistsError", "ProgressUnavailableError"}
-"""How a driver may end by itself while faults go on: told as such, with its state intact."""
-ON_A_FULL_DISK = "AppendFailedError"
-"""And that, if it starts while the disk is full."""
+EXECUTORS = ("executor_kill", "worker_kill")
+ZOOKEEPER = (
+    "zookeeper_kill",
+    "zookeeper_stop",
+    "zookeeper_majority",
+    "link_delay",
+    "link_cut",
+    "session_expiry",
+)
+CAUSES: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "BatchError": {
+        "No space left": ("disk_full",),
+        "ENOSPC": ("disk_full",),
+        "executor": EXECUTORS,
+        "FetchFailed": EXECUTORS,
+        "kafka": ("broker_kill",),
+    },
+    "AppendFailedError": {"": ("disk_full",)},
+    "ProgressUnavailableError": {"": ZOOKEEPER},
+}
+"""How a driver may end by itself: its error, a word of the message -> which faults are its cause.
+Such an error is a violation unless one of these faults struck while the driver lived, at its end
+or so many seconds before it."""
 LATE_SECS = 5.0
+LATE_EXECUTORS_SECS = 60.0
+"""What is tried again for lost executors ends when all attempts are used up."""
+SEEN_BACK = 100
+"""A query as of a committed txid sees one of so many before its own: more than are ever open."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +82,7 @@ class _Table:
     stream: str
     shape: str
     semantics: str
+    of: str = ""
     versions: list[Event] = field(default_factory=list)
     reads: list[Event] = field(default_factory=list)
     rows: dict[int, list[Sequence[int | str]]] = field(default_factory=dict)
@@ -113,7 +139,7 @@ def check(history: Iterable[Event]) -> list[Violation]:
         return violations
     walked = {}
     for table in found.tables.values():
-        expected = Expected(table.semantics, table.stream, found.inputs.get(table.stream, {}))
+        expected = Expected(table.semantics, table.stream, found.inputs, table.shape, table.of)
         violations += _walk(table, expected)
         violations += _final(table, expected, found.inputs.get(table.stream, {}))
         walked[table.name] = expected
@@ -189,7 +215,7 @@ class _Reader:
         self._reverts = 0
 
     def compare(self, read: Event, expected: Expected, where: str) -> Iterator[Violation]:
-        if self._table.shape == "append":
+        if self._table.shape != "state":
             yield from self._append(read, expected, where)
             n = sum(sums[0] for sums in self._txids.values())
         else:
@@ -215,7 +241,8 @@ class _Reader:
             if sums is None:
                 self._txids.pop(txid, None)
             else:
-                self._txids[txid] = tuple(sums)
+                # What a query as of a committed txid has met is looked at in the end.
+                self._txids[txid] = tuple(sums[:3] if self._table.shape == "seen" else sums)
         if self._txids != expected.sums:
             wrong = [
                 txid
@@ -245,7 +272,9 @@ def _final(table: _Table, expected: Expected, parts: Mapping[str, Part]) -> Iter
     wanted = Counter(number for part in parts.values() for number in part.numbers())
     planned = Counter(n for numbers in expected.standing.values() for n in numbers)
     yield from _once(f"{table.name}, txids", wanted, planned)
-    if table.shape == "append":
+    if table.shape in DERIVED:
+        yield from _derived(table, expected)
+    elif table.shape == "append":
         rows = [row for rows in table.rows.values() for row in rows]
         yield from _once(f"{table.name}, rows", wanted, Counter(int(row[0]) for row in rows))
         yield from _unaltered(table, expected)
@@ -280,6 +309,26 @@ def _unaltered(table: _Table, expected: Expected) -> Iterator[Violation]:
     if differ:
         what = f"rows of txids {_some(differ)} are not what those txids read"
         yield Violation("altered", table.name, what, len(differ))
+
+
+def _derived(table: _Table, expected: Expected) -> Iterator[Violation]:
+    states = States(expected.others)
+    wrong = []
+    for txid in sorted(table.rows.keys() | expected.rows.keys()):
+        rows = Counter((int(row[0]), int(row[1])) for row in table.rows.get(txid, ()))
+        if table.shape == "seen":
+            numbers = expected.standing.get(txid, [])
+            possible = (
+                Counter(states.rows(numbers, seen))
+                for seen in range(txid - 1, max(-1, txid - 1 - SEEN_BACK), -1)
+            )
+        else:
+            possible = iter([Counter(expected.rows.get(txid, []))])
+        if rows not in possible:
+            wrong.append(txid)
+    if wrong:
+        what = f"rows of txids {_some(wrong)} are not what these txids give"
+        yield Violation("derived", table.name, what, len(wrong))
 
 
 def _totals(table: _Table, expected: Expected) -> Iterator[Violation]:
@@ -354,18 +403,42 @@ def _drivers(found: _Sorted) -> Iterator[Violation]:
             if end["error"] != "FencedError" and life not in killed:
                 what = f"a zombie ended with {end['error'] or 'no error'}: {end['message']}"
                 yield Violation("driver", f"life {life}", what)
-        elif life not in killed and end["code"] != 0 and not _is_explained(end, found.faults):
+        elif life not in killed and end["code"] != 0 and not _is_explained(end, found):
             what = f"ended with code {end['code']}, {end['error']}: {end['message']}"
             yield Violation("driver", f"life {life}", what)
     for life in sorted(zombies - ends.keys()):
         yield Violation("driver", f"life {life}", "a zombie did not end")
 
 
-def _is_explained(end: Event, faults: Sequence[Event]) -> bool:
-    if end["error"] == ON_A_FULL_DISK:
-        full = [fault for fault in faults if fault["fault"] == "disk_full"]
-        return any(fault["at"] <= end["at"] <= fault["until"] + LATE_SECS for fault in full)
-    return end["error"] in EXPLAINED
+def _is_explained(end: Event, found: _Sorted) -> bool:
+    """Whether the schedule, or another driver, is the cause of an error."""
+    others = [
+        event
+        for event in found.drivers
+        if event["what"] == "leading" and event["life"] != end["life"]
+    ]
+    own = [event for event in found.drivers if event["life"] == end["life"]]
+    if end["error"] == "LeaderExistsError":
+        return any(event["at"] <= end["at"] for event in others)
+    if end["error"] == "FencedError":
+        epoch = max((event["epoch"] for event in own if event["what"] == "leading"), default=0)
+        return any(e["epoch"] > epoch and e["at"] <= end["at"] + LATE_SECS for e in others)
+    began = min(event["at"] for event in own)
+    struck = {
+        fault["fault"]
+        for fault in found.faults
+        if fault["at"] <= end["at"]
+        and fault["until"] + LATE_SECS >= began
+        and fault["until"] >= end["at"] - _lateness(fault["fault"])
+    }
+    return any(
+        word.lower() in end["message"].lower() and not struck.isdisjoint(causes)
+        for word, causes in CAUSES.get(end["error"], {}).items()
+    )
+
+
+def _lateness(fault: str) -> float:
+    return LATE_EXECUTORS_SECS if fault in EXECUTORS else LATE_SECS
 
 
 def _some(items: Iterable[object]) -> str:

@@ -26,10 +26,11 @@ def collect(
     for name, table in tables.items():
         for version in log_versions(folder / name):
             history.write({"kind": "version", "table": name, **version})
-        if table["shape"] == "append":
-            _rows(history, folder / name, name)
-        else:
+        if table["shape"] == "state":
             _state(history, folder / name, name)
+        else:
+            columns = ["id", "k", "v"] if table["shape"] == "append" else ["id", "x"]
+            _rows(history, folder / name, name, columns)
     status = read_status(zookeeper, NAME, TopologyConfig(zookeeper_acl="open"))
     history.add(
         "zookeeper",
@@ -82,8 +83,8 @@ def _reads(metadata: dict[str, Any]) -> list[list[Any]]:
     return [[name, at["start"], at["end"]] for name, at in metadata["read"].items()]
 
 
-def _rows(history: History, path: Path, name: str) -> None:
-    table = deltalake.DeltaTable(str(path)).to_pyarrow_table(columns=["txid", "id", "k", "v"])
+def _rows(history: History, path: Path, name: str, wanted: list[str]) -> None:
+    table = deltalake.DeltaTable(str(path)).to_pyarrow_table(columns=["txid", *wanted])
     by_txid: dict[int, list[tuple[Any, ...]]] = {}
     columns = [column.to_pylist() for column in table.columns]
     for txid, *row in zip(*columns, strict=True):

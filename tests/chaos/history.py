@@ -3,7 +3,7 @@
 All times (`at`, `until`) are seconds since 1970.
 
 - run: seed, command, machine, minutes, records, session_secs, and
-  tables: {name: {stream, shape, semantics}}
+  tables: {name: {stream, shape, semantics, of}}; `of`: the other stream that its rows depend on
 - input: stream, part, start, first, step, count. The record at position `start + i` of a part is
   `first + i * step`
 - fault: fault, at, until, and what it hit: life, victim, server, point, ...
@@ -13,7 +13,8 @@ All times (`at`, `until`) are seconds since 1970.
 - read: table, version, committed, and what the reader saw; see `tests.chaos.reader`
 - version: table, version, at, epoch (None: not ours), and
   publication: None or {first, last, members}
-- rows: table, txid, rows: [[number, key, value], ...]. An append table in the end
+- rows: table, txid, rows: [[number, key, value], ...]. An append table in the end; below a join, a
+  query or new values [[number, what it met], ...]
 - state: table, rows: [[key, n, total, top], ...]. A state table in the end
 - zookeeper: epoch, committed, open (txids with a START and no COMMITTED), quarantined
 - end: at, seconds

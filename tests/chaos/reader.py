@@ -6,7 +6,8 @@ It asks ZooKeeper which txid is committed, opens a table at its newest version, 
 files (each once: a file never changes), and writes down what it saw:
 
 - an append table: `txids`, {txid: [records, sum of numbers, sum of squares]} of those that are not
-  as in the read before; null: gone.
+  as in the read before; null: gone. Below a join, a query or new values also the sum of what each
+  row has met, and of its products with the numbers.
 - a state table: `n`, `total`, `keys`, `digest` over the rows, a log table's partials put together.
 
 It ends when its standard input does. Neither Spark nor the product's code is used.
@@ -84,9 +85,9 @@ class _FileReader:
 class AppendReader:
     """Reads an append table."""
 
-    def __init__(self, path: Path) -> None:
-        self._files = _FileReader(path, ["id", "txid"])
-        self._by_file: dict[str, dict[int, tuple[int, int, int]]] = {}
+    def __init__(self, path: Path, *, derived: bool = False) -> None:
+        self._files = _FileReader(path, ["id", "x", "txid"] if derived else ["id", "txid"])
+        self._by_file: dict[str, dict[int, tuple[int, ...]]] = {}
         self._told: dict[int, list[int]] = {}
 
     def read(self) -> dict[str, Any] | None:
@@ -98,9 +99,9 @@ class AppendReader:
         self._by_file = {uri: self._by_file.get(uri) or _sums(read(uri)) for uri in uris}
         now: dict[int, list[int]] = {}
         for sums in self._by_file.values():
-            for txid, (n, total, squares) in sums.items():
-                so_far = now.setdefault(txid, [0, 0, 0])
-                now[txid] = [so_far[0] + n, so_far[1] + total, so_far[2] + squares]
+            for txid, some in sums.items():
+                so_far = now.get(txid) or [0] * len(some)
+                now[txid] = [one + more for one, more in zip(so_far, some, strict=True)]
         changed: dict[str, list[int] | None] = {
             str(txid): sums for txid, sums in now.items() if self._told.get(txid) != sums
         }
@@ -109,15 +110,16 @@ class AppendReader:
         return {"version": self._files.version, "txids": changed}
 
 
-def _sums(table: pa.Table) -> dict[int, tuple[int, int, int]]:
-    squared = table.append_column("square", pc.multiply(table["id"], table["id"]))
-    by_txid = squared.group_by("txid").aggregate(
-        [("id", "count"), ("id", "sum"), ("square", "sum")]
-    )
-    return {
-        row["txid"]: (row["id_count"], row["id_sum"], row["square_sum"])
-        for row in by_txid.to_pylist()
-    }
+def _sums(table: pa.Table) -> dict[int, tuple[int, ...]]:
+    table = table.append_column("square", pc.multiply(table["id"], table["id"]))
+    names = ["id", "square"]
+    if "x" in table.column_names:
+        table = table.append_column("product", pc.multiply(table["id"], table["x"]))
+        names += ["x", "product"]
+    sums = [("id", "count"), *((name, "sum") for name in names)]
+    columns = table.group_by("txid").aggregate(sums).to_pydict()
+    found = [columns["id_count"], *(columns[f"{name}_sum"] for name in names)]
+    return dict(zip(columns["txid"], zip(*found, strict=True), strict=True))
 
 
 class StateReader:
@@ -194,10 +196,11 @@ def main(spec: ReaderSpec) -> None:
     history = History(Path(spec.out))
     committed = Committed(spec.zookeeper, spec.committed)
     readers = {
-        name: (AppendReader if table["shape"] == "append" else StateReader)(
-            Path(spec.folder) / name
-        )
+        name: StateReader(path)
+        if table["shape"] == "state"
+        else AppendReader(path, derived=table["shape"] != "append")
         for name, table in spec.tables.items()
+        for path in [Path(spec.folder) / name]
     }
     last = False
     while not last:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
-__all__ = ["KEYS", "Row", "Totals", "digest_of", "key_of", "line_of", "value_of"]
+__all__ = ["CHANGE", "KEYS", "Row", "Totals", "digest_of", "key_of", "line_of", "value_of"]
 
 KEYS = 2000
 """So many that a batch never has all of them: a replay lacks keys that the dead attempt had."""
+
+CHANGE = 4096
+"""A key's count after a txid times this, and the one before it, are one number."""
 
 Row = tuple[int, int, int]
 """Of a key: how many records, the sum of their values, the largest of them."""

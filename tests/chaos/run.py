@@ -25,7 +25,7 @@ from tests.chaos.links import Links, Slot
 from tests.chaos.lives import ROOT, SLOTS, Lives
 from tests.chaos.plan import FAULTS, fates, fault_decks
 from tests.chaos.reader import ReaderSpec
-from tests.chaos.topology import NAME, TABLES, TOPIC, DriverSpec
+from tests.chaos.topology import NAME, TOPIC, DriverSpec, tables_of
 from tests.spouts.kafka_broker import Broker
 
 __all__ = ["Options", "run"]
@@ -93,7 +93,7 @@ def run(options: Options, say: Callable[[str], None] = lambda _: None) -> Path:
         minutes=options.minutes,
         records=options.records,
         session_secs=options.session_secs,
-        tables=TABLES,
+        tables=tables_of(options.seed),
     )
     with contextlib.ExitStack() as resources:
         resources.callback(history.close)
@@ -152,7 +152,9 @@ class _Run:
         self._tell("caught up")
         self._reader_ends()
         self._tell("writing down what is left")
-        collect(self._history, self._disk.folder, TABLES, self._ensemble.hosts)
+        collect(
+            self._history, self._disk.folder, tables_of(self._options.seed), self._ensemble.hosts
+        )
         for event in read_history(self._options.folder / "reader.jsonl"):
             self._history.write(event)
         seconds = round(time.monotonic() - self._began, 1)
@@ -178,7 +180,7 @@ class _Run:
         folder = self._options.folder
         spec = ReaderSpec(
             folder=str(self._disk.folder),
-            tables=TABLES,
+            tables=tables_of(self._options.seed),
             zookeeper=self._ensemble.hosts,
             committed=f"/txn/{NAME}/committed",
             out=str(folder / "reader.jsonl"),
@@ -266,6 +268,7 @@ class _Run:
             session_secs=options.session_secs,
             kafka_records=options.kafka_records,
             files_per_batch=options.files_per_batch,
+            late=bool(options.seed % 2),
             at=at,
             nth=nth,
             executor_options=self._cluster.executor_options,

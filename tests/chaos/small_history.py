@@ -7,6 +7,7 @@ version.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from tests.chaos.history import Event
@@ -23,6 +24,10 @@ TABLES = {
     "kafka_totals": {"stream": "kafka", "shape": "state", "semantics": "opaque"},
     "files_rows": {"stream": "files", "shape": "append", "semantics": "transactional"},
     "files_totals": {"stream": "files", "shape": "state", "semantics": "transactional"},
+    "joined": {"stream": "kafka", "shape": "joined", "semantics": "opaque", "of": "files"},
+    "seen": {"stream": "kafka", "shape": "seen", "semantics": "opaque", "of": "files"},
+    "changes": {"stream": "files", "shape": "changes", "semantics": "transactional"},
+    "queried": {"stream": "kafka", "shape": "queried", "semantics": "opaque", "of": "files"},
 }
 
 Reads = dict[str, list[list[Any]]]
@@ -41,6 +46,8 @@ class SmallRun:
                 what = {"first": numbers.start, "step": numbers.step, "count": len(numbers)}
                 self.events.append({"kind": "input", **where, **what})
         self.held: dict[str, list[tuple[int, int]]] = {name: [] for name in TABLES}
+        self.reads: dict[int, Reads] = {}
+        """Of each txid that stands."""
         self.versions = dict.fromkeys(TABLES, -1)
         self.told: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in TABLES}
         self.epoch = 0
@@ -70,6 +77,8 @@ class SmallRun:
             {"txid": first + n, "attempt": attempt, "reads": reads}
             for n, (attempt, reads) in enumerate(members)
         ]
+        self.reads = {txid: reads for txid, reads in self.reads.items() if txid < first}
+        self.reads |= {member["txid"]: member["reads"] for member in said}
         for name in tables:
             stream = TABLES[name]["stream"]
             held = self.held[name]
@@ -91,7 +100,7 @@ class SmallRun:
             read = {"kind": "read", "table": name, "version": self.versions[name]}
             read["committed"] = committed
             held = self.held[name]
-            if table["shape"] == "append":
+            if table["shape"] != "state":
                 read["txids"] = self._changes(name)
             else:
                 rows = totals_of([number for number, _ in held])
@@ -105,9 +114,11 @@ class SmallRun:
         """What is left in the end; the whole history."""
         for name, table in TABLES.items():
             held = self.held[name]
-            if table["shape"] == "append":
+            if table["shape"] != "state":
                 for txid in sorted({txid for _, txid in held}):
                     rows = [[n, key_of(n), value_of(n)] for n, t in held if t == txid]
+                    if table["shape"] != "append":
+                        rows = [list(row) for row in self.below(name, txid)]
                     self.events.append({"kind": "rows", "table": name, "txid": txid, "rows": rows})
             else:
                 rows = totals_of([number for number, _ in held])
@@ -116,6 +127,30 @@ class SmallRun:
         self.events.append({"kind": "zookeeper", **state})
         self.events.append({"kind": "end", "at": self.at, "seconds": self.at})
         return self.events
+
+    def below(self, name: str, txid: int) -> list[tuple[int, int]]:
+        """The rows of a txid in a table below a join, a query or new values."""
+        table = TABLES[name]
+        own = self._numbers(table["stream"], [txid])
+        others = self._numbers(table.get("of", "files"), range(1, txid))
+        if table["shape"] == "joined":
+            others = self._numbers(table["of"], [txid])
+        if table["shape"] == "changes":
+            keys = {key_of(number) for number in own}
+            before = {key: [n for n in others if key_of(n) == key] for key in keys}
+            after = {key: len(before[key]) + sum(key_of(n) == key for n in own) for key in keys}
+            return [
+                (int(key[1:]), after[key] * 4096 + (len(before[key]) or -1)) for key in sorted(keys)
+            ]
+        return [(n, sum(key_of(o) == key_of(n) for o in others) or -1) for n in own]
+
+    def _numbers(self, stream: str, txids: Iterable[int]) -> list[int]:
+        return [
+            number
+            for txid in txids
+            for part, start, end in self.reads.get(txid, {}).get(stream, [])
+            for number in PARTS[stream][part][start:end]
+        ]
 
     def _version(self, name: str, publication: dict[str, Any] | None) -> None:
         self.at += 1.0
@@ -129,6 +164,12 @@ class SmallRun:
         for number, txid in self.held[name]:
             n, total, squares = now.get(txid, (0, 0, 0))
             now[txid] = (n + 1, total + number, squares + number * number)
+        if TABLES[name]["shape"] not in ("append", "state"):
+            for txid in now:
+                rows = self.below(name, txid)
+                ids = [number for number, _ in rows]
+                met = (sum(x for _, x in rows), sum(number * x for number, x in rows))
+                now[txid] = (len(rows), sum(ids), sum(i * i for i in ids), *met)
         told, self.told[name] = self.told[name], now
         changes: dict[str, list[int] | None] = {
             str(txid): list(sums) for txid, sums in now.items() if told.get(txid) != sums
@@ -154,14 +195,15 @@ def small_history() -> list[Event]:
     run.read(1)
     # Half published, and then the driver is killed.
     early = {"kafka": [["records-0", 5, 12], ["records-1", 5, 10]], "files": [["f1", 0, None]]}
-    run.publish(2, [(0, early)], ("kafka_rows", "kafka_totals", "files_rows"))
+    run.publish(2, [(0, early)], ("kafka_rows", "kafka_totals", "files_rows", "joined"))
     run.read(1)
     run.die(1)
     run.lead(2)
     run.read(1)
     # The opaque source gives less; the transactional one the same, which its table has already.
     late = {"kafka": [["records-0", 5, 9]], "files": [["f1", 0, None]]}
-    run.publish(2, [(1, late)], ("kafka_rows", "kafka_totals", "files_totals"))
+    held = ("kafka_rows", "kafka_totals", "files_totals", "joined", "seen", "changes", "queried")
+    run.publish(2, [(1, late)], held)
     run.read(2)
     run.die(2, how="zombie", error="FencedError")
     run.lead(3)

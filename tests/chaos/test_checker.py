@@ -60,6 +60,25 @@ def unwritten(at: float) -> list[Event]:
     return [{**end, "message": "", "at": at}, full]
 
 
+def failed(
+    message: str,
+    *,
+    error: str = "BatchError",
+    fault: str | None = None,
+    at: float = 60.0,
+    life: int = 9,
+) -> list[Event]:
+    """A driver that ended with an error, and perhaps a fault from 50 to 59."""
+    end = {"kind": "driver", "what": "end", "life": life, "code": 3, "error": error}
+    events = [{**end, "message": message, "at": at}]
+    if life == 9:
+        began = {"kind": "driver", "what": "start", "life": life, "at": min(40.0, at)}
+        events.append(began)
+    if fault is not None:
+        events.append({"kind": "fault", "fault": fault, "at": 50.0, "until": 59.0})
+    return events
+
+
 SPOILT: dict[str, tuple[str, Spoil]] = {
     # What was spoilt -> the rule that tells it, or the beginning of what it says; how.
     # --- rows in the end ---
@@ -248,8 +267,64 @@ SPOILT: dict[str, tuple[str, Spoil]] = {
         "driver",
         lambda e: e.append(
             {"kind": "driver", "what": "end", "life": 9, "code": 3, "error": "RecoveryRefusedError"}
-            | {"message": ""}
+            | {"message": "", "at": 9.0}
         ),
+    ),
+    "a batch failed for good, and nothing was done to the run": (
+        "driver: ended with code 3, BatchError",
+        lambda e: e.extend(failed("FetchFailed: an executor was lost")),
+    ),
+    "a batch failed for good for another reason than what was done": (
+        "driver: ended with code 3, BatchError",
+        lambda e: e.extend(failed("DIVIDE_BY_ZERO", fault="executor_kill")),
+    ),
+    "a batch failed for good long after what was done": (
+        "driver: ended with code 3, BatchError",
+        lambda e: e.extend(failed("lost an executor", fault="executor_kill", at=900.0)),
+    ),
+    "a driver waited for a leader that never was": (
+        "driver: ended with code 3, LeaderExistsError",
+        lambda e: e.extend(failed("", error="LeaderExistsError", at=0.5)),
+    ),
+    "a driver was fenced by nobody": (
+        "driver: ended with code 3, FencedError",
+        lambda e: (
+            some(e, "driver", life=3, what="leading")[0]
+            and e.append(failed("", error="FencedError", life=3)[0])
+        ),
+    ),
+    "a driver lost a ZooKeeper that was there": (
+        "driver: ended with code 3, ProgressUnavailableError",
+        lambda e: e.extend(failed("", error="ProgressUnavailableError", fault="broker_kill")),
+    ),
+    # --- below joins, queries and new values ---
+    "a left row without a match is missing": (
+        "derived",
+        lambda e: rows(e, "joined", 4).pop(),
+    ),
+    "a join met another txid's rows": (
+        "derived",
+        lambda e: rows(e, "joined", 1)[0].__setitem__(1, 7),
+    ),
+    "a query as of txid - 1 saw its own txid": (
+        "derived",
+        lambda e: rows(e, "queried", 1)[0].__setitem__(1, 1),
+    ),
+    "a query saw two txids at once": (
+        "derived",
+        lambda e: rows(e, "seen", 3)[0].__setitem__(1, 9),
+    ),
+    "a change is told twice": (
+        "derived",
+        lambda e: rows(e, "changes", 4).append(rows(e, "changes", 4)[0]),
+    ),
+    "a change has another value before": (
+        "derived",
+        lambda e: rows(e, "changes", 4)[0].__setitem__(1, 4096 + 3),
+    ),
+    "the reader saw other matches than its version has": (
+        "partial",
+        lambda e: some(e, "read", table="joined")[0]["txids"]["1"].__setitem__(3, 99),
     ),
     "a driver could not write though there was room": (
         "driver",
@@ -289,6 +364,18 @@ def test_a_good_run_has_no_violation() -> None:
 def test_a_driver_that_starts_on_a_full_disk_may_say_so() -> None:
     """A driver that ends because it could not write is no violation while the disk is full."""
     assert check(small_history() + unwritten(at=61.0)) == []
+
+
+def test_a_batch_that_fails_by_what_was_done_is_no_violation() -> None:
+    """An end that the schedule is the cause of is no violation, if the message says so."""
+    explained = [
+        failed("ExecutorLostFailure", fault="executor_kill", at=70.0),
+        failed("No space left on device", fault="disk_full"),
+        failed("org.apache.kafka.common.errors.TimeoutException", fault="broker_kill"),
+        failed("", error="ProgressUnavailableError", fault="zookeeper_majority"),
+    ]
+    for events in explained:
+        assert check(small_history() + events) == []
 
 
 @pytest.mark.parametrize("name", SPOILT)
@@ -345,10 +432,10 @@ def test_figures_are_those_of_the_history() -> None:
     for life, fault in enumerate(some(events, "fault"), 1):
         fault["at"] = 1000.0 * life + 750.0
     publication(events, "files_rows", 2)["at"] = 500.0
-    before = publication(events, "files_totals", 1)["at"]
+    before = publication(events, "queried", 1)["at"]
     found = figures(events)
     assert found["records"] == {"kafka": 40, "files": 30}
-    assert (found["transactions"], found["replayed_publications"]) == (4, 2)
+    assert (found["transactions"], found["replayed_publications"]) == (4, 3)
     assert found["faults"] == {"driver_kill": 1, "zombie": 1}
     takeovers = found["takeover_to_leadership"]
     assert (takeovers["count"], takeovers["max"]) == (2, 250.0)

@@ -3,7 +3,10 @@
     python -m tests.chaos.topology '{"folder": ..., "servers": ..., ...}'
 
 Two sources: a Kafka topic (opaque) and a folder of CSV files (transactional). Each goes into an
-append table, an upsert table and a log table of its own semantics: six tables in one topology.
+append table, an upsert table and a log table of its own semantics. Below them are a join of both
+streams within the txid, a query of one stream's state as of the last committed txid, and in every
+other run, since no txids share a version then, the new values of both upsert tables and a query as
+of txid - 1.
 What the driver comes to is written to `out`, a line each. It dies when its standard input ends, so
 that no driver outlives the harness, and it can be told to kill itself at a named point.
 """
@@ -28,14 +31,16 @@ from committers.state_table import StateTable
 from spouts.files import FileSpout
 from spouts.kafka import KafkaSpout
 from tests.chaos.history import History
+from tests.chaos.records import CHANGE
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
 from txn.jars import class_archive, delta_jars
 from txn.points import observe
+from txn.topology import Stream, TxnState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["NAME", "TABLES", "TOPIC", "DriverSpec"]
+__all__ = ["NAME", "TOPIC", "DriverSpec", "tables_of"]
 
 NAME = "chaos"
 TOPIC = "records"
@@ -45,8 +50,22 @@ TABLES = {
     f"{stream}_{kind}": {"stream": stream, "shape": shape, "semantics": semantics}
     for stream, semantics in (("kafka", "opaque"), ("files", "transactional"))
     for kind, shape in (("rows", "append"), ("upsert", "state"), ("log", "state"))
+} | {
+    "joined": {"stream": "kafka", "shape": "joined", "semantics": "opaque", "of": "files"},
+    "seen": {"stream": "kafka", "shape": "seen", "semantics": "opaque", "of": "files"},
 }
-"""Name -> what the checker has to know of it."""
+"""Name -> what the checker has to know of it; `of`: the other stream that its rows depend on."""
+LATE_TABLES = {
+    "kafka_changes": {"stream": "kafka", "shape": "changes", "semantics": "opaque"},
+    "files_changes": {"stream": "files", "shape": "changes", "semantics": "transactional"},
+    "queried": {"stream": "kafka", "shape": "queried", "semantics": "opaque", "of": "files"},
+}
+"""Those that are computed in the commit turn; a topology that has any publishes no groups."""
+
+
+def tables_of(seed: int) -> dict[str, dict[str, str]]:
+    """The tables of a run; with odd seeds those of the commit turn, too."""
+    return {**TABLES, **(LATE_TABLES if seed % 2 else {})}
 
 
 class DriverSpec(BaseModel):
@@ -63,6 +82,8 @@ class DriverSpec(BaseModel):
     """Kafka's."""
     master: str
     session_secs: float
+    late: bool
+    """Whether it has `LATE_TABLES`."""
     until: str = "forever"
     kafka_records: tuple[int, int]
     files_per_batch: tuple[int, int]
@@ -91,7 +112,8 @@ def build(spec: DriverSpec) -> Topology:
         "files": topology.stream("files", files),
     }
     values = {"n": Count(), "total": Sum("v"), "top": Max("v")}
-    for name, table in TABLES.items():
+    states: dict[str, TxnState] = {}
+    for name, table in tables_of(int(spec.late)).items():
         stream, path, semantics = (
             streams[table["stream"]],
             f"{spec.tables}/{name}",
@@ -101,11 +123,38 @@ def build(spec: DriverSpec) -> Topology:
             stream.partition_persist(AppendTable(path, semantics))
         elif name.endswith("_upsert"):
             state = StateTable(path, semantics, buckets=2)
-            stream.group_by("k").persistent_aggregate(state, **values)
-        else:
+            states[table["stream"]] = stream.group_by("k").persistent_aggregate(state, **values)
+        elif name.endswith("_log"):
             state = StateTable(path, semantics, layout="log", compact_files=4, compact_share=0.3)
             stream.group_by("k").persistent_aggregate(state, **values)
+        else:
+            below = _below(table, streams, states)
+            below.partition_persist(AppendTable(path, semantics))
     return topology
+
+
+def _below(
+    table: dict[str, str], streams: dict[str, Stream], states: dict[str, TxnState]
+) -> Stream:
+    """`id` and `x` of each row: the record and what it met, or the key and what became of it."""
+    stream = streams[table["stream"]]
+    match table["shape"]:
+        case "joined":
+            other = streams[table["of"]].group_by("k").aggregate(n=Count())
+            made = stream.transform(lambda df: df.select("id", "k")).join(other, "k", "left")
+        case "seen":
+            made = stream.transform(lambda df: df.select("id", "k"))
+            made = made.state_query(states[table["of"]], on="k")
+        case "queried":
+            made = stream.transform(lambda df: df.select("id", "k"))
+            made = made.state_query(states[table["of"]], on="k", as_of="txid-1")
+        case _:
+            changes = states[table["stream"]].new_values()
+            moved = f"n * {CHANGE} + coalesce(prev_n, -1)"
+            return changes.transform(
+                lambda df: df.selectExpr("CAST(substr(k, 2) AS bigint) AS id", f"{moved} AS x")
+            )
+    return made.transform(lambda df: df.selectExpr("id", "coalesce(n, -1L) AS x"))
 
 
 def _parsed(records: DataFrame) -> DataFrame:
