@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate fuzz chaos lint bench clean
+.PHONY: help setup demo test simulate differential fuzz chaos lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -25,6 +25,7 @@ help: ## list the targets
 	@echo "make bench   measure it beside its peers (three hours or so; ARGS=--quick: a few minutes)"
 	@echo "make fuzz    120,000 broken inputs to everything that is parsed (INPUTS= another number)"
 	@echo "make simulate  10,000 random histories of crashes and lost answers (two minutes; ARGS=--help)"
+	@echo "make differential  random topologies against plain Python (100 programs; ARGS='--seeds 1000')"
 	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make setup   set up only (the others do so themselves)"
@@ -43,6 +44,9 @@ fuzz: $(STAMP) ## broken inputs to everything that is parsed
 
 simulate: $(STAMP) ## the simulation (docs/simulation.md): 10,000 seeds, or as ARGS says
 	@$(PY) -m tests.simulation $(ARGS)
+
+differential: $(JARS) ## random topologies against plain Python (docs/differential.md): 100, or as ARGS says
+	@$(PY) -m tests.differential $(ARGS)
 
 bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/bench
 	@$(PY) -m tests.benchmarks $(ARGS)

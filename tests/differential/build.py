@@ -1,0 +1,203 @@
+"""A declaration as a topology of the product."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from committers import aggregates as agg
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from tests.differential.declaration import Program, Step
+from tests.differential.oracle import WINDOW_LIMITS
+from tests.differential.spouts import EPOCH, spout_of
+from tests.differential.values import decode
+from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
+from txn.interfaces import Aggregate
+from txn.topology import Stream, TxnState
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["build", "quoted", "state_table"]
+
+FOLD = "concat(acc, '|', coalesce(CAST(row.{} AS string), '-'))"
+
+
+def quoted(name: str) -> str:
+    """A column name as Spark takes it literally."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def build(program: Program, name: str, folder: Path) -> Topology:
+    """The topology.
+
+    Raises:
+        TxnError: it is refused.
+    """
+    topology = Topology(name, TopologyConfig(**program.config))
+    streams: dict[str, Stream] = {}
+    states: dict[str, TxnState] = {}
+    for source in program.sources:
+        streams[source.name] = topology.stream(source.name, spout_of(source))
+    for step in program.steps:
+        if step.op == "append":
+            table = AppendTable(folder / step.id, step.args["semantics"])
+            streams[step.of[0]].partition_persist(table)
+        elif step.op == "state":
+            states[step.id] = _persist(step, streams[step.of[0]], folder)
+        else:
+            streams[step.id] = _stream(step, streams, states)
+    return topology
+
+
+def state_table(step: Step, folder: Path) -> StateTable:
+    """The table of a step."""
+    args = step.args
+    where = args.get("remove_where")
+    options: dict[str, Any] = {}
+    if args["layout"] == "log":
+        options = {"compact_files": args.get("compact_files"), "compact_share": 1.0}
+    return StateTable(
+        folder / step.id,
+        args["semantics"],
+        layout=args["layout"],
+        buckets=args.get("buckets", 2),
+        remove_where=None if where is None else _sql(where),
+        **options,
+    )
+
+
+def _persist(step: Step, stream: Stream, folder: Path) -> TxnState:
+    keys, aggregates = step.args["keys"], _aggregates(step)
+    grouped: Any = stream.group_by(*keys) if keys else stream
+    state: TxnState = grouped.persistent_aggregate(state_table(step, folder), **aggregates)
+    return state
+
+
+def _aggregates(step: Step) -> dict[str, Aggregate]:
+    return {name: _aggregate(spec) for name, spec in step.args["aggregates"].items()}
+
+
+def _aggregate(spec: list[Any]) -> Aggregate:
+    match spec:
+        case ["FirstN" | "LastN" as name, n, order, value]:
+            found = getattr(agg, name)(n, order, value)
+        case ["First" | "Last" as name, value, order]:
+            found = getattr(agg, name)(value, order_by=order)
+        case ["Fold", order, value]:
+            found = agg.Fold("CAST('' AS string)", FOLD.format(quoted(value)), order, value)
+        case [name, *arguments]:
+            found = getattr(agg, name)(*arguments)
+    assert isinstance(found, Aggregate)
+    return found
+
+
+def _stream(step: Step, streams: dict[str, Stream], states: dict[str, TxnState]) -> Stream:
+    args = step.args
+    match step.op:
+        case "new_values":
+            return states[step.of[0]].new_values()
+        case "query":
+            stream = streams[step.of[0]]
+            return stream.state_query(states[step.of[1]], on=args["on"], as_of=args["as_of"])
+        case "join":
+            return streams[step.of[0]].join(streams[step.of[1]], on=args["on"], how=args["how"])
+        case "merge":
+            first, *others = (streams[one] for one in step.of)
+            return first.merge(*others)
+        case "aggregate":
+            stream = streams[step.of[0]]
+            grouped: Any = stream.group_by(*args["keys"]) if args["keys"] else stream
+            made: Stream = grouped.aggregate(**_aggregates(step))
+            return made
+    return streams[step.of[0]].transform(_Transform(step))
+
+
+class _Transform:
+    """What a user's function would do."""
+
+    def __init__(self, step: Step) -> None:
+        self._op, self._args = step.op, step.args
+
+    def __call__(self, df: DataFrame, attempt: TransactionAttempt) -> DataFrame:
+        from pyspark.sql import functions as sf
+
+        args = self._args
+        match self._op:
+            case "select":
+                return df.select(*(sf.col(quoted(o)).alias(n) for o, n in args["columns"]))
+            case "derive":
+                made = _expression(args["expression"], attempt)
+                return df.select("*", made.alias(args["name"]))
+            case "filter":
+                return df.where(_sql(args["where"]))
+            case "double":
+                return df.unionAll(df)
+            case "window":
+                micros = sf.unix_micros(sf.col(quoted(args["column"])))
+                inside = (micros > WINDOW_LIMITS[0]) & (micros < WINDOW_LIMITS[1])
+                window = sf.window(sf.col(quoted(args["column"])), "1 hour")
+                return df.where(inside).select("*", window.alias(args["name"]))
+        if attempt.txid == args["txid"] and attempt.attempt_id < args["attempts"]:
+            raise FailedException(f"{attempt} fails, as it was declared")
+        return df
+
+
+def _expression(expression: list[Any], attempt: TransactionAttempt) -> Column:
+    from pyspark.sql import functions as sf
+
+    def col(name: str) -> Column:
+        return sf.col(quoted(name))
+
+    match expression:
+        case ["literal", kind, value]:
+            return sf.expr(_literal(kind, value))
+        case ["copy", name]:
+            return col(name)
+        case ["text", name]:
+            return col(name).cast("string")
+        case ["length", name]:
+            return sf.char_length(col(name))
+        case ["is_null", name]:
+            return col(name).isNull()
+        case ["pair", left, right]:
+            return sf.struct(col(left).alias("x"), col(right).alias("y"))
+        case ["list", name]:
+            return sf.array(col(name))
+        case ["mod", name, divisor]:
+            number = sf.lit(divisor).cast("bigint")
+            return sf.pmod(col(name).cast("bigint"), number)
+    return sf.lit(attempt.txid).cast("bigint")
+
+
+def _sql(where: list[Any]) -> str:
+    match where:
+        case ["never"]:
+            return "false"
+        case ["not_null", name]:
+            return f"{quoted(name)} IS NOT NULL"
+        case ["null", name]:
+            return f"{quoted(name)} IS NULL"
+    operator, name, kind, literal = where
+    return f"{quoted(name)} {'<' if operator == 'less' else '='} {_literal(kind, literal)}"
+
+
+def _literal(kind: str, encoded: Any) -> str:
+    """SQL for a value of a simple type; without a word that a session's settings could change."""
+    value = decode(encoded, kind)
+    if value is None:
+        return f"CAST(NULL AS {kind})"
+    if kind == "string":
+        return f"CAST(unhex('{value.encode().hex()}') AS string)"
+    if kind == "binary":
+        return f"unhex('{value.hex()}')"
+    if kind == "date":
+        return f"date_from_unix_date({value})"
+    if kind == "timestamp":
+        return f"timestamp_micros({value}L)"
+    if kind == "timestamp_ntz":
+        time = EPOCH + dt.timedelta(microseconds=value)
+        return f"TIMESTAMP_NTZ'{time.isoformat(sep=' ', timespec='microseconds')}'"
+    return f"CAST('{value}' AS {kind})"

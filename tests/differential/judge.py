@@ -1,0 +1,225 @@
+"""Runs a program and holds what it left against the oracle."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+
+from tests.differential.aggregation import OutOfRangeError
+from tests.differential.build import build
+from tests.differential.columns import columns_of
+from tests.differential.declaration import Life, Program
+from tests.differential.life import HungError, LifeRun
+from tests.differential.oracle import expected_tables
+from tests.differential.reading import attempts_that_stand, read_tables
+from tests.differential.session import COMPILED, INTERPRETED
+from tests.differential.values import group_key
+from txn.errors import TxnError, UserError
+from txn.testing.progress import MemoryNodes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Verdict", "judge"]
+
+Row = dict[str, Any]
+WATCH_SECS = 90.0
+OVERFLOW = re.compile(r"overflow|out of range|leaves the range|cannot be represented", re.I)
+RAW = re.compile(r"Py4J|An error occurred while calling|\bo\d+\.|Traceback|java\.lang")
+REFUSALS = (
+    r"Delta allows none of",
+    r"names must differ in more than upper and lower case",
+    r"AMBIGUOUS_REFERENCE",
+)
+"""What a program of the generator may be refused for; any other refusal is a finding."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a program.
+
+    Args:
+        kind: "equal", "refused", "error" (an error that was due), or a finding: "differs",
+            "refused wrongly", "unclear", "failed", "hung", "late".
+        what: in a few lines.
+    """
+
+    kind: str
+    what: str = ""
+    seconds: float = 0.0
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether the product is wrong, or the oracle."""
+        return self.kind not in ("equal", "refused", "error")
+
+    @property
+    def signature(self) -> str:
+        """What stays the same while a program shrinks."""
+        words = re.sub(r"t\d+|s\d+|n\d+|\d+", "#", self.what.splitlines()[0] if self.what else "")
+        return f"{self.kind}: {words[:60]}"
+
+
+def judge(program: Program, spark: SparkSession, folder: Path) -> Verdict:
+    """Run a program in an empty folder, which is empty again afterwards."""
+    folder.mkdir(parents=True)
+    lives: list[LifeRun] = []
+    try:
+        return _judged(program, spark, folder, lives)
+    except HungError as error:
+        return Verdict("hung", str(error))
+    except Exception as error:  # noqa: BLE001 - whatever it was is the finding
+        place = traceback.format_exc(limit=-4)
+        return Verdict("failed", f"{type(error).__name__}: {str(error)[:600]}\n{place}")
+    finally:
+        for life in lives:
+            life.let_go()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[LifeRun]) -> Verdict:
+    try:
+        error = _run(program, spark, folder, lives)
+    except TxnError as refusal:  # when it was built
+        return _refused(refusal)
+    columns = columns_of(program)
+    try:
+        expected = expected_tables(program, attempts_that_stand(program, folder))
+    except OutOfRangeError as due:
+        if error is None:
+            return Verdict("differs", f"no error was told, and {due}")
+        return _told(error, OVERFLOW, "error")
+    if error is not None:
+        if isinstance(error, UserError):
+            return _refused(error)
+        if OVERFLOW.search(str(error)):  # of a partial total; the order of its rows decides
+            return _told(error, OVERFLOW, "error")
+        return Verdict("unclear" if RAW.search(str(error)) else "failed", _named(error))
+    committed = lives[-1].report.committed_txid if lives[-1].report else 0
+    if committed != program.txids:
+        return Verdict("late", f"it ended at txid {committed} of {program.txids}")
+    found = read_tables(program, _session(spark, {}, compiled=False), folder, columns)
+    for step in program.tables:
+        if difference := _difference(expected[step.id].rows, found[step.id]):
+            return Verdict("differs", f"{step.id} ({_named_table(step.args)}) {difference}")
+    return Verdict("equal")
+
+
+def _run(
+    program: Program, spark: SparkSession, folder: Path, lives: list[LifeRun]
+) -> TxnError | None:
+    """Live through all lives; the error that ended one of them, or None."""
+    nodes = MemoryNodes()
+    session = _session(spark, program.conf, compiled=program.compiled)
+    for life in program.lives:
+        topology = build(program, f"d{program.seed}", folder)
+        until = life.until or "caught_up"
+        run = LifeRun(topology, session, nodes, until, life.crash, life.nth)
+        lives.append(run)
+        run.live(WATCH_SECS)
+        if run.error is not None:
+            assert isinstance(run.error, TxnError)
+            return run.error
+        if not run.died:
+            _meanwhile(program, life, folder)
+    return None
+
+
+def _session(spark: SparkSession, conf: dict[str, str], *, compiled: bool) -> SparkSession:
+    """A user's session, which no other program has touched."""
+    session = spark.newSession()
+    # One program in eight is compiled, as a user's is; that takes most of its time.
+    for key, value in {**(COMPILED if compiled else INTERPRETED), **conf}.items():
+        session.conf.set(key, value)
+    return session
+
+
+def _meanwhile(program: Program, life: Life, folder: Path) -> None:
+    """What somebody does to the tables between two runs."""
+    for what in life.then:
+        for step in program.tables:
+            if not (folder / step.id / "_delta_log").exists():
+                continue
+            table = DeltaTable(folder / step.id)
+            if what == "optimize":
+                table.optimize.compact()
+            elif what == "vacuum":
+                table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+def _refused(error: TxnError) -> Verdict:
+    if RAW.search(str(error)) or len(str(error)) < 40:
+        return Verdict("unclear", _named(error))
+    if not isinstance(error, UserError):
+        return Verdict("failed", _named(error))
+    known = any(re.search(reason, str(error)) for reason in REFUSALS)
+    return Verdict("refused" if known else "refused wrongly", _named(error))
+
+
+def _told(error: TxnError, words: re.Pattern[str], kind: str) -> Verdict:
+    told = words.search(str(error)) and not RAW.search(str(error))
+    return Verdict(kind if told else "unclear", _named(error))
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:1200]}"
+
+
+def _named_table(args: dict[str, Any]) -> str:
+    return f"{args.get('layout', 'append')}, {args['semantics']}"
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def _difference(expected: list[Row], found: list[Row]) -> str | None:
+    """The first rows that are in one and not in the other."""
+    missing = [_Comparable(row) for row in expected]
+    surplus = []
+    for row in (_Comparable(row) for row in found):
+        for place, other in enumerate(missing):
+            if row == other:
+                del missing[place]
+                break
+        else:
+            surplus.append(row)
+    if not missing and not surplus:
+        return None
+    what = f"has {len(found)} rows and should have {len(expected)}"
+    lacks = "".join(f"\n  lacks   {one.row}" for one in missing[:4])
+    return f"{what}:{lacks}" + "".join(f"\n  has     {one.row}" for one in surplus[:4])
+
+
+class _Comparable:
+    """A row; numbers that were computed in another order are equal up to rounding."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = dict(sorted(row.items()))
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, _Comparable)
+        return self.row.keys() == other.row.keys() and all(
+            _same(value, other.row[name]) for name, value in self.row.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, float) and isinstance(two, float):
+        if math.isfinite(one) and math.isfinite(two):
+            return math.isclose(one, two, rel_tol=1e-9, abs_tol=1e-12)
+        return bool(group_key(one) == group_key(two))
+    if isinstance(one, tuple) and isinstance(two, tuple):
+        return len(one) == len(two) and all(map(_same, one, two))
+    return type(one) is type(two) and one == two

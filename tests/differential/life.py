@@ -1,0 +1,184 @@
+"""One run of a topology in this process, which may die in it as if by SIGKILL.
+
+What dies is not the process, since the next one would need seconds to start: every thread of the
+run is parked for good at the next point, or at the next look at its clock or its progress, so that
+none of them cleans up anything. Spark's jobs go on, as they do for a while when a driver is lost.
+When the whole program is over the threads are let go, and end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from txn.attempts import TransactionAttempt
+from txn.errors import TxnError
+from txn.points import observe
+from txn.running import RunningTopology
+from txn.testing.progress import MemoryNodes, MemoryProgress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from txn.pipeline import Pipeline
+    from txn.report import RunReport
+    from txn.topology import Topology
+    from txn.zookeeper import ZooKeeperProgress
+
+__all__ = ["HungError", "LifeRun"]
+
+LOOK_SECS = 0.01
+QUIET_SECS = 20.0
+
+
+class HungError(Exception):
+    """A run has not ended in time."""
+
+
+class _LetGo(BaseException):
+    """The program is over: what is parked may end."""
+
+
+class _Mortal(MemoryProgress):
+    """Progress that answers nobody after the death."""
+
+    life: LifeRun
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("persist_start", "persist_committed", "assert_leading", "load"):
+            object.__getattribute__(self, "life").alive()
+        return super().__getattribute__(name)
+
+
+class LifeRun:
+    """One run; `live` lets it happen, `let_go` ends what is left of it.
+
+    Args:
+        crash: the point at which it dies, or None.
+        nth: at which arrival there.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        spark: SparkSession,
+        nodes: MemoryNodes,
+        until: Any,
+        crash: str | None,
+        nth: int,
+    ) -> None:
+        self.report: RunReport | None = None
+        self.error: BaseException | None = None
+        self.died = False
+        self.begun = False
+        """Whether its first batch may have begun: nothing was refused."""
+        self._crash, self._left = crash, nth
+        self._dead = threading.Event()
+        self._over = threading.Event()
+        self._before = set(threading.enumerate())
+        self._doomed: set[threading.Thread] = set()
+        self._idle = threading.Event()
+        """Whether the thread that directs the others waits for something to happen, or for good."""
+        self._stop_observing: Callable[[], None] = lambda: None
+        self._running = self._prepare(topology, spark, nodes, until)
+
+    def _prepare(
+        self, topology: Topology, spark: SparkSession, nodes: MemoryNodes, until: Any
+    ) -> RunningTopology:
+        progress = _Mortal(topology.name, nodes)
+        progress.life = self
+        self._progress = progress
+
+        class Running(RunningTopology):
+            def _connect(self) -> ZooKeeperProgress:
+                self._resources.callback(progress.close)
+                return cast("ZooKeeperProgress", progress)
+
+            def _prepare(self, store: ZooKeeperProgress) -> Pipeline:
+                pipeline = super()._prepare(store)
+                facts: Any = pipeline._facts
+                facts.next = self_.of_the_living(facts.next)
+                return pipeline
+
+        self_ = self
+        return Running(topology, spark, zookeeper="memory", until=until)
+
+    def of_the_living(self, following: Callable[[], Any]) -> Callable[[], Any]:
+        """What tells the thread that directs all others what to do next; nothing after death."""
+
+        def asked() -> Any:
+            self.alive()
+            self._idle.set()
+            found = following()
+            self.alive()
+            self._idle.clear()
+            return found
+
+        return asked
+
+    def live(self, seconds: float) -> None:
+        """Run until it ends or dies.
+
+        Raises:
+            HungError: it did neither in time.
+        """
+        self._stop_observing = observe(self._reached)
+        try:
+            self._running.begin()
+            self.begun = True
+            deadline = time.monotonic() + seconds
+            while self._running.is_active and not self._dead.is_set():
+                if time.monotonic() > deadline:
+                    self._dead.set()
+                    raise HungError(f"the run has not ended within {seconds:g} s: {self._status()}")
+                time.sleep(LOOK_SECS)
+            if self._dead.is_set():
+                self._lie_still()
+            else:
+                self.report = self._running.await_termination()
+        except TxnError as error:
+            self.error = error
+
+    def _status(self) -> str:
+        with contextlib.suppress(Exception):
+            return str(self._running.status())
+        return "no status"
+
+    def _reached(self, point: str, attempt: TransactionAttempt) -> None:
+        if threading.current_thread() in self._before:
+            return  # it belongs to an earlier run, which is dead
+        if point == self._crash and not self._dead.is_set():
+            self._left -= 1
+            if self._left == 0:
+                self.died = True
+                self._dead.set()
+        if not self._doomed or threading.current_thread() in self._doomed:
+            self.alive()
+
+    def alive(self) -> None:
+        """Return if this run lives; otherwise never, or not before the program is over."""
+        if self._dead.is_set():
+            self._idle.set()
+            self._over.wait()
+            raise _LetGo
+
+    def _lie_still(self) -> None:
+        """Wait until the thread that directs the others does nothing more."""
+        if not self._idle.wait(QUIET_SECS):
+            raise HungError("the dead run's thread does not lie still")
+        self._doomed = set(threading.enumerate()) - self._before
+        self._progress.on_lost = None  # it is past hearing of it
+        self._progress.lose_session()
+
+    def let_go(self) -> None:
+        """End what is left of it."""
+        self._dead.set()
+        self._over.set()
+        with contextlib.suppress(Exception):
+            self._running._ask_to_stop()
+        if (thread := self._running._thread) is not None:
+            thread.join(QUIET_SECS)
+        self._stop_observing()

@@ -1,0 +1,297 @@
+"""The tables that a program must end with, computed from its declaration alone. No Spark.
+
+Nothing is incremental here: a state is an aggregate over all rows that ever came, so that it has
+no guards, partials or replays that could go wrong in the same way as the product's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.differential.aggregation import aggregated
+from tests.differential.columns import Columns, columns_of, streams_of
+from tests.differential.declaration import Program, Source, Step
+from tests.differential.values import decode, group_key, order_key
+
+__all__ = ["Expected", "emptied", "expected_tables"]
+
+Row = dict[str, Any]
+HOUR = 3600 * 1_000_000
+WINDOW_LIMITS = (-62000000000000000, 253000000000000000)
+
+
+@dataclass
+class Expected:
+    """One table: for an append table `rows`, for a state its keys and values."""
+
+    rows: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class _State:
+    """All rows of each key, by txid; what `remove_where` takes away begins anew."""
+
+    keys: tuple[str, ...]
+    aggregates: Mapping[str, list[Any]]
+    columns: Columns
+    remove: list[Any] | None
+    shown: dict[Any, Row] = field(default_factory=dict)
+    batches: dict[Any, list[list[Row]]] = field(default_factory=dict)
+    touched: list[tuple[Row, Row | None, Row | None]] = field(default_factory=list)
+    """Keys, values before and values after, of what the newest txid touched."""
+
+    def apply(self, rows: list[Row], *, active: bool) -> None:
+        groups: dict[Any, list[Row]] = {} if self.keys or not active else {(): []}
+        for row in rows:
+            groups.setdefault(_key(row, self.keys), []).append(row)
+        self.touched = []
+        for key, batch in groups.items():
+            before = self.shown.get(key)
+            known = self.batches.setdefault(key, [])
+            known.append(batch)
+            first = next((row for one in known for row in one), {})
+            keys = {name: _zero(first[name]) for name in self.keys}
+            values = {
+                name: aggregated(spec, known, self.columns)
+                for name, spec in self.aggregates.items()
+            }
+            after: Row | None = keys | values
+            if self.remove is not None and _holds(self.remove, after or {}):
+                after = None
+                del self.batches[key]
+                self.shown.pop(key, None)
+            else:
+                self.shown[key] = keys | values
+            if before is not None or after is not None:
+                self.touched.append((keys, before, after))
+
+    def changes(self) -> list[Row]:
+        """What `new_values` hands on."""
+        return [
+            keys
+            | {name: None if after is None else after[name] for name in self.aggregates}
+            | {f"prev_{name}": None if before is None else before[name] for name in self.aggregates}
+            for keys, before, after in self.touched
+        ]
+
+
+class _Run:
+    """A program, txid by txid."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.columns = columns_of(program)
+        self.sources = {source.name: source for source in program.sources}
+        self.streams = {step.id: streams_of(program, step.id) for step in program.steps}
+        self.tables = {step.id: Expected() for step in program.tables}
+        self.states = {
+            step.id: _State(
+                tuple(step.args["keys"]),
+                step.args["aggregates"],
+                self.columns[step.of[0]],
+                step.args.get("remove_where"),
+            )
+            for step in program.tables
+            if step.op == "state"
+        }
+
+    def txid(self, txid: int, attempt: int) -> None:
+        rows: dict[str, list[Row]] = {}
+        active = set()
+        for name, source in self.sources.items():
+            found = None if txid in emptied(self.program) else _read(source, txid, attempt)
+            rows[name] = found or []
+            if found is not None:
+                active.add(name)
+        # A query sees the states as txid - 1 left them, wherever it stands among the steps.
+        before = {name: list(state.shown.values()) for name, state in self.states.items()}
+        for step in self.program.steps:
+            alive = bool(active & self.streams[step.id])
+            if step.op == "append":
+                if alive:
+                    self.tables[step.id].rows += [{**row, "txid": txid} for row in rows[step.of[0]]]
+            elif step.op == "state":
+                state = self.states[step.id]
+                state.apply(rows[step.of[0]] if alive else [], active=alive)
+                self.tables[step.id].rows = list(state.shown.values())
+            else:
+                rows[step.id] = self._stream(step, rows, before, txid)
+
+    def _stream(
+        self, step: Step, rows: dict[str, list[Row]], before: dict[str, list[Row]], txid: int
+    ) -> list[Row]:
+        args = step.args
+        match step.op:
+            case "new_values":
+                return self.states[step.of[0]].changes()
+            case "query":
+                state = self.states[step.of[1]]
+                return _queried(rows[step.of[0]], before[step.of[1]], state)
+            case "join":
+                left, right = rows[step.of[0]], rows[step.of[1]]
+                kinds = self.columns[step.of[0]], self.columns[step.of[1]]
+                return _joined(left, right, args["on"], args["how"], kinds)
+            case "merge":
+                return [row for one in step.of for row in rows[one]]
+            case "aggregate":
+                state = _State(
+                    tuple(args["keys"]), args["aggregates"], self.columns[step.of[0]], None
+                )
+                state.apply(rows[step.of[0]], active=True)
+                return list(state.shown.values())
+        return [made for row in rows[step.of[0]] for made in _row(step, row, txid)]
+
+
+def emptied(program: Program) -> set[int]:
+    """The txids that are set aside, because they fail whatever is tried."""
+    most = program.config.get("max_batch_attempts", 5)
+    return {
+        step.args["txid"]
+        for step in program.steps
+        if step.op == "fail" and step.args["attempts"] >= most
+    }
+
+
+def expected_tables(program: Program, attempts: Mapping[int, int]) -> dict[str, Expected]:
+    """Table -> what it must hold, duplicates included.
+
+    Args:
+        attempts: txid -> the attempt that stands.
+
+    Raises:
+        OutOfRangeError: a value leaves the range of its type.
+    """
+    run = _Run(program)
+    for txid in range(1, program.txids + 1):
+        run.txid(txid, attempts.get(txid, 0))
+    return run.tables
+
+
+def _read(source: Source, txid: int, attempt: int) -> list[Row] | None:
+    batch = source.batches[txid - 1] if txid <= len(source.batches) else None
+    if batch is None:
+        return None
+    variant = batch[min(attempt, len(batch) - 1)]
+    return [
+        {name: decode(value, kind) for (name, kind), value in zip(source.columns, row, strict=True)}
+        for part in variant
+        for row in part
+    ]
+
+
+def _key(row: Row, names: Iterable[str]) -> tuple[Any, ...]:
+    return tuple(group_key(row[name]) for name in names)
+
+
+def _zero(value: Any) -> Any:
+    """A key as it is shown: grouping makes one zero of both."""
+    if isinstance(value, float):
+        return value + 0.0
+    return tuple(_zero(one) for one in value) if isinstance(value, tuple) else value
+
+
+def _row(step: Step, row: Row, txid: int) -> Iterable[Row]:
+    args = step.args
+    match step.op:
+        case "select":
+            yield {new: row[old] for old, new in args["columns"]}
+        case "derive":
+            yield {**row, args["name"]: _expression(args["expression"], row, txid)}
+        case "filter":
+            if _holds(args["where"], row):
+                yield row
+        case "window":
+            time = row[args["column"]]
+            if time is not None and WINDOW_LIMITS[0] < time < WINDOW_LIMITS[1]:
+                start = time // HOUR * HOUR
+                yield {**row, args["name"]: (start, start + HOUR)}
+        case "double":
+            yield row
+            yield row
+        case _:  # "fail"
+            yield row
+
+
+def _expression(expression: list[Any], row: Row, txid: int) -> Any:
+    match expression:
+        case ["literal", kind, value]:
+            return decode(value, kind)
+        case ["copy", name]:
+            return row[name]
+        case ["text", name]:
+            return None if row[name] is None else _text(row[name])
+        case ["length", name]:
+            return None if row[name] is None else len(row[name])
+        case ["is_null", name]:
+            return row[name] is None
+        case ["pair", left, right]:
+            return (row[left], row[right])
+        case ["list", name]:
+            return (row[name],)
+        case ["mod", name, divisor]:
+            return None if row[name] is None else row[name] % divisor
+    return txid
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _holds(where: list[Any], row: Row) -> bool:
+    match where:
+        case ["never"]:
+            return False
+        case ["not_null", name]:
+            return row[name] is not None
+        case ["null", name]:
+            return row[name] is None
+    operator, name, kind, literal = where
+    value, other = row[name], decode(literal, kind)
+    if value is None or other is None:
+        return False
+    one, two = order_key(value), order_key(other)
+    return one < two if operator == "less" else group_key(value) == group_key(other)
+
+
+def _joined(
+    left: list[Row], right: list[Row], on: list[str], how: str, kinds: tuple[Columns, Columns]
+) -> list[Row]:
+    def key(row: Row) -> tuple[Any, ...] | None:
+        return None if any(row[name] is None for name in on) else _key(row, on)
+
+    by_key: dict[Any, list[int]] = {}
+    for number, row in enumerate(right):
+        if (found := key(row)) is not None:
+            by_key.setdefault(found, []).append(number)
+    matched: set[int] = set()
+    result: list[Row] = []
+    no_left = dict.fromkeys(kinds[0])
+    no_right = dict.fromkeys(name for name in kinds[1] if name not in on)
+    for row in left:
+        numbers = by_key.get(key(row), []) if key(row) is not None else []
+        matched.update(numbers)
+        if how == "left_semi":
+            result += [row] if numbers else []
+        elif how == "left_anti":
+            result += [] if numbers else [row]
+        else:
+            for number in numbers:
+                other = {n: v for n, v in right[number].items() if n not in on}
+                keys = {n: right[number][n] for n in on} if how == "right" else {}
+                result.append({**row, **other, **keys})
+            if not numbers and how in ("left", "full"):
+                result.append({**row, **no_right})
+    if how in ("right", "full"):
+        result += [{**no_left, **row} for number, row in enumerate(right) if number not in matched]
+    return result
+
+
+def _queried(rows: list[Row], shown: list[Row], state: _State) -> list[Row]:
+    by_key = {_key(row, state.keys): row for row in shown}
+    nothing = dict.fromkeys(state.aggregates)
+    return [
+        row | {name: by_key.get(_key(row, state.keys), nothing)[name] for name in state.aggregates}
+        for row in rows
+    ]

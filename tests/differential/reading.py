@@ -1,0 +1,84 @@
+"""What a program has left: its tables' rows as plain Python, and the attempts that stand."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.differential.build import state_table
+from tests.differential.columns import Columns
+from tests.differential.declaration import Program
+from tests.differential.spouts import EPOCH
+from tests.differential.values import element_of, fields_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["attempts_that_stand", "read_tables"]
+
+Row = dict[str, Any]
+MICRO = dt.timedelta(microseconds=1)
+
+
+def read_tables(
+    program: Program, spark: SparkSession, folder: Path, columns: Mapping[str, Columns]
+) -> dict[str, list[Row]]:
+    """Every table as its readers see it; one that was never made has no rows.
+
+    Args:
+        spark: a session with Spark's own settings, whatever those of the run were.
+    """
+    found: dict[str, list[Row]] = {}
+    for step in program.tables:
+        path, kinds = folder / step.id, columns[step.id]
+        if not (path / "_delta_log").exists():
+            found[step.id] = []
+            continue
+        if step.op == "append":
+            frame, kinds = spark.read.format("delta").load(str(path)), {**kinds, "txid": "bigint"}
+        else:
+            frame = state_table(step, folder).read(spark)
+        actual = {field.name: field.dataType.simpleString() for field in frame.schema}
+        if actual != kinds:
+            raise AssertionError(f"{step.id} has columns {actual} and should have {kinds}")
+        table = frame.toArrow().to_pydict()
+        names = list(table)
+        rows = zip(*table.values(), strict=True) if names else ()
+        found[step.id] = [
+            {n: _plain(v, kinds[n]) for n, v in zip(names, row, strict=True)} for row in rows
+        ]
+    return found
+
+
+def _plain(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if (element := element_of(kind)) is not None:
+        return tuple(_plain(one, element) for one in value)
+    if (fields := fields_of(kind)) is not None:
+        return tuple(_plain(value[name], field) for name, field in fields.items())
+    if kind == "date":
+        return (value - EPOCH.date()).days
+    if kind in ("timestamp", "timestamp_ntz"):
+        return (value.replace(tzinfo=None) - EPOCH) // MICRO
+    return value
+
+
+def attempts_that_stand(program: Program, folder: Path) -> dict[int, int]:
+    """Txid -> its last attempt, out of the tables' logs."""
+    found: dict[int, int] = {}
+    for step in program.tables:
+        for log in sorted((folder / step.id / "_delta_log").glob("[0-9]*.json")):
+            for line in log.read_text().splitlines():
+                said = json.loads(line).get("commitInfo", {}).get("txn")
+                txn = json.loads(said) if isinstance(said, str) else said
+                if not txn or "last_txid" not in txn:
+                    continue
+                members = txn.get("members") or [{**txn, "txid": txn["last_txid"]}]
+                for one in members:
+                    txid, attempt = one["txid"], one["attempt_id"]
+                    found[txid] = max(attempt, found.get(txid, 0))
+    return found
