@@ -141,6 +141,23 @@ class AppendTable(AppendingCommitter):
 
         return batch if count_as is None else batch.withColumn(count_as, sf.lit(1))
 
+    def complete(self, batch: DataFrame) -> DataFrame | None:
+        """The rows with NULLs in those columns of the table that they lack; None: no table yet."""
+        from pyspark.sql import functions as sf
+        from pyspark.sql.types import StructType
+
+        columns = self._log.columns()
+        if columns is None:
+            return None
+        stored = [field for field in StructType.fromJson(columns) if field.name != TXID]
+        missing = [field for field in stored if field.name not in batch.columns]
+        nulls = [sf.lit(None).cast(field.dataType).alias(field.name) for field in missing]
+        whole = batch.select("*", *nulls)
+        # In the table's order, behind which stands what it does not have and will refuse.
+        names = [field.name for field in stored]
+        names += [name for name in whole.columns if name not in names]
+        return whole.select(*(sf.col(quoted(name)) for name in names))
+
     def _spec(self, schema: StructType) -> TableSpec:
         from pyspark.sql.types import LongType, StructType
 

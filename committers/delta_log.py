@@ -21,6 +21,7 @@ on a local disk, and recovery then replays them. Object stores acknowledge durab
 from __future__ import annotations
 
 import functools
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -145,6 +146,14 @@ class DeltaLog:
         """The files of `version`, for another thread than that of the commit turns."""
         with self._files_lock:
             return tuple(self._files.values())
+
+    @_in_turn
+    def columns(self) -> dict[str, Any] | None:
+        """The table's columns as Delta and Spark write them in JSON; None: there is no table."""
+        if self._loaded is None:
+            return None
+        columns: dict[str, Any] = json.loads(self._loaded.schema().to_json())
+        return columns
 
     @_in_turn
     def attach(self, topology: str) -> bool:

@@ -99,6 +99,10 @@ class LogCommitter(AppendingCommitter):
         """One row per group of the batch; one row for a global aggregate, rows or not."""
         return partial_rows(batch, self._shape.keys, self._aggregates, count_as)
 
+    def complete(self, batch: DataFrame) -> DataFrame | None:
+        """The rows, if they have the keys and all that the aggregates read."""
+        return batch if set(self.required_columns()) <= set(batch.columns) else None
+
     def _spec(self, schema: StructType) -> TableSpec:
         self._rows_schema = schema
         return TableSpec(

@@ -104,6 +104,10 @@ class StateCommitter(TableCommitter):
         """One row per group of the batch; one row for a global aggregate, rows or not."""
         return self._layout.partials(batch, count_as)
 
+    def complete(self, batch: DataFrame) -> DataFrame | None:
+        """The rows, if they have the keys and all that the aggregates read."""
+        return batch if set(self.required_columns()) <= set(batch.columns) else None
+
     def _spec(self, schema: StructType) -> TableSpec:
         table_schema = self._layout.table_schema(self._spark, schema)
         if self._layout.remove_where is not None:

@@ -24,6 +24,7 @@ from txn.errors import (
     RecoveryRefusedError,
     SourceChangedError,
     StagedFileError,
+    TableAbsentError,
     TableChangedError,
     TableRefusedError,
     TopologyError,
@@ -349,12 +350,13 @@ def read_table(
     Later versions do not show, unless `follow`: then each query sees the newest one.
 
     Raises:
-        TableRefusedError: there is no Delta table, or no such version.
+        TableRefusedError: there is no such version.
+        TableAbsentError: there is no Delta table.
     """
     from pyspark.errors import AnalysisException
 
     if not DeltaTable.is_deltatable(storage.uri, dict(options)):
-        raise TableRefusedError(
+        raise TableAbsentError(
             f"There is no table at {storage.location} yet: it is made by the first batch of its "
             "topology. Run the topology, or correct the path."
         )

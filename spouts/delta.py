@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from spouts._delta_log import AddedFile, SourceLog, SourceVersion, TableNow
 from spouts._delta_plan import Candidate, Rules, final_version, next_batch
 from spouts._delta_read import scan, struct_of
-from spouts._schemas import require_schema
+from spouts._schemas import as_struct, check_same, require_schema
 from spouts._sizes import BatchSize, Size
 from spouts._uris import plain
 from txn.attempts import TransactionAttempt
@@ -111,6 +111,9 @@ class DeltaSpout(Spout[DeltaBatch]):
             (or than what lies in a range (least, most)); one version is always taken. None: no
             such limit.
         storage_options: credentials and endpoints for deltalake; Spark has its own.
+        schema: columns of the table, DDL or StructType, for a topology that may start before there
+            is a table: a batch of another stream that is joined with this one need not wait then.
+            A table with other columns is refused.
 
     Raises:
         TopologyError: a `start` that is none of these, or a limit below 1 or that is no range.
@@ -128,6 +131,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         versions_per_batch: Size = 1,
         bytes_per_batch: Size | None = None,
         storage_options: Mapping[str, str] | None = None,
+        schema: str | StructType | None = None,
     ) -> None:
         """See the class."""
         location = os.fspath(path)
@@ -140,6 +144,7 @@ class DeltaSpout(Spout[DeltaBatch]):
             )
         self._log = SourceLog(location, storage_options)
         self._start = start
+        self._schema = schema
         self._changes = changes
         self._versions = BatchSize(versions_per_batch, self._name, "versions_per_batch")
         self._bytes = None
@@ -149,7 +154,7 @@ class DeltaSpout(Spout[DeltaBatch]):
     # --- plan --------------------------------------------------------------------------------
 
     def open(self, spark: SparkSession, previous: DeltaBatch | None) -> StructType | None:
-        """The table's columns; None while there is no table.
+        """The table's columns; while there is no table, those that were declared, if any.
 
         Raises:
             TopologyError: the table cannot be read right, or was read otherwise in earlier runs.
@@ -166,9 +171,22 @@ class DeltaSpout(Spout[DeltaBatch]):
             now = self._table(previous)
         except (OSError, DeltaError) as error:
             raise SourceUnavailableError(f"{self._name} could not be opened: {error}") from error
+        declared = self._declared()
         if now is None:
+            return declared
+        found = self._emitted(previous.read_schema if previous else now.schema)
+        if declared is not None and found is not None:
+            check_same(declared, found, f"{self._name} (schema= and the table's own)")
+        return found
+
+    def find_schema(self, spark: SparkSession) -> StructType | None:
+        """As `open`, once the table has come to be."""
+        return self.open(spark, None)
+
+    def _declared(self) -> StructType | None:
+        if self._schema is None:
             return None
-        return self._emitted(previous.read_schema if previous else now.schema)
+        return struct_of(as_struct(self._schema, self._name).json(), changes=self._changes)
 
     def set_batch_target(self, share: float) -> None:
         """Move within the ranges of `versions_per_batch` and `bytes_per_batch`."""

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from txn.attempts import TransactionAttempt
+from txn.columns import StreamColumns
 from txn.conservation import PlannedRows
 from txn.errors import ProgressUnreadableError, TopologyError
-from txn.evaluation import Evaluation, consumers, empty_frame
+from txn.evaluation import Evaluation, Unknown, consumers, empty_frame
 from txn.events import Metadata
 from txn.graph import NewValues, Sink, Source, StateQuery
 from txn.interfaces import Prepared, Publication, SpoutKind
-from txn.tables import Tables
+from txn.tables import Staging, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 __all__ = ["Emission", "Emissions"]
 
@@ -43,14 +44,9 @@ class Emission:
     one_task: bool = False
     """Whether one task takes each stream: other batches keep the other slots busy."""
 
-    def read(self, sink: Sink) -> dict[str, Sequence[str]]:
-        """Stream -> the parts that the rows of `sink` were computed from."""
-        streams = self.evaluation.streams_read(sink.parent)
-        return {stream: self.parts[stream] for stream in streams if stream in self.parts}
-
-    def check_rows(self, sinks: Collection[Sink]) -> None:
-        """Hold the rows of the streams that these sinks have read against what was planned."""
-        for stream in {stream for sink in sinks for stream in self.read(sink)}:
+    def check_rows(self, stagings: Iterable[Staging]) -> None:
+        """Hold the rows of the streams that these jobs have read against what was planned."""
+        for stream in {stream for staging in stagings for stream in staging.read}:
             if counted := self.planned.pop(stream, None):
                 counted.check(self.evaluation.attempt)
 
@@ -61,6 +57,7 @@ class Emissions:
     Args:
         sources: the topology's streams.
         sinks: its committers.
+        columns: of the streams.
         publication_of: the publication of one table, given that of the txid and what is prepared.
         verify_rows: count the rows of sources that know how many they planned.
     """
@@ -72,6 +69,7 @@ class Emissions:
         sources: Sequence[Source],
         sinks: Sequence[Sink],
         tables: Tables,
+        columns: StreamColumns,
         publication_of: Callable[[Publication, Prepared], Publication],
         *,
         verify_rows: bool,
@@ -80,6 +78,7 @@ class Emissions:
         self._name = name
         self._sources = tuple(sources)
         self._tables = tables
+        self._columns = columns
         self._publication_of = publication_of
         self._consumers = consumers(sinks)
         self._opaque = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in sinks)
@@ -87,8 +86,7 @@ class Emissions:
         self._counts_sources = verify_rows and not self._opaque
         self._alive: dict[TransactionAttempt, Emission] = {}
         self._parsed: dict[tuple[str, int], tuple[Any, Any]] = {}
-        self.schemas: dict[str, StructType] = {}
-        """stream -> its columns, as soon as they are known."""
+        self._parsing = threading.Lock()
 
     def parse(self, source: Source, stored: Any) -> Any:
         """Metadata as the spout's own type; the same object is parsed once while it is in use.
@@ -100,9 +98,11 @@ class Emissions:
         known = self._parsed.get(key)
         if known is None:
             # With what was parsed, whose id is nobody else's as long as it is kept.
-            known = self._parsed[key] = stored, self._validated(source, stored)
-            while len(self._parsed) > KEPT:
-                self._parsed.pop(next(iter(self._parsed)), None)
+            known = stored, self._validated(source, stored)
+            with self._parsing:
+                self._parsed[key] = known
+                while len(self._parsed) > KEPT:
+                    del self._parsed[next(iter(self._parsed))]
         return known[1]
 
     def _validated(self, source: Source, stored: Any) -> Any:
@@ -132,25 +132,44 @@ class Emissions:
             if planned is not None:
                 parsed = self.parse(source, planned)
                 frame = source.spout.emit_batch(self._spark, attempt, parsed)
-                known = self.schemas.setdefault(source.name, frame.schema)
-                refuse_changed_schema(source.name, known, frame.schema)
+                self._columns.learn(source.name, frame.schema)
                 parts[source.name] = source.spout.parts_read(frame, parsed)
                 rows = source.spout.planned_rows(parsed) if self._counts_sources else None
                 if rows is not None:
                     counts[source.name] = PlannedRows(source.name, rows)
                     frame = counts[source.name].reading(frame)
                 inputs[source.name] = frame.coalesce(1) if one_task else frame
-        for name, schema in self.schemas.items():
-            if name not in inputs:
-                inputs[name] = empty_frame(self._spark, schema)
         shared: list[DataFrame] = []
         evaluation = Evaluation(
-            inputs, self._consumers, lambda frame: self._share(frame, shared), attempt
+            inputs,
+            self._consumers,
+            lambda frame: self._share(frame, shared),
+            attempt,
+            idle=self._idle,
+            assumed=self._columns.assumed,
         )
         emission = Emission(evaluation, parts, shared, counts, one_task=one_task)
         evaluation.lookup = lambda node: self._look_up(node, emission)
         self._alive[attempt] = emission
         return emission
+
+    def nothing(self) -> Evaluation:
+        """Evaluate no rows, in the columns that are known by now."""
+        evaluation = Evaluation(
+            {}, {}, share=lambda frame: frame, idle=self._idle, assumed=self._columns.assumed
+        )
+        evaluation.lookup = lambda node: self._tables.columns(node, evaluation)
+        return evaluation
+
+    def _idle(self, stream: str) -> DataFrame | None:
+        """No rows of a stream; None while its columns are not known."""
+        known = self._columns.get(stream)
+        if known is None:
+            spout = next(source.spout for source in self._sources if source.name == stream)
+            known = spout.find_schema(self._spark)
+            if known is not None:
+                self._columns.learn(stream, known)
+        return None if known is None else empty_frame(self._spark, known)
 
     def __getitem__(self, attempt: TransactionAttempt) -> Emission:
         return self._alive[attempt]
@@ -166,7 +185,7 @@ class Emissions:
         for attempt in list(self._alive):
             self.release(attempt)
 
-    def _look_up(self, node: NewValues | StateQuery, emission: Emission) -> DataFrame | None:
+    def _look_up(self, node: NewValues | StateQuery, emission: Emission) -> DataFrame | Unknown:
         """The rows that a stream takes from a table."""
         if isinstance(node, StateQuery):
             evaluation = emission.evaluation
@@ -191,12 +210,3 @@ class Emissions:
         result = frame.localCheckpoint(eager=False) if self._opaque else frame.persist()
         shared.append(result)
         return result
-
-
-def refuse_changed_schema(stream: str, known: StructType, found: StructType) -> None:
-    """Refuse a stream whose columns changed while the topology runs."""
-    if [(f.name, f.dataType) for f in known] != [(f.name, f.dataType) for f in found]:
-        raise TopologyError(
-            f"Stream '{stream}' changed its columns from {known.simpleString()} to "
-            f"{found.simpleString()}. Give the spout a fixed schema."
-        )

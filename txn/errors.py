@@ -4,11 +4,13 @@
     ├── FailedException             this batch failed: it is replayed (Storm's own name)
     │   ├── BatchTimeoutError       the acker saw no end of it within the message timeout
     │   ├── SourceUnavailableError  a source cannot be read now: the batch waits, uncounted
+    │   │   └── ColumnsUnknownError nobody knows a stream's columns yet: the batch waits
     │   ├── StagedFileError         a staged file is gone or changed before its publication
     │   └── CommitConflictError     another writer's change stands where it would publish
     ├── UserError                   the program is wrong; nothing has run or is half-written
     │   ├── TopologyError           columns, names, pairs (checked before the first batch)
     │   ├── TableRefusedError       a table not ours, or that the publisher cannot honour
+    │   │   └── TableAbsentError    there is no table (yet) where one is to be read
     │   └── SetupError              Java, a port, a folder in use: the machine is not ready
     ├── BatchError                  a batch failed for good: the topology stops, resumable
     │   └── SourceChangedError      a transactional source no longer holds what was planned
@@ -29,6 +31,7 @@ from __future__ import annotations
 __all__ = [
     "BatchError",
     "BatchTimeoutError",
+    "ColumnsUnknownError",
     "CommitConflictError",
     "FailedException",
     "FencedError",
@@ -42,6 +45,7 @@ __all__ = [
     "SourceUnavailableError",
     "StagedFileError",
     "StateError",
+    "TableAbsentError",
     "TableChangedError",
     "TableRefusedError",
     "TopologyError",
@@ -74,6 +78,14 @@ class SourceUnavailableError(FailedException):
     """
 
 
+class ColumnsUnknownError(SourceUnavailableError):
+    """The columns of an idle stream, or of a table that is queried, are not known and matter.
+
+    The batch waits until they are. A run that is to end (`until`) does not wait for longer than
+    `message_timeout_secs`.
+    """
+
+
 class StagedFileError(FailedException):
     """A staged file vanished or changed its size between its staging job and its publication."""
 
@@ -92,6 +104,10 @@ class TopologyError(UserError):
 
 class TableRefusedError(UserError):
     """A table is not this topology's, has other columns, or features that cannot be honoured."""
+
+
+class TableAbsentError(TableRefusedError):
+    """There is no table, or not yet, where one is to be read."""
 
 
 class SetupError(UserError):

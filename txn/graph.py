@@ -35,6 +35,7 @@ __all__ = [
     "StateQuery",
     "Transform",
     "Transformation",
+    "check_join",
     "explain",
     "promise_of",
     "require_columns",
@@ -45,6 +46,23 @@ Transformation = (
     Callable[["DataFrame"], "DataFrame"] | Callable[["DataFrame", TransactionAttempt], "DataFrame"]
 )
 AsOf = Literal["committed", "txid-1"]
+
+JOIN_KINDS = {
+    "inner": "inner",
+    "cross": "inner",  # over columns, Spark's cross join is its inner one
+    "left": "left",
+    "leftouter": "left",
+    "right": "right",
+    "rightouter": "right",
+    "full": "full",
+    "outer": "full",
+    "fullouter": "full",
+    "semi": "semi",
+    "leftsemi": "semi",
+    "anti": "anti",
+    "leftanti": "anti",
+}
+"""Spark's names of join types, without underscores, by what becomes of rows without a match."""
 
 STRENGTH = {SpoutKind.NON_TRANSACTIONAL: 0, SpoutKind.OPAQUE: 1, SpoutKind.TRANSACTIONAL: 2}
 NEEDED = {Semantics.NON_TRANSACTIONAL: 0, Semantics.OPAQUE: 1, Semantics.TRANSACTIONAL: 2}
@@ -145,10 +163,14 @@ class Aggregation(Node):
         """The streams that this one is computed from."""
         return (self.parent,)
 
+    @property
+    def columns_read(self) -> tuple[str, ...]:
+        """The columns of the stream that the keys and the aggregates name."""
+        return (*self.keys, *(name for a in self.aggregates.values() for name in a.columns))
+
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """One row per group of the batch."""
-        needed = [*self.keys, *(name for a in self.aggregates.values() for name in a.columns)]
-        require_columns(inputs[0], needed, self.label())
+        require_columns(inputs[0], self.columns_read, self.label())
         columns = [
             a.result(a.initial(a.partial())).alias(name) for name, a in self.aggregates.items()
         ]
@@ -194,10 +216,19 @@ class Join(Node):
         """The streams that this one is computed from."""
         return (self.left, self.right)
 
+    @property
+    def kind(self) -> str:
+        """What becomes of rows without a match: a value of `JOIN_KINDS`."""
+        return JOIN_KINDS[_plain(self.how)]
+
+    def require_on(self, frame: DataFrame, side: Node) -> None:
+        """Refuse a side that lacks a column to join on."""
+        require_columns(frame, self.on, side.label())
+
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """The rows that match."""
-        require_columns(inputs[0], self.on, self.left.label())
-        require_columns(inputs[1], self.on, self.right.label())
+        self.require_on(inputs[0], self.left)
+        self.require_on(inputs[1], self.right)
         return inputs[0].join(inputs[1], on=list(self.on), how=self.how)
 
 
@@ -246,12 +277,16 @@ class StateQuery(Node):
         """As of txid - 1 means: when that is committed."""
         return self.as_of == "txid-1" or self.parent.in_commit_turn
 
+    def require_keys(self, rows: DataFrame) -> None:
+        """Refuse a stream that lacks a column to look up."""
+        require_columns(rows, self.on, self.label())
+
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """Every row once; NULL values where the state does not have its key."""
         from pyspark.sql import functions as sf
 
         rows, state = inputs
-        require_columns(rows, self.on, self.label())
+        self.require_keys(rows)
         keys = [name for name in state.columns if name in self.on]
         values = [name for name in state.columns if name not in self.on]
         for name in self.on:
@@ -353,6 +388,23 @@ class Sink:
                 f"{self.committer.semantics.value} semantics, which relies on more. Give the table "
                 f"semantics='{promise.kind.value}' or use a stronger source."
             )
+
+
+def check_join(how: str, label: str) -> None:
+    """Refuse a join type that Spark does not know.
+
+    Raises:
+        TopologyError: naming those that it knows.
+    """
+    if _plain(how) not in JOIN_KINDS:
+        raise TopologyError(
+            f"join() of stream '{label}' cannot be how={how!r}. Use 'inner', 'left', 'right', "
+            "'full', 'left_semi', 'left_anti' or 'cross'."
+        )
+
+
+def _plain(how: str) -> str:
+    return how.lower().replace("_", "")
 
 
 def require_columns(frame: DataFrame, needed: Sequence[str], stream: str) -> None:

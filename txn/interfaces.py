@@ -123,7 +123,19 @@ class Spout(ABC, Generic[M]):
         Returns:
             The schema of what `emit_batch` will return, so that columns can be checked before
             anything runs; None when it cannot be known yet (then they are checked with the first
-            batch's DataFrame, before any job).
+            batch's DataFrame, before any job). Until then a batch of another stream that is
+            joined with this one may have to wait. What a stream had once is kept for later runs.
+        """
+        return None
+
+    def find_schema(self, spark: SparkSession) -> StructType | None:
+        """The schema of what `emit_batch` will return, if it has become known since `open`.
+
+        Asked while nothing was emitted yet and another stream's batch waits for these columns; by
+        any thread, again and again. None: still not known.
+
+        Raises:
+            SourceUnavailableError: the source is away for now.
         """
         return None
 
@@ -348,6 +360,18 @@ class Committer(ABC):
             count_as: name of one more bigint column, saying how many rows of the batch each
                 partial stands for (`verify="rows"`); the pipeline drops it before `stage`.
         """
+
+    def complete(self, batch: DataFrame) -> DataFrame | None:
+        """`batch`, as far as `partials` needs it, when further columns of its stream are unknown.
+
+        Every row is there; in the columns that are missing, every value is NULL.
+
+        Returns:
+            A DataFrame that `partials` takes: `batch` itself where the table needs no more than
+            its columns, or with NULLs for those that the existing table has besides. None: what
+            is missing cannot be told, and the batch waits until it is known.
+        """
+        return None
 
     @abstractmethod
     def open(

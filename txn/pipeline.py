@@ -27,6 +27,7 @@ from txn.config import TopologyConfig
 from txn.errors import (
     BatchError,
     BatchTimeoutError,
+    ColumnsUnknownError,
     TxnError,
 )
 from txn.events import (
@@ -129,6 +130,7 @@ class Pipeline:
         self._monotonic = monotonic
         self._last_start = float("-inf")
         self._settled = 0
+        self._lacking: dict[int, ColumnsUnknownError] = {}
         self._scheduled = 0
         self._recorder = Recorder(name, epoch, state.committed, clock)
         self._threads = Threads(name, config.max_spout_pending)
@@ -459,6 +461,8 @@ class Pipeline:
         if is_lost_work(error):
             blocked = is_away(error)
             self.post(lambda: self._failed(attempt, first_line(error), blocked=blocked))
+            if isinstance(error, ColumnsUnknownError):
+                self.post(lambda: self._lacks_columns(attempt.txid, error))
         else:
             self.post(lambda: self._fatal(attempt, error))
 
@@ -475,6 +479,27 @@ class Pipeline:
             self._recorder.failed(attempt, error)
         failure = PlanFailed if batch.phase is Phase.PLANNING else BatchFailed
         self.post(failure(attempt, error, blocked))
+
+    def _lacks_columns(self, txid: int, error: ColumnsUnknownError) -> None:
+        """A run that is to end must not wait for ever for columns that may never be known."""
+        ends = self._state.until is not None or self._state.until_caught_up
+        if ends and txid not in self._lacking:
+            timeout = self._config.message_timeout_secs
+            self._facts.after(timeout, lambda: self._lacked_columns(txid, timeout))
+        self._lacking[txid] = error
+
+    def _lacked_columns(self, txid: int, timeout: float) -> None:
+        error, batch = self._lacking.pop(txid), self._state.batches.get(txid)
+        waits = batch is not None and (batch.blocked or "").startswith(type(error).__name__)
+        if batch is None or not waits or self._state.stopping:
+            return
+        self._halt(
+            BatchError(
+                f"Batch {batch.attempt} of topology '{self._name}' waited for {timeout:g} s, and "
+                f"this run is to end (until): {error} Nothing was lost: the next run goes on "
+                "from here; with until='forever' it would go on waiting."
+            )
+        )
 
     def _fatal(self, attempt: TransactionAttempt, error: BaseException) -> None:
         """End the run for an error that no replay mends, unless its attempt is dead anyway."""

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txn.emission import Emission, Emissions
+from txn.errors import ColumnsUnknownError
 from txn.faults import first_line
 from txn.interfaces import Staged
 from txn.points import reached
-from txn.tables import Tables
+from txn.tables import Staging, Tables
 
 if TYPE_CHECKING:
     from txn.work import AttemptWork
@@ -143,13 +144,16 @@ class Processing:
                 if work.cancelled.is_set():
                     return
                 emission = self._emit(work, one_task=one_task)
+                self._tables.require_columns(emission)
+                stagings: list[Staging] = []
                 for sink in self._tables.early:
                     if work.cancelled.is_set():
                         return
                     reached("mid-processing", attempt)
-                    (staged,) = self._tables.stage(sink, [emission])
-                    told.staged(work, sink.name, staged, emission.read(sink))
-                emission.check_rows(self._tables.early)
+                    (staging,) = self._tables.stage(sink, [emission])
+                    told.staged(work, sink.name, staging.staged, staging.read)
+                    stagings.append(staging)
+                emission.check_rows(stagings)
                 done = True
             finally:
                 if not done or not self._tables.late:
@@ -164,26 +168,24 @@ class Processing:
         one emission to the next; all tables of a txid must come from the same one.
         """
         try:
-            results: list[tuple[AttemptWork, str, Staged, Reads]] = []
+            results: list[tuple[AttemptWork, str, Staging]] = []
             with self._job(group):
-                emissions = [self._emit(work, one_task=True) for work in group]
+                group, emissions = self._emit_together(group, told)
                 for sink in self._tables.early:
                     for work in group:
                         reached("mid-processing", work.attempt)
-                    for work, emission, staged in zip(
-                        group, emissions, self._tables.stage(sink, emissions), strict=True
-                    ):
-                        results.append((work, sink.name, staged, emission.read(sink)))
-                for emission in emissions:
-                    emission.check_rows(self._tables.early)
+                    stagings = self._tables.stage(sink, emissions)
+                    results += zip(group, [sink.name] * len(group), stagings, strict=True)
+                for work, emission in zip(group, emissions, strict=True):
+                    emission.check_rows(staging for one, _, staging in results if one is work)
         except BaseException as error:  # noqa: BLE001 - whatever it was, each meets it alone
             names = ", ".join(str(work.attempt) for work in group)
             log.info("%s are staged one by one: %s", names, first_line(error))
             for work in group:
                 self._discard(work)
             return False
-        for result in results:
-            told.staged(*result)
+        for work, table, staging in results:
+            told.staged(work, table, staging.staged, staging.read)
         # The oldest last: it may be the one whose turn it is, and the others shall be ready to
         # share its commit turn.
         for work in reversed(group):
@@ -192,6 +194,24 @@ class Processing:
             reached("after-staging", work.attempt)
             told.emitted(work)
         return True
+
+    def _emit_together(
+        self, group: Sequence[AttemptWork], told: Told
+    ) -> tuple[list[AttemptWork], list[Emission]]:
+        """Emit a group, without those that have to wait for columns: they hold nobody up."""
+        ready: list[AttemptWork] = []
+        emissions: list[Emission] = []
+        for work in group:
+            emission = self._emit(work, one_task=True)
+            try:
+                self._tables.require_columns(emission)
+            except ColumnsUnknownError as error:
+                self._discard(work)
+                told.failed(work, error)
+                continue
+            ready.append(work)
+            emissions.append(emission)
+        return ready, emissions
 
     def _emit(self, work: AttemptWork, *, one_task: bool) -> Emission:
         metadata = {} if work.empty else work.metadata

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txn.errors import ProgressUnavailableError, SourceUnavailableError
 from txn.events import Metadata, PersistCommitted, PersistStart, Plan, PlanMade, Publish
 from txn.interfaces import Member, Publication
-from txn.records import BatchRecord, CommittedRecord, QuarantineRecord
+from txn.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
 
 if TYPE_CHECKING:
     from txn.zookeeper import ZooKeeperProgress
 
 __all__ = [
+    "columns_record",
     "committed_record",
     "publication_of",
     "quarantine_record",
@@ -67,6 +68,11 @@ def publication_of(
         replay_of=replay_of,
         members=members if len(members) > 1 else (),
     )
+
+
+def columns_record(stream: str, columns: dict[str, Any]) -> ColumnsRecord:
+    """The columns of a stream, as Spark writes them in JSON."""
+    return ColumnsRecord(stream=stream, columns=columns)
 
 
 def committed_record(order: PersistCommitted, epoch: int) -> CommittedRecord:

@@ -1,6 +1,8 @@
 """A topology's progress as a file: what `txn export` writes and `txn import` reads.
 
-    {"format": "txn-progress", "version": 1, "sha256": ..., "progress": {...}}
+    {"format": "txn-progress", "version": 2, "sha256": ..., "progress": {...}}
+
+A file of version 1, of an earlier release, has no `columns`, and is read as well.
 
 `sha256` is that of `progress` as JSON with sorted keys and no spaces. Reading is as strict as that
 of the znodes: another checksum, version or field is refused, and so are records that do not fit
@@ -19,7 +21,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from txn.errors import BatchError, NewerFormatError, ProgressUnreadableError, UserError
-from txn.records import BatchRecord, CommittedRecord, QuarantineRecord
+from txn.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
 from txn.znodes import encode
 
 __all__ = ["FILE_LIMIT", "ProgressFile", "dump", "read_file", "write_file"]
@@ -28,7 +30,8 @@ FILE_LIMIT = 256 * 1024 * 1024
 """Bytes that a file may have: what is larger is none of ours, and is not read."""
 
 _FORMAT = "txn-progress"
-_VERSION = 1
+_VERSION = 2
+_BEFORE_COLUMNS = 1
 
 
 class ProgressFile(BaseModel):
@@ -48,6 +51,8 @@ class ProgressFile(BaseModel):
     """By ascending txid."""
     replays_requested: list[int]
     """Those of them that are wanted back."""
+    columns: list[ColumnsRecord]
+    """By ascending stream."""
 
     @model_validator(mode="after")
     def _fits(self) -> ProgressFile:
@@ -134,7 +139,7 @@ def _parse(text: bytes, path: Path) -> ProgressFile:
             f"File '{path}' has format version {version}, and this program knows {_VERSION}. Run "
             "the version of txn that wrote it, or newer."
         )
-    if type(version) is not int or version != _VERSION:
+    if type(version) is not int or version not in (_BEFORE_COLUMNS, _VERSION):
         raise _unreadable(path, f"has format version {version!r}, not {_VERSION}")
     if set(document) != {"format", "version", "sha256", "progress"}:
         raise _unreadable(path, f"has the fields {sorted(document)}")
@@ -145,6 +150,8 @@ def _parse(text: bytes, path: Path) -> ProgressFile:
         fits = False
     if not fits:
         raise _unreadable(path, "does not have its checksum")
+    if version == _BEFORE_COLUMNS and isinstance(body, dict):
+        body = {**body, "columns": []}
     return _validated(body, path)
 
 
@@ -157,7 +164,8 @@ def _validated(body: Any, path: Path) -> ProgressFile:
         what = f"has an invalid field {where}" if where else "does not fit together"
         raise _unreadable(path, f"{what}: {first['msg']}") from None
     try:
-        for record in (progress.committed, *progress.batches, *progress.quarantine):
+        kept = (*progress.batches, *progress.quarantine, *progress.columns)
+        for record in (progress.committed, *kept):
             encode(record, "record")
     except BatchError:
         raise _unreadable(path, "has a record that no topology could have kept") from None

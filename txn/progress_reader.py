@@ -13,6 +13,7 @@ from txn.connection import Connection, Delete, Operation, Put
 from txn.errors import NewerFormatError, ProgressUnreadableError
 from txn.records import (
     BatchRecord,
+    ColumnsRecord,
     CommittedRecord,
     Progress,
     QuarantineRecord,
@@ -47,6 +48,8 @@ class Image:
     """By ascending txid."""
     requests: frozenset[int] = frozenset()
     """Those of them that are wanted back: txids of `quarantine`."""
+    columns: dict[str, Stored[ColumnsRecord]] = field(default_factory=dict)
+    """By stream."""
     orphans: tuple[str, ...] = ()
     """Parts that no record names: written by a leader that died before it could name them."""
 
@@ -54,7 +57,8 @@ class Image:
     def progress(self) -> Progress:
         """What the coordinator starts from."""
         batches = tuple(stored.record for stored in self.batches.values())
-        return Progress(committed=self.committed.record, batches=batches)
+        columns = {stream: stored.record.columns for stream, stored in self.columns.items()}
+        return Progress(committed=self.committed.record, batches=batches, columns=columns)
 
 
 def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
@@ -80,11 +84,29 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
         quarantine[txid] = entry
     # Without records a request means nothing; a leader that never quarantined pays no read for it.
     requests = read_requests(connection, paths, deadline)[0].replay if quarantine else ()
+    columns = _read_columns(connection, paths, deadline)
     _check_contiguous(committed.record.txid, list(batches), paths)
     records: list[Stored[Any]] = [committed, *batches.values(), *quarantine.values()]
-    named = {name for stored in records for name in stored.parts}
+    named = {name for stored in (*records, *columns.values()) for name in stored.parts}
     orphans = tuple(part for part in parts if part not in named)
-    return Image(committed, batches, quarantine, frozenset(requests) & set(quarantine), orphans)
+    wanted = frozenset(requests) & set(quarantine)
+    return Image(committed, batches, quarantine, wanted, columns, orphans)
+
+
+def _read_columns(
+    connection: Connection, paths: Paths, deadline: float
+) -> dict[str, Stored[ColumnsRecord]]:
+    # An earlier release made no parent for them.
+    found: dict[str, Stored[ColumnsRecord]] = {}
+    for stream in connection.children(paths.columns, deadline) or []:
+        path = paths.columns_of(stream)
+        found[stream] = _read(connection, paths, ColumnsRecord, path, deadline)
+        if found[stream].record.stream != stream:
+            raise ProgressUnreadableError(
+                f"ZooKeeper node '{path}' holds the columns of stream "
+                f"'{found[stream].record.stream}'. {NEVER_GUESSED}"
+            )
+    return found
 
 
 def read_at_once(connection: Connection, paths: Paths, deadline: float) -> Image | None:
@@ -113,7 +135,7 @@ def read_requests(
 
 
 def removals(connection: Connection, paths: Paths, deadline: float) -> list[Operation]:
-    """What to remove of the quarantine before progress is rebuilt: what cannot be read.
+    """What to remove of quarantine and columns before progress is rebuilt: what cannot be read.
 
     Raises:
         NewerFormatError: any record was written by a newer release: nothing may replace it.
@@ -140,6 +162,10 @@ def removals(connection: Connection, paths: Paths, deadline: float) -> list[Oper
     for name in connection.children(paths.quarantine, deadline) or []:
         path = f"{paths.quarantine}/{name}"
         if not is_readable(partial(quarantined, name, path)):
+            operations.append(Delete(path, require(connection.get(path, deadline), path).version))
+    for stream in connection.children(paths.columns, deadline) or []:
+        path = paths.columns_of(stream)
+        if not is_readable(partial(_read, connection, paths, ColumnsRecord, path, deadline)):
             operations.append(Delete(path, require(connection.get(path, deadline), path).version))
     if not is_readable(lambda: read_requests(connection, paths, deadline)):
         node = require(connection.get(paths.quarantine, deadline), paths.quarantine)

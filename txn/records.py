@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 __all__ = [
     "FORMAT_VERSION",
     "BatchRecord",
+    "ColumnsRecord",
     "CommittedRecord",
     "Progress",
     "QuarantineRecord",
@@ -92,6 +93,18 @@ class ReplayRequests(_Record):
     """Ascending."""
 
 
+class ColumnsRecord(_Record):
+    """`/txn/<topology>/columns/<stream>`: the columns that a stream has had last.
+
+    Written before anything is committed that depends on them, and used while the stream is idle in
+    a later run, whose spout has not said yet what it has.
+    """
+
+    stream: str
+    columns: dict[str, Any]
+    """The schema as Spark writes it in JSON."""
+
+
 class Progress(BaseModel):
     """All of a topology's durable state as read at start."""
 
@@ -100,3 +113,5 @@ class Progress(BaseModel):
     committed: CommittedRecord = CommittedRecord()
     batches: tuple[BatchRecord, ...] = ()
     """Open batches, by ascending txid, contiguous from `committed.txid + 1`."""
+    columns: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """stream -> its columns, of those streams that have had any; see `ColumnsRecord`."""

@@ -20,6 +20,7 @@ from txn import coordinator
 from txn.errors import FencedError, ProgressUnavailableError, RecoveryRefusedError, TxnError
 from txn.interfaces import CommitterContext, Semantics, SpoutKind
 from txn.pipeline import Pipeline
+from txn.progress import columns_record
 from txn.records import Progress
 from txn.recovery import Found, check_streams, reconcile, require_tables
 from txn.report import RunReport, RunStatus, Standby
@@ -165,14 +166,14 @@ class RunningTopology:
 
     def _prepare(self, store: ZooKeeperProgress) -> Pipeline:
         topology, config = self._topology, self._topology.config
-        work = self._work()
+        work = self._work(lambda *columns: store.persist_columns(columns_record(*columns)))
         epoch = store.lead(
             wait=self._is_standby, on_waiting=self._waits_for, stopped=self._stopping.is_set
         )
         self._resources.callback(work.close)
         progress = store.load()
         check_streams(topology.name, self._streams, self._opaque, progress)
-        work.open_spouts(newest_metadata(progress))
+        work.open_spouts(newest_metadata(progress), progress.columns)
         context = CommitterContext(topology.name, epoch)
         there = work.attach_tables(context, progress.committed.tables)
         require_tables(topology.name, progress.committed, there)
@@ -226,7 +227,7 @@ class RunningTopology:
         store.on_lost = lambda: self._on_lost(store, pipeline)
         return pipeline
 
-    def _work(self) -> BatchWork:
+    def _work(self, remember: Callable[[str, dict[str, Any]], None]) -> BatchWork:
         topology = self._topology
         return BatchWork(
             self._spark,
@@ -234,6 +235,7 @@ class RunningTopology:
             topology.sources,
             topology.sinks,
             verify_rows=topology.config.verify == "rows",
+            remember=remember,
         )
 
     @property
@@ -281,9 +283,9 @@ class RunningTopology:
         status = find_status(hosts, topology.name, topology.config)
         progress = status.progress if status else Progress()
         check_streams(topology.name, self._streams, self._opaque, progress)
-        work = self._work()
+        work = self._work(lambda *_: None)  # it does not lead, and so writes nothing
         try:
-            work.open_spouts(newest_metadata(progress))
+            work.open_spouts(newest_metadata(progress), progress.columns)
             work.rehearse()
         finally:
             work.close()

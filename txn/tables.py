@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.conservation import COUNT_COLUMN, Conservation
-from txn.errors import StateError
-from txn.evaluation import Evaluation, empty_frame
+from txn.errors import ColumnsUnknownError, StateError, TableAbsentError
+from txn.evaluation import Evaluation, Rows, Unknown, empty_frame
 from txn.graph import NewValues, Sink, StateQuery, explain, require_columns
 from txn.interfaces import CommitterContext, Staged
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from txn.emission import Emission
 
-__all__ = ["Committed", "Tables"]
+__all__ = ["Committed", "Staging", "Tables"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,15 @@ class Committed:
 
     txid: int = 0
     versions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Staging:
+    """What one job staged for a table and an attempt."""
+
+    staged: Staged
+    read: Mapping[str, Sequence[str]]
+    """Stream -> the planned parts that the job has read; nothing, where no job ran."""
 
 
 class Tables:
@@ -57,46 +66,69 @@ class Tables:
         """Refuse wrong columns, shapes and tables; create what is missing. Reads no data.
 
         Args:
-            evaluation: over empty DataFrames of the streams whose columns are known.
+            evaluation: of no rows, in the columns that are known.
         """
         self._context = context
         for sink in (*self.early, *self.late):
-            known = all(source.name in evaluation.inputs for source in sink.parent.sources())
-            rows = evaluation.rows(sink.parent) if known else None
-            if rows is None:
+            if isinstance(self._known_partials(sink, evaluation, opens=True), Unknown):
                 sink.committer.open(self._spark, context, None)
-            else:
-                self._open(sink, self._partials(sink, rows))
 
     def rehearse(self, evaluation: Evaluation) -> None:
         """Compute every table's partials of no rows, and write them nowhere."""
         for sink in (*self.early, *self.late):
-            known = all(source.name in evaluation.inputs for source in sink.parent.sources())
-            rows = evaluation.rows(sink.parent) if known else None
-            if rows is not None:
-                self._partials(sink, rows).write.format("noop").mode("overwrite").save()
+            partials = self._known_partials(sink, evaluation)
+            if isinstance(partials, Rows):
+                partials.frame.write.format("noop").mode("overwrite").save()
 
-    def columns(self, node: NewValues | StateQuery, evaluation: Evaluation) -> DataFrame | None:
-        """No rows, with the columns that `node` takes from a table; None: not known yet."""
+    def columns(self, node: NewValues | StateQuery, evaluation: Evaluation) -> DataFrame | Unknown:
+        """No rows, with the columns that `node` takes from a table."""
         if node.sink is None:
-            return node.state.snapshot(self._spark, None).limit(0)
-        rows = evaluation.rows(node.sink.parent)
-        if rows is None:
-            return None
-        partials, committer = self._partials(node.sink, rows), node.sink.committer
+            state = self._elsewhere(node)
+            return state if isinstance(state, Unknown) else state.limit(0)
+        found = self._known_partials(node.sink, evaluation)
+        if isinstance(found, Unknown):
+            return Unknown(found.waits_for, empty=True)
+        schema, committer = found.frame.schema, node.sink.committer
         if isinstance(node, NewValues):
-            return empty_frame(self._spark, committer.changes_schema(partials.schema))
-        empty = empty_frame(self._spark, committer.values_schema(partials.schema))
+            return empty_frame(self._spark, committer.changes_schema(schema))
+        empty = empty_frame(self._spark, committer.values_schema(schema))
         return empty.select(*node.on, *(node.aggregates or ()))
+
+    def _known_partials(
+        self, sink: Sink, evaluation: Evaluation, *, opens: bool = False
+    ) -> Rows | Unknown:
+        """The partials of a table, if all columns that it takes are known.
+
+        Args:
+            opens: also open the table for them.
+        """
+
+        def compute() -> Rows | Unknown:
+            rows = _completed(sink, evaluation.rows(sink.parent))
+            if isinstance(rows, Unknown):
+                return rows
+            partials = self._partials(sink, rows.frame)
+            if opens:
+                self._open(sink, partials)
+            return replace(rows, frame=partials)
+
+        return evaluation.fitting(sink.parent, compute)
+
+    def _elsewhere(self, node: StateQuery) -> DataFrame | Unknown:
+        """A state that somebody else keeps, as of its newest version."""
+        try:
+            return node.state.snapshot(self._spark, None, node.aggregates)
+        except TableAbsentError:
+            return Unknown(frozenset({f"table '{node.state.path}'"}), empty=True)
 
     # --- of one attempt ----------------------------------------------------------------------
 
     def queried(
         self, node: StateQuery, evaluation: Evaluation, attempt: TransactionAttempt
-    ) -> DataFrame | None:
+    ) -> DataFrame | Unknown:
         """What a state query reads: one table version, whatever is published meanwhile."""
         if node.sink is None:
-            return node.state.snapshot(self._spark, None, node.aggregates)
+            return self._elsewhere(node)
         committed = self.committed
         if node.as_of == "txid-1" and committed.txid != attempt.txid - 1:
             raise StateError(
@@ -108,31 +140,61 @@ class Tables:
             return self.columns(node, evaluation)
         return node.state.snapshot(self._spark, version, node.aggregates)
 
-    def stage(self, sink: Sink, emissions: Sequence[Emission]) -> list[Staged]:
-        """Stage one table's share of some attempts: what each of them staged.
+    def require_columns(self, emission: Emission) -> None:
+        """Refuse an attempt of which a table that is staged now would have to wait. Runs no job.
+
+        Raises:
+            ColumnsUnknownError: columns that nobody knows yet would go into it.
+        """
+        for sink in self.early:
+            self._rows(sink, emission)
+
+    def stage(self, sink: Sink, emissions: Sequence[Emission]) -> list[Staging]:
+        """Stage one table's share of some attempts: what each of them staged, and has read.
 
         An attempt whose streams are all idle for this table needs no Spark job.
+
+        Raises:
+            ColumnsUnknownError: columns that nobody knows yet would go into the table.
         """
-        found: list[Staged | None] = []
+        read: list[Mapping[str, Sequence[str]] | None] = []
         group: list[tuple[DataFrame, TransactionAttempt]] = []
         counted: list[Conservation] = []
         for emission in emissions:
-            attempt = emission.evaluation.attempt
             rows = self._rows(sink, emission)
             if rows is None:
-                found.append(Staged(attempt, ()))
+                read.append(None)
                 continue
             counts = Conservation() if self._verify_rows else None
-            partials = self._partials(sink, rows, counts)
+            partials = self._opened_for(sink, rows, emission.evaluation, counts)
             counted += [counts] if counts else []
-            self._open(sink, partials)
-            group.append((partials, attempt))
-            found.append(None)
+            group.append((partials, emission.evaluation.attempt))
+            read.append({stream: emission.parts[stream] for stream in rows.streams})
         staged = self._stage(sink, group)
         for counts, one in zip(counted, staged, strict=False):
             counts.check(one, sink.name)
         rest = iter(staged)
-        return [next(rest) if one is None else one for one in found]
+        return [
+            Staging(Staged(emission.evaluation.attempt, ()), {})
+            if parts is None
+            else Staging(next(rest), parts)
+            for emission, parts in zip(emissions, read, strict=True)
+        ]
+
+    def _opened_for(
+        self, sink: Sink, rows: Rows, evaluation: Evaluation, counts: Conservation | None
+    ) -> DataFrame:
+        """The partials of rows that are to be staged, for which the table is open."""
+
+        def compute() -> Rows | Unknown:
+            partials = self._partials(sink, rows.frame, counts)
+            self._open(sink, partials)
+            return replace(rows, frame=partials)
+
+        found = evaluation.fitting(sink.parent, compute)
+        if isinstance(found, Unknown):
+            raise _waits(sink, evaluation.attempt, found.waits_for)
+        return found.frame
 
     @staticmethod
     def _stage(sink: Sink, group: list[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
@@ -141,12 +203,23 @@ class Tables:
         return sink.committer.stage_together(group) if group else []
 
     @staticmethod
-    def _rows(sink: Sink, emission: Emission) -> DataFrame | None:
+    def _rows(sink: Sink, emission: Emission) -> Rows | None:
+        """What is to be staged; None: nothing of the attempt is meant for this table.
+
+        Raises:
+            ColumnsUnknownError: columns that nobody knows yet would go into it.
+        """
         if not any(source.name in emission.parts for source in sink.parent.sources()):
             return None
-        rows = emission.evaluation.rows(sink.parent)
+        evaluation = emission.evaluation
+        rows = _completed(sink, evaluation.rows(sink.parent))
+        if isinstance(rows, Unknown):
+            own = any(source.name in emission.parts for source in sink.parent.sources_read())
+            if rows.empty and not own:
+                return None
+            raise _waits(sink, evaluation.attempt, rows.waits_for)
         # Several streams of one task each are several tasks.
-        return rows.coalesce(1) if rows is not None and emission.one_task else rows
+        return replace(rows, frame=rows.frame.coalesce(1)) if emission.one_task else rows
 
     def _partials(
         self, sink: Sink, rows: DataFrame, counts: Conservation | None = None
@@ -164,3 +237,32 @@ class Tables:
             if sink.name not in self._opened:
                 sink.committer.open(self._spark, self._context, partials.schema)
                 self._opened.add(sink.name)
+
+
+def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:
+    """`rows` with all columns that the table takes, where it is known which those are."""
+    if isinstance(rows, Unknown) or not rows.lacks:
+        return rows
+    frame = sink.committer.complete(rows.frame)
+    if frame is None:
+        return Unknown(rows.lacks, rows.empty, rows.streams)
+    return replace(rows, frame=frame, lacks=frozenset())
+
+
+def _waits(
+    sink: Sink, attempt: TransactionAttempt, waits_for: Iterable[str]
+) -> ColumnsUnknownError:
+    names = sorted(waits_for)
+    advice = []
+    if any(name.startswith("stream ") for name in names):
+        advice.append(
+            "To declare them, return the schema from the spout's open() (DeltaSpout: schema=...)."
+        )
+    if any(name.startswith("table ") for name in names):
+        advice.append("Run the topology that makes the table, or correct the path.")
+    return ColumnsUnknownError(
+        f"Attempt {attempt} waits to be staged for table '{sink.name}': the columns of "
+        f"{' and of '.join(names)} are not known yet: nothing was read from there so far, or what "
+        "earlier runs have read there does not fit the program. "
+        f"It goes on by itself as soon as they are. {' '.join(advice)}"
+    )

@@ -24,6 +24,7 @@ from txn.graph import (
     StateQuery,
     Transform,
     Transformation,
+    check_join,
 )
 from txn.interfaces import Aggregate, Committer, Spout, State
 from txn.locations import identity
@@ -278,6 +279,7 @@ class Stream:
         columns = (on,) if isinstance(on, str) else tuple(on)
         if not columns:
             raise TopologyError(f"join() of stream '{self._node.label()}' names no column.")
+        check_join(how, self._node.label())
         return Stream(self._topology, Join(self._node, other._node, columns, how))
 
     def state_query(

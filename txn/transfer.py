@@ -12,7 +12,7 @@ from txn.config import TopologyConfig
 from txn.errors import ProgressUnavailableError, ProgressUnreadableError, UserError
 from txn.progress_file import ProgressFile
 from txn.quarantine import request_replays
-from txn.records import CommittedRecord
+from txn.records import ColumnsRecord, CommittedRecord
 from txn.zookeeper import ZooKeeperProgress
 from txn.zookeeper_status import TopologyStatus, find_status, list_topologies, read_status
 
@@ -61,6 +61,10 @@ def _file(status: TopologyStatus, now: datetime) -> ProgressFile:
         batches=list(status.progress.batches),
         quarantine=list(status.quarantine),
         replays_requested=sorted(status.replays_requested),
+        columns=[
+            ColumnsRecord(stream=stream, columns=columns)
+            for stream, columns in sorted(status.progress.columns.items())
+        ],
     )
 
 
@@ -90,6 +94,8 @@ def import_progress(
     try:
         epoch = store.rebuild(CommittedRecord(), at_least=progress.epoch + 1)
         store.load()
+        for columns in progress.columns:
+            store.persist_columns(columns)
         nothing = CommittedRecord(epoch=epoch)
         for old in read_status(hosts, name, config).quarantine:
             store.persist_committed(nothing, replay_of=old.txid)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from txn.attempts import TransactionAttempt
 from txn.batch_target import BatchTargets
+from txn.columns import StreamColumns
 from txn.emission import Emissions
-from txn.evaluation import Evaluation, empty_frame
 from txn.events import Metadata, Plan
 from txn.graph import Sink, Source
 from txn.interfaces import (
@@ -30,7 +30,7 @@ from txn.interfaces import (
 from txn.points import reached
 from txn.processing import Processing, Told
 from txn.report import Timeline
-from txn.tables import Committed, Tables
+from txn.tables import Committed, Staging, Tables
 from txn.tracker import ProcessingLedger
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from txn.turns import CommitTurn
 
-__all__ = ["AttemptWork", "BatchWork", "LateStaging", "Turn"]
+__all__ = ["AttemptWork", "BatchWork", "Turn"]
 
 PROCESSING_POOL = "txn-processing"
 COMMIT_POOL = "txn-commit"
@@ -66,20 +66,12 @@ class AttemptWork:
 
 
 @dataclass(frozen=True)
-class LateStaging:
-    """What the commit turn staged for a table below new values, and the parts it read for it."""
-
-    staged: Staged
-    read: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
 class Turn:
     """What a commit turn did to every table."""
 
     prepared: Mapping[str, Prepared]
     published: Mapping[str, Published]
-    late: Mapping[str, LateStaging]
+    late: Mapping[str, Staging]
     """Table -> what was staged in the turn itself."""
 
     @property
@@ -99,6 +91,7 @@ class BatchWork:
         sources: the topology's streams.
         sinks: its committers, in the order in which they publish.
         verify_rows: count rows into and out of every staging job (`verify="rows"`).
+        remember: makes the columns of a stream durable.
     """
 
     def __init__(
@@ -109,6 +102,7 @@ class BatchWork:
         sinks: Sequence[Sink],
         *,
         verify_rows: bool = False,
+        remember: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._spark = spark
         self._name = name
@@ -116,12 +110,14 @@ class BatchWork:
         self._sinks = tuple(sinks)
         self._targets = BatchTargets({source.name: source.spout for source in sources})
         self._tables = Tables(spark, sinks, verify_rows=verify_rows)
+        self._columns = StreamColumns(remember)
         self._emissions = Emissions(
             spark,
             name,
             sources,
             sinks,
             self._tables,
+            self._columns,
             lambda publication, prepared: _publication(publication, prepared.staged),
             verify_rows=verify_rows,
         )
@@ -145,14 +141,20 @@ class BatchWork:
 
     # --- before the first batch --------------------------------------------------------------
 
-    def open_spouts(self, newest: Metadata) -> None:
-        """Open every spout with its newest durable metadata, and learn the schemas they know."""
+    def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:
+        """Open every spout with its newest durable metadata, and learn the columns they know.
+
+        Args:
+            columns: what earlier runs have learned.
+        """
+        declared = {source.name for source in self._sources}
+        self._columns.recall({name: kept for name, kept in columns.items() if name in declared})
         for source in self._sources:
             previous = newest.get(source.name)
             parsed = None if previous is None else self._emissions.parse(source, previous)
             schema = source.spout.open(self._spark, parsed)
             if schema is not None:
-                self._emissions.schemas[source.name] = schema
+                self._columns.learn(source.name, schema)
 
     def attach_tables(
         self, context: CommitterContext, known: Collection[str]
@@ -173,7 +175,7 @@ class BatchWork:
         Raises:
             TopologyError: wrong columns.
         """
-        self._tables.rehearse(self._empty())
+        self._tables.rehearse(self._emissions.nothing())
 
     def check_and_open_tables(self, context: CommitterContext) -> None:
         """Refuse wrong columns, shapes and tables; create what is missing. Reads no data.
@@ -181,15 +183,7 @@ class BatchWork:
         A table whose stream has a schema still unknown is attached now and checked with the
         first batch, before any job.
         """
-        self._tables.check_and_open(context, self._empty())
-
-    def _empty(self) -> Evaluation:
-        """Of no rows, with the columns of the streams whose schemas are known."""
-        schemas = self._emissions.schemas
-        empty = {name: empty_frame(self._spark, schema) for name, schema in schemas.items()}
-        evaluation = Evaluation(empty, {}, share=lambda frame: frame)
-        evaluation.lookup = lambda node: self._tables.columns(node, evaluation)
-        return evaluation
+        self._tables.check_and_open(context, self._emissions.nothing())
 
     def fence_tables(self) -> dict[str, tuple[int, Publication] | None]:
         """Shut older leaders out of every table, then read the newest publication of each."""
@@ -364,13 +358,13 @@ class BatchWork:
 
     def _prepare_late(
         self, turn: CommitTurn, publication: Publication, prepared: dict[str, Prepared]
-    ) -> dict[str, LateStaging]:
+    ) -> dict[str, Staging]:
         """Stage and prepare what follows from other tables' new values, in declared order.
 
         A table's stream is declared after the table whose values it takes, so those are known.
         No group comes here: the values of a txid are needed, and a group has those of its last.
         """
-        late: dict[str, LateStaging] = {}
+        late: dict[str, Staging] = {}
         if not self._tables.late:
             return late
         (attempt,) = turn.attempts
@@ -378,11 +372,11 @@ class BatchWork:
         emission.prepared, emission.publication = prepared, publication
         with self._job([turn.tag], turn.attempts, COMMIT_POOL):
             for sink in self._tables.late:
-                (staged,) = self._tables.stage(sink, [emission])
-                own = _publication(publication, staged)
-                prepared[sink.name] = sink.committer.prepare(staged, own)
-                late[sink.name] = LateStaging(staged, emission.read(sink))
-            emission.check_rows(self._tables.late)
+                (staging,) = self._tables.stage(sink, [emission])
+                own = _publication(publication, staging.staged)
+                prepared[sink.name] = sink.committer.prepare(staging.staged, own)
+                late[sink.name] = staging
+            emission.check_rows(late.values())
         return late
 
     @contextmanager

@@ -190,6 +190,11 @@ class Paths:
         return f"{self.root}/parts"
 
     @property
+    def columns(self) -> str:
+        """Parent of one node per stream whose columns are known; not there before the first."""
+        return f"{self.root}/columns"
+
+    @property
     def standbys(self) -> str:
         """Parent of one ephemeral node per waiting process; not there before the first one."""
         return f"{self.root}/standbys"
@@ -205,6 +210,10 @@ class Paths:
     def quarantined(self, txid: int) -> str:
         """Holds the `QuarantineRecord` of one txid."""
         return f"{self.quarantine}/{txid}"
+
+    def columns_of(self, stream: str) -> str:
+        """Holds the `ColumnsRecord` of one stream."""
+        return f"{self.columns}/{stream}"
 
     def part(self, name: str) -> str:
         """Holds one part."""

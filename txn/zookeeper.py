@@ -30,7 +30,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kazoo.protocol.states import KazooState
 from pydantic import BaseModel
@@ -54,7 +54,13 @@ from txn.errors import (
 )
 from txn.leadership import Leadership
 from txn.progress_reader import Image, Stored, read_at_once, read_requests, removals
-from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
+from txn.records import (
+    BatchRecord,
+    ColumnsRecord,
+    CommittedRecord,
+    Progress,
+    QuarantineRecord,
+)
 from txn.znodes import LeaderIdentity, Paths, check_topology_name, encode, require, split_parts
 from txn.zookeeper_status import BASE, TopologyStatus, list_topologies, read_status
 
@@ -373,7 +379,27 @@ class ZooKeeperProgress:
                 operations.append(operation)
             self._write(written, operations, deadline)
             left = {t: b for t, b in image.batches.items() if t not in done}
-            self._image = Image(Stored(record, written.after, parts), left, kept)
+            now = Stored(record, written.after, parts)
+            self._image = replace(image, committed=now, batches=left, quarantine=kept)
+
+    def persist_columns(self, record: ColumnsRecord) -> None:
+        """Make the columns of a stream durable: one multi, when they become known or change.
+
+        Raises:
+            FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
+        """
+        with self._taking_turns() as deadline:
+            image, path = self._loaded, self._paths.columns_of(record.stream)
+            old = image.columns.get(record.stream)
+            what = f"columns of stream '{record.stream}'"
+            stem = f"columns-{0 if old is None else old.version + 1}-e{self.epoch}"
+            data, parts = self._spread(record, stem, what, deadline)
+            written = _Written(path, data, None if old is None else old.version)
+            operations = [written.operation, *_deletes(self._paths, old, keep=parts)]
+            if not image.columns and self._connection.get(self._paths.columns, deadline) is None:
+                operations.insert(0, Create(self._paths.columns))
+            self._write(written, operations, deadline)
+            image.columns[record.stream] = Stored(record, written.after, parts)
 
     def rebuild(self, record: CommittedRecord, *, at_least: int) -> int:
         """Lead, and replace `committed` and all batches by `record`: for `txn recover`.
@@ -488,7 +514,11 @@ class ZooKeeperProgress:
 
 def _deletes(
     paths: Paths,
-    stored: Stored[BatchRecord] | Stored[CommittedRecord] | Stored[QuarantineRecord] | None,
+    stored: Stored[BatchRecord]
+    | Stored[ColumnsRecord]
+    | Stored[CommittedRecord]
+    | Stored[QuarantineRecord]
+    | None,
     keep: tuple[str, ...] = (),
 ) -> list[Operation]:
     """The parts that go with a record's old contents. Parts are never changed: version 0."""

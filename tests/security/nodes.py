@@ -11,7 +11,7 @@ from kazoo.exceptions import BadArgumentsError, NoAuthError, NotEmptyError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from txn.config import TopologyConfig
-from txn.records import BatchRecord, CommittedRecord, QuarantineRecord
+from txn.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress
 
 LARGE = {"s": "x" * 1_000_000}
@@ -27,6 +27,7 @@ def everything(hosts: str, name: str, config: TopologyConfig) -> Iterator[ZooKee
         aside = QuarantineRecord(txid=1, attempt=0, spouts={"s": 1}, error="no")
         store.persist_committed(CommittedRecord(txid=1, epoch=epoch, spouts={"s": 1}), aside)
         store.persist_start(BatchRecord(txid=2, attempt=0, epoch=epoch, spouts=LARGE))
+        store.persist_columns(ColumnsRecord(stream="s", columns={"type": "struct", "fields": []}))
         yield store
 
 

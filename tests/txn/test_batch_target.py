@@ -117,7 +117,7 @@ def question(txid: int, *, is_new: bool = True) -> Plan:
 def test_the_planner_tells_the_target_before_each_new_txid():
     """And learns from the answer; a txid that is planned anew is none of its business."""
     spout = Told()
-    work = BatchWork(None, "t", [Source("s", spout)], [])  # type: ignore[arg-type]  # no job runs
+    work = BatchWork(None, "t", [Source("s", spout)], [], remember=print)  # type: ignore[arg-type]  # no job runs
     for txid in (1, 2):
         spout.add_partition(f"p{txid}", [(1,)])
         assert work.plan(question(txid), window_full=True)["s"] is not None

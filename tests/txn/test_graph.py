@@ -7,8 +7,9 @@ import pytest
 from committers.aggregates import Count, Sum
 from spouts.memory import MemoryTransactionalSpout
 from txn.errors import FailedException, TopologyError
-from txn.evaluation import Evaluation, consumers
+from txn.evaluation import Evaluation, Unknown, consumers
 from txn.graph import Aggregation, Join, Merge, Sink, Source, Transform, require_columns
+from txn.topology import Topology
 
 SCHEMA = "k string, v int"
 
@@ -106,7 +107,7 @@ def test_an_aggregation_has_one_row_per_group(s, rows):
     Trident rows 31 and 35.
     """
     node = Aggregation(s, ("k",), {"n": Count(), "total": Sum("v")})
-    frame = evaluation({"s": rows}).rows(node)
+    frame = evaluation({"s": rows}).rows(node).frame
     assert frame.columns == ["k", "n", "total"]
     assert collected(frame) == [("a", 2, 3), ("b", 1, 3)]
 
@@ -117,7 +118,7 @@ def test_an_aggregation_without_keys_has_one_row_even_for_no_rows(s, rows):
     Trident row 34.
     """
     node = Aggregation(s, (), {"n": Count()})
-    assert collected(evaluation({"s": rows.limit(0)}).rows(node)) == [(0,)]
+    assert collected(evaluation({"s": rows.limit(0)}).rows(node).frame) == [(0,)]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_an_aggregation_over_a_missing_column_names_it_and_its_stream(s, rows, k
 def test_merge_matches_columns_by_name(s, t, rows, spark):
     """The order of the columns does not matter, and duplicates stay."""
     other = spark.createDataFrame([(1, "a")], "v int, k string")
-    frame = evaluation({"s": rows, "t": other}).rows(Merge((s, t)))
+    frame = evaluation({"s": rows, "t": other}).rows(Merge((s, t))).frame
     assert collected(frame) == [("a", 1), ("a", 1), ("a", 2), ("b", 3)]
 
 
@@ -145,12 +146,87 @@ def test_merge_refuses_other_columns_and_names_them(s, t, rows):
 
 def test_merge_goes_on_without_a_stream_of_unknown_columns(s, t, rows):
     """A stream that was idle from the beginning adds no rows."""
-    assert len(collected(evaluation({"s": rows}).rows(Merge((s, t))))) == 3
+    assert len(collected(evaluation({"s": rows}).rows(Merge((s, t))).frame)) == 3
 
 
-def test_a_join_with_a_stream_of_unknown_columns_has_no_rows(s, t, rows):
-    """Nothing is known of one side: there is nothing to stage."""
-    assert evaluation({"s": rows}).rows(Join(s, t, ("k",), "inner")) is None
+THREE = [("a", 1), ("a", 2), ("b", 3)]
+
+
+@pytest.mark.parametrize(
+    ("how", "unknown", "expected", "lacks"),
+    [
+        ("inner", "t", [], True),
+        ("cross", "t", [], True),
+        ("left", "t", THREE, True),
+        ("right", "t", [], True),
+        ("full", "t", THREE, True),
+        ("left_semi", "t", [], False),
+        ("left_anti", "t", THREE, False),
+        ("inner", "s", [], True),
+        ("cross", "s", [], True),
+        ("left", "s", [], True),
+        ("right", "s", THREE, True),
+        ("full", "s", THREE, True),
+        ("left_semi", "s", [], True),
+        ("left_anti", "s", [], True),
+    ],
+)
+def test_what_a_join_is_while_one_side_is_unknown(s, t, rows, how, unknown, expected, lacks):
+    """The table of docs/streams.md: the rows that are owed, and whether columns are missing."""
+    known = "s" if unknown == "t" else "t"
+    found = evaluation({known: rows}).rows(Join(s, t, ("k",), how))
+    assert collected(found.frame) == expected
+    assert found.lacks == ({f"stream '{unknown}'"} if lacks else set())
+    assert found.streams == {known}, "The frame descends from the side that was read."
+
+
+def test_a_join_type_that_spark_does_not_know_is_refused_when_it_is_built():
+    """A misspelt join would else be found with the first batch."""
+    topology = Topology("joins")
+    stream = topology.stream("s", MemoryTransactionalSpout([], SCHEMA))
+    with pytest.raises(TopologyError, match="how='lefty'"):
+        stream.join(stream, on="k", how="lefty")
+    assert stream.join(stream, on="k", how="LEFT_ANTI") is not None
+
+
+def test_what_is_left_out_of_a_merge_is_idle_for_certain(s, t, rows):
+    """A side that has something to read, and cannot be computed, makes the merge unknown."""
+    u = Source("u", s.spout)
+    count = Aggregation(Join(s, t, ("k",), "left"), ("k",), {"n": Sum("w")})
+    merged = evaluation({"s": rows, "u": rows}).rows(Merge((count, u)))
+    assert isinstance(merged, Unknown)
+    assert merged.waits_for == {"stream 't'"}
+    everything = Aggregation(t, (), {"n": Count()})
+    counted = evaluation({"s": rows}).rows(Merge((Aggregation(s, (), {"n": Count()}), everything)))
+    assert isinstance(counted, Unknown), "A global count of no rows is a row."
+
+
+def test_a_merge_takes_missing_columns_from_the_other_side(s, t, rows, spark):
+    """What a left join lacks, a whole stream of the same columns tells."""
+    whole = spark.createDataFrame([("z", 9, 1.5)], "k string, v int, w double")
+    u = Source("u", s.spout)
+    node = Merge((Join(s, t, ("k",), "left"), u))
+    found = evaluation({"s": rows, "u": whole}).rows(node)
+    assert collected(found.frame.where("w IS NOT NULL")) == [("z", 9, 1.5)]
+    assert (found.frame.count(), found.lacks, found.streams) == (4, set(), {"s", "u"})
+
+
+def test_a_transform_of_rows_that_lack_columns_is_not_guessed_at(s, t, rows):
+    """A function may look at every column, and is not called before all of them are there."""
+    calls = []
+    node = Transform(Join(s, t, ("k",), "left"), lambda df: calls.append(1) or df)
+    assert isinstance(evaluation({"s": rows}).rows(node), Unknown)
+    assert calls == []
+
+
+def test_columns_of_earlier_runs_that_do_not_fit_are_unknown_and_not_wrong(s, t, rows):
+    """The program may have changed since; what the stream has now decides."""
+    node = Join(s, Transform(t, lambda df: df.selectExpr("k", "new")), ("k",), "left")
+    run = Evaluation({"s": rows}, {}, lambda f: f, idle=lambda _: rows.limit(0), assumed={"t"})
+    assert run.rows(node).lacks | getattr(run.rows(node), "waits_for", set()) == {"stream 't'"}
+    sure = Evaluation({"s": rows}, {}, lambda f: f, idle=lambda _: rows.limit(0))
+    with pytest.raises(TopologyError, match="new"):
+        sure.rows(node)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +239,7 @@ def test_a_join_with_a_stream_of_unknown_columns_has_no_rows(s, t, rows):
 def test_a_join_is_within_the_batch(s, t, rows, spark, how, expected):
     """The join columns appear once."""
     other = spark.createDataFrame([("a", 10)], "k string, w int")
-    frame = evaluation({"s": rows, "t": other}).rows(Join(s, t, ("k",), how))
+    frame = evaluation({"s": rows, "t": other}).rows(Join(s, t, ("k",), how)).frame
     assert frame.columns == ["k", "v", "w"]
     assert expected == collected(frame)
 
@@ -212,11 +288,11 @@ def test_an_exception_of_user_code_stays_what_it_is(s, rows):
 
 
 def test_streams_read_are_those_that_the_rows_came_from(s, t, rows):
-    """Only nodes that were asked for count as read."""
+    """Rows name the streams whose DataFrames they were built from, idle ones not among them."""
     run = evaluation({"s": rows, "t": rows})
     node, other = Transform(s, lambda df: df), Transform(t, lambda df: df)
-    run.rows(node)
-    assert ({"s"}, set()) == (run.streams_read(node), run.streams_read(other))
+    assert run.rows(node).streams == {"s"}
+    assert run.rows(Merge((node, other))).streams == {"s", "t"}
 
 
 def test_required_columns_that_are_there_are_silent(rows):

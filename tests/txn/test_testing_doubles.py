@@ -22,7 +22,7 @@ from txn.errors import BatchError, FencedError, LeaderExistsError
 from txn.interfaces import CommitterContext, Publication, Semantics
 from txn.points import observe
 from txn.quarantine import request_replays
-from txn.records import QuarantineRecord
+from txn.records import ColumnsRecord, QuarantineRecord
 from txn.testing import (
     ManualClock,
     MemoryNodes,
@@ -99,6 +99,8 @@ def life(connect: Callable[[], Store], request: Callable[[list[int]], object]) -
     note(lambda: first.persist_start(start(3, s=float("nan"))))  # no JSON either
     note(lambda: first.persist_start(start(3, epoch=2)))  # another leader's
     note(lambda: first.persist_committed(committed(1, s={"at": 2})))
+    note(lambda: first.persist_columns(ColumnsRecord(stream="s", columns={"fields": 1})))
+    note(lambda: first.persist_columns(ColumnsRecord(stream="s", columns={"fields": object()})))
     first.close()
 
     second = connect()
@@ -112,6 +114,7 @@ def life(connect: Callable[[], Store], request: Callable[[list[int]], object]) -
     note(lambda: second.requested_replay([2]))
     note(lambda: second.persist_start(start(3, epoch=2)))
     note(lambda: second.persist_committed(committed(3, epoch=2), None, 2))
+    note(lambda: second.persist_columns(ColumnsRecord(stream="s", columns={"fields": 2})))
     note(lambda: second.requested_replay([]))
     second.close()
 

@@ -18,12 +18,13 @@ from txn.embedded import EmbeddedZooKeeper
 from txn.errors import LeaderExistsError, NewerFormatError, ProgressUnreadableError, UserError
 from txn.progress_file import ProgressFile, _checksum, _parse, dump, read_file, write_file
 from txn.quarantine import request_replays
-from txn.records import QuarantineRecord
+from txn.records import ColumnsRecord, QuarantineRecord
 from txn.transfer import export_progress, import_progress
 from txn.zookeeper import ZooKeeperProgress, read_status
 
 NAME = "orders"
 LONG = {"s": [f"part-{i:05d}.csv" for i in range(60_000)]}  # more than one node holds
+COLUMNS = {"type": "struct", "fields": []}
 ASIDE = [
     QuarantineRecord(txid=txid, attempt=4, spouts={"s": txid}, error=f"no {txid}")
     for txid in (3, 5)
@@ -40,6 +41,8 @@ def old(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> str:
             store.persist_committed(committed(txid, s=txid, t=None), aside)
         store.persist_start(start(8, attempt=3, s=8))
         store.persist_start(start(9, **LONG))
+        for stream in ("t", "s"):
+            store.persist_columns(ColumnsRecord(stream=stream, columns=COLUMNS))
     request_replays(hosts, NAME, CONFIG, [5])
     return hosts
 
@@ -83,7 +86,7 @@ def known(hosts: str) -> dict[str, Any]:
 
 
 def test_everything_comes_over_under_a_higher_epoch(old: str, new: str, tmp_path: Path) -> None:
-    """Committed record, positions, open batches, quarantine and requests; from server to server."""
+    """Committed record, positions, open batches, quarantine, requests and columns come over."""
     path = tmp_path / "orders.json"
     out = json.loads(invoke("export", NAME, "-o", str(path), "--zookeeper", old, "--json").output)
     assert out == {"topology": NAME, "file": str(path), "committed_txid": 7, "epoch": 1}
@@ -92,6 +95,7 @@ def test_everything_comes_over_under_a_higher_epoch(old: str, new: str, tmp_path
     back = json.loads(invoke("import", str(path), "--zookeeper", new, "--json").output)
     assert back == {"topology": NAME, "committed_txid": 7, "epoch": 2}
     assert known(new) == known(old)
+    assert known(new)["progress"]["columns"] == {"s": COLUMNS, "t": COLUMNS}
     assert read_status(new, NAME, CONFIG).leader is None
     with leading(new, NAME) as store:  # as the next run does
         assert (store.epoch, store.load().committed.txid) == (3, 7)
@@ -205,8 +209,8 @@ def test_a_damaged_file_is_refused_by_name(
 def test_a_file_of_a_newer_release_is_refused(new: str, file: Path) -> None:
     """Whatever else is in it: the program that wrote it is named as the way out."""
     document = json.loads(file.read_text())
-    file.write_text(json.dumps({**document, "version": 2, "more": 1}))
-    with pytest.raises(NewerFormatError, match="format version 2.* Run the version of txn"):
+    file.write_text(json.dumps({**document, "version": 3, "more": 1}))
+    with pytest.raises(NewerFormatError, match="format version 3.* Run the version of txn"):
         read_file(file)
 
 
@@ -250,7 +254,18 @@ def small_file() -> ProgressFile:
         batches=[],
         quarantine=[],
         replays_requested=[],
+        columns=[],
     )
+
+
+def test_a_file_of_an_earlier_release_is_read() -> None:
+    """Version 1 knew no columns; it has none, and may not have any."""
+    body = small_file().model_dump(mode="json")
+    del body["columns"]
+    whole = {"format": "txn-progress", "version": 1, "sha256": _checksum(body), "progress": body}
+    assert _parse(json.dumps(whole).encode(), Path("f.json")) == small_file()
+    with pytest.raises(ProgressUnreadableError, match="columns"):
+        _parse(json.dumps({**whole, "version": 2}).encode(), Path("f.json"))
 
 
 @pytest.mark.parametrize("levels", [0, 70, 300, 900])

@@ -16,11 +16,12 @@ from tests.txn.publishing import publish
 from txn.cli import cli
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import NewerFormatError, ProgressUnreadableError
-from txn.records import QuarantineRecord
+from txn.records import ColumnsRecord, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress
 
 NAME = "orders"
 LONG = {"s": [f"part-{i:05d}.csv" for i in range(60_000)]}  # more than one node holds
+COLUMNS = {"type": "struct", "fields": []}
 PROGRAM = """
 from committers.append_table import AppendTable
 from spouts.memory import MemoryTransactionalSpout
@@ -40,7 +41,15 @@ GARBAGE = {
     "deep": b"[" * 100_000,
 }
 NEWER = b'{"version": 2, "whatever": "it has"}'
-READ_BY_ALL = ("format", "epoch", "committed", "batches/3", "quarantine/1", "quarantine")
+READ_BY_ALL = (
+    "format",
+    "epoch",
+    "committed",
+    "batches/3",
+    "quarantine/1",
+    "quarantine",
+    "columns/s",
+)
 """By what leads, and by what only looks."""
 NODES = (*READ_BY_ALL, "leader", "parts", "standbys/one")
 
@@ -59,6 +68,7 @@ def raw(zookeeper: EmbeddedZooKeeper, hosts: str) -> Iterator[KazooClient]:
         store.persist_committed(committed(2), aside)
         store.persist_start(start(3, s=3))
         store.persist_start(start(4, **LONG))
+        store.persist_columns(ColumnsRecord(stream="s", columns=COLUMNS))
     with bare_client(zookeeper.hosts) as client:
         yield client
 

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from tests.txn.progress_store import CONFIG, LARGE, bare_client, committed, leading, reloaded, start
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import BatchError, FencedError, ProgressUnreadableError
-from txn.records import Progress, QuarantineRecord
+from txn.records import ColumnsRecord, Progress, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress, list_topologies, read_status
 
 
@@ -169,6 +169,21 @@ def test_the_same_large_start_twice_is_one(store: ZooKeeperProgress) -> None:
     store.persist_start(start(1, **LARGE))
     store.persist_start(start(1, **LARGE))
     assert Progress(batches=(start(1, **LARGE),)) == reloaded(store)
+
+
+def test_columns_of_streams_are_found_again(
+    store: ZooKeeperProgress, raw: KazooClient, name: str
+) -> None:
+    """They are replaced one by one, also when they are large, and no parts are left behind."""
+    large = {"fields": [{"name": f"c{i}", "type": "string" * 20} for i in range(5000)]}
+    for stream, columns in (("s", {"fields": []}), ("t", large), ("s", large), ("t", {"n": 1})):
+        store.persist_columns(ColumnsRecord(stream=stream, columns=columns))
+    store.persist_start(start(1, s=1))
+    store.persist_committed(committed(1, s=1))
+    assert reloaded(store).columns == {"s": large, "t": {"n": 1}}
+    parts = raw.get_children(f"/txn/{name}/parts")
+    assert parts
+    assert all(part.startswith("columns-1-e1-") for part in parts)
 
 
 def test_leftover_parts_are_removed_by_the_next_leader(

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from txn.errors import FencedError, LeaderExistsError, ProgressUnavailableError
 from txn.records import (
     BatchRecord,
+    ColumnsRecord,
     CommittedRecord,
     Progress,
     QuarantineRecord,
@@ -180,8 +181,15 @@ class MemoryProgress:
             self.assert_leading()
             committed = self._read(CommittedRecord, self._paths.committed) or CommittedRecord()
             batches = self._below(BatchRecord, self._paths.batches)
+            kept = [
+                decode(ColumnsRecord, data, path)
+                for path, data in self.nodes.data.items()
+                if path.startswith(f"{self._paths.columns}/")
+            ]
             return Progress(
-                committed=committed, batches=tuple(batches[txid] for txid in sorted(batches))
+                committed=committed,
+                batches=tuple(batches[txid] for txid in sorted(batches)),
+                columns={record.stream: record.columns for record in kept},
             )
 
     def quarantined(self) -> dict[int, QuarantineRecord]:
@@ -249,6 +257,17 @@ class MemoryProgress:
             for txid in self._below(BatchRecord, self._paths.batches):
                 if txid <= record.txid:
                     del self.nodes.data[self._paths.batch(txid)]
+
+    def persist_columns(self, record: ColumnsRecord) -> None:
+        """Make the columns of a stream durable.
+
+        Raises:
+            FencedError, BatchError: as `persist_start`.
+        """
+        with self.nodes.changed:
+            self.assert_leading()
+            path = self._paths.columns_of(record.stream)
+            self._write(path, record, f"columns of stream '{record.stream}'")
 
     def _may_write(self, epoch: int) -> Progress:
         if epoch != self.epoch:

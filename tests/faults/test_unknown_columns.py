@@ -1,0 +1,292 @@
+"""Streams and tables of which nobody knows the columns yet: no row of the others is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pytest
+from pydantic import BaseModel
+
+from committers.aggregates import Count, Sum
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from spouts.delta import DeltaSpout
+from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
+from tests.faults.support import rows_of
+from txn import Topology, TopologyConfig, TransactionAttempt
+from txn.errors import BatchError
+from txn.interfaces import Spout, SpoutKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txn.embedded import EmbeddedZooKeeper
+    from txn.report import RunStatus
+    from txn.running import RunningTopology
+
+SCHEMA = "k string, v bigint"
+BATCHES: list[list[Any]] = [[("a", 1), ("b", 2), ("b", 2), (None, 3)], [("a", 4), ("c", 5)]]
+KINDS = ("inner", "left", "right", "full", "left_semi", "left_anti", "cross")
+PATIENCE_SECS = 60.0
+
+
+class Txid(BaseModel):
+    """Metadata of `TwoMethods`: what it emits is looked up by txid."""
+
+    txid: int
+
+
+class TwoMethods(Spout[Txid]):
+    """Only the two methods that a spout must have: its columns are known once it has emitted."""
+
+    kind = SpoutKind.TRANSACTIONAL
+    metadata_type = Txid
+
+    def __init__(self, rows: Mapping[int, list[Any]], schema: str) -> None:
+        self._rows = rows
+        self._schema = schema
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: Txid | None
+    ) -> Txid | None:
+        """What there is for this txid."""
+        return Txid(txid=attempt.txid) if attempt.txid in self._rows else None
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: Txid
+    ) -> DataFrame:
+        """The rows of the txid."""
+        return spark.createDataFrame(self._rows[metadata.txid], self._schema)
+
+
+@pytest.fixture
+def topology(warehouse: Path) -> Topology:
+    """A topology with a name of this test's own."""
+    return named(warehouse)
+
+
+def named(warehouse: Path, timeout: float = 60.0) -> Topology:
+    """The same topology again, as a later run of its program makes it."""
+    config = TopologyConfig(
+        retry_backoff_ms=1, max_batch_attempts=2, message_timeout_secs=timeout, verify="rows"
+    )
+    return Topology(warehouse.parent.name, config)
+
+
+def never(schema: str = "k string, name string") -> TwoMethods:
+    """A stream that is idle for its whole life."""
+    return TwoMethods({}, schema)
+
+
+def known() -> MemoryTransactionalSpout:
+    """A stream that declares its columns, and has two batches."""
+    return MemoryTransactionalSpout(BATCHES, SCHEMA)
+
+
+def waiting(running: RunningTopology) -> RunStatus:
+    """The status of a run as soon as its oldest batch waits."""
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_SECS / 0.05)):
+        status = running.status()
+        if status.in_flight and status.in_flight[0].blocked:
+            return status
+        assert running.is_active
+        pause.wait(0.05)
+    raise AssertionError("no batch has come to wait")
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_join_keeps_every_row_that_it_owes(
+    spark: SparkSession,
+    zookeeper: EmbeddedZooKeeper,
+    topology: Topology,
+    warehouse: Path,
+    side: str,
+) -> None:
+    """Whatever is unknown of the other side, a join brings the rows that it brings without one."""
+    one = topology.stream("known", known())
+    other = topology.stream("unknown", never())
+    kinds = [kind for kind in KINDS if side == "right" or "_" not in kind]
+    for kind in kinds:
+        joined = one.join(other, "k", kind) if side == "right" else other.join(one, "k", kind)
+        thrice = joined.join(other, "k", "left") if side == "right" else joined
+        thrice.group_by("k").persistent_aggregate(
+            StateTable(warehouse / kind), n=Count(), total=Sum("v")
+        )
+    report = topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    assert (report.committed_txid, report.replays, report.waits) == (2, 0, 0)
+    every = Counter(row[0] for batch in BATCHES for row in batch)
+    totals = Counter[Any]()
+    for key, value in (row for batch in BATCHES for row in batch):
+        totals[key] += value
+    oracle = sorted(((key, n, totals[key]) for key, n in every.items()), key=str)
+    keeps = {"left": ("left", "full", "left_anti"), "right": ("right", "full")}
+    for kind in kinds:
+        whole = kind in keeps["left" if side == "right" else "right"]
+        found = rows_of(warehouse / kind, "k", "n", "total", key=str)
+        assert found == (oracle if whole else []), kind
+
+
+def test_rows_wait_for_columns_and_a_restart_knows_them(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """Rows whose other columns nobody knows wait for them, later txids bring them, runs keep them.
+
+    The transform, the plain rows, the merge and the state below the join all hold every row; in the
+    second run the other stream is idle for good, and has said nothing of itself.
+    """
+
+    def build(batches: list[list[Any]], names: Mapping[int, list[Any]]) -> Topology:
+        topology = named(warehouse)
+        rows = topology.stream("rows", MemoryTransactionalSpout(batches, SCHEMA))
+        other = topology.stream("names", TwoMethods(names, "k string, name string"))
+        joined = rows.join(other, "k", "left")
+        joined.partition_persist(AppendTable(warehouse / "joined"))
+        joined.transform(lambda df: df.selectExpr("k", "upper(name) AS name")).partition_persist(
+            AppendTable(warehouse / "upper")
+        )
+        state = other.group_by("k").persistent_aggregate(
+            StateTable(warehouse / "names"), of=Count()
+        )
+        asked = rows.state_query(state, on="k", as_of="txid-1")
+        asked.partition_persist(AppendTable(warehouse / "asked"))
+        merged = rows.transform(lambda df: df.selectExpr("k")).merge(
+            other.transform(lambda df: df.selectExpr("k"))
+        )
+        merged.aggregate(n=Count()).partition_persist(AppendTable(warehouse / "counted"))
+        return topology
+
+    names = {2: [("a", "one"), ("x", "two")]}
+    report = build(BATCHES, names).run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    assert (report.committed_txid, report.replays, list(report.failures)) == (2, 0, [])
+    assert report.waits >= 1
+    more = [*BATCHES, [("a", 6), ("d", 7)]]
+    report = build(more, names).run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    assert (report.committed_txid, report.waits) == (3, 0)
+    called = {(2, "a"): "one"}
+    seen = {(3, "a"): 1}
+    rows = [(txid, k, v) for txid, batch in enumerate(more, 1) for k, v in batch]
+    assert rows_of(warehouse / "joined", "txid", "k", "v", "name", key=str) == sorted(
+        ((txid, k, v, called.get((txid, k))) for txid, k, v in rows), key=str
+    )
+    assert rows_of(warehouse / "upper", "txid", "k", "name", key=str) == sorted(
+        ((t, k, "ONE" if (t, k) in called else None) for t, k, _ in rows), key=str
+    )
+    assert rows_of(warehouse / "asked", "txid", "k", "v", "of", key=str) == sorted(
+        ((txid, k, v, seen.get((txid, k))) for txid, k, v in rows), key=str
+    )
+    assert rows_of(warehouse / "counted", "txid", "n") == [(1, 4), (2, 4), (3, 2)]
+
+
+def test_columns_that_never_come_end_a_run_that_is_to_end(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """Nothing is committed without columns that matter, and `until` ends with an error in time."""
+
+    def build(how: str) -> Topology:
+        topology = named(warehouse, timeout=3.0)
+        rows = topology.stream("rows", known())
+        rows.join(topology.stream("names", never()), "k", how).partition_persist(
+            AppendTable(warehouse / "joined")
+        )
+        return topology
+
+    running = build("left").start(spark, zookeeper=zookeeper.hosts)
+    status = waiting(running)
+    assert "stream 'names'" in (status.in_flight[0].blocked or "")
+    assert "open()" in (status.in_flight[0].blocked or "")
+    assert running.stop(PATIENCE_SECS).committed_txid == 0
+    for until, how in (("caught_up", "left"), (2, "inner")):
+        with pytest.raises(BatchError, match="waited for 3 s.*stream 'names'"):
+            build(how).run(spark, zookeeper=zookeeper.hosts, until=until)  # type: ignore[arg-type]
+    assert not (warehouse / "joined").exists()
+
+
+def test_a_delta_table_that_is_not_there_yet(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """A batch joined with an absent Delta table waits, goes on when it is made, or is told before.
+
+    The other stream is opaque, so that no later txid is planned while its first one waits.
+    """
+
+    def build(name: str, declared: str | None) -> Topology:
+        topology = Topology(f"{warehouse.parent.name}-{name}", named(warehouse).config)
+        script = {(txid, 0): batch for txid, batch in enumerate(BATCHES, 1)}
+        rows = topology.stream("rows", MemoryOpaqueSpout(script, SCHEMA))
+        names = topology.stream("names", DeltaSpout(warehouse / "other", schema=declared))
+        rows.join(names, "k", "left").partition_persist(AppendTable(warehouse / name))
+        return topology
+
+    build("told", "k string, name string").run(spark, zookeeper=zookeeper.hosts, until=2)
+    oracle = sorted(((k, v, None) for batch in BATCHES for k, v in batch), key=str)
+    assert rows_of(warehouse / "told", "k", "v", "name", key=str) == oracle
+    running = build("waits", None).start(spark, zookeeper=zookeeper.hosts, until=2)
+    assert "stream 'names'" in (waiting(running).in_flight[0].blocked or "")
+    spark.createDataFrame([], "k string, name string").write.format("delta").save(
+        str(warehouse / "other")
+    )
+    running.await_termination(PATIENCE_SECS)
+    assert rows_of(warehouse / "waits", "k", "v", "name", key=str) == oracle
+
+
+def test_a_query_of_a_state_that_is_not_there_keeps_every_row(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, topology: Topology, warehouse: Path
+) -> None:
+    """Before the first batch of a state, own or another topology's, a query brings NULL values."""
+    rows = topology.stream("rows", known())
+    own = (
+        topology.stream("names", never())
+        .group_by("k")
+        .persistent_aggregate(StateTable(warehouse / "own"), names=Sum("v"))
+    )
+    foreign = StateTable(warehouse / "foreign")
+    queries = {
+        "own": rows.state_query(own, on="k"),
+        "turn": rows.state_query(own, on="k", as_of="txid-1"),
+        "else": rows.state_query(foreign, on="k"),
+    }
+    for name, query in queries.items():
+        query.group_by("k").persistent_aggregate(StateTable(warehouse / f"of-{name}"), n=Count())
+    running = topology.start(spark, zookeeper=zookeeper.hosts, until=2)
+    running.await_termination(PATIENCE_SECS)
+    every = Counter(row[0] for batch in BATCHES for row in batch)
+    for name in queries:
+        found = rows_of(warehouse / f"of-{name}", "k", "n", key=str)
+        assert found == sorted(every.items(), key=str), name
+
+    whole = Topology(f"{topology.name}-whole", topology.config)
+    whole.stream("rows", known()).state_query(foreign, on="k").partition_persist(
+        AppendTable(warehouse / "whole")
+    )
+    running = whole.start(spark, zookeeper=zookeeper.hosts, until=2)
+    assert "table '" in (waiting(running).in_flight[0].blocked or "")
+    maker = Topology(f"{topology.name}-maker", topology.config)
+    maker.stream("s", MemoryTransactionalSpout([[("z", 9)]], SCHEMA)).group_by(
+        "k"
+    ).persistent_aggregate(foreign, total=Sum("v"))
+    maker.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    running.await_termination(PATIENCE_SECS)
+    assert rows_of(warehouse / "whole", "k", "v", "total", key=str) == sorted(
+        ((k, v, None) for batch in BATCHES for k, v in batch), key=str
+    )
+
+
+def test_a_ledger_does_not_close_without_the_job_that_read(
+    spark: SparkSession,
+    zookeeper: EmbeddedZooKeeper,
+    topology: Topology,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A part counts as read when a job has staged a frame that descends from it, not before."""
+    topology.stream("rows", known()).partition_persist(AppendTable(warehouse / "rows"))
+    monkeypatch.setattr("txn.tables.Tables._rows", lambda *_: None)
+    with pytest.raises(BatchError, match="planned and never read: part"):
+        topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    assert not deltalake.DeltaTable(str(warehouse / "rows")).to_pyarrow_table().num_rows
