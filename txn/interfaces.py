@@ -518,5 +518,6 @@ class State(ABC):
         """Keys and values (`Aggregate.result` applied) as of a table version; None: the newest.
 
         Raises:
-            TableRefusedError: there is no such table or version.
+            TableAbsentError: there is no such table (yet).
+            TableRefusedError: there is no such version.
         """

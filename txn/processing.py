@@ -129,9 +129,7 @@ class Processing:
     def run(self, group: Sequence[AttemptWork], told: Told, *, one_task: bool) -> None:
         """Process a group; every outcome is told, none raised."""
         living = [work for work in group if not work.cancelled.is_set()]
-        if len(living) > 1 and self._together(living, told):
-            return
-        for work in living:
+        for work in self._together(living, told) if len(living) > 1 else living:
             try:
                 self._alone(work, told, one_task=one_task)
             except BaseException as error:  # noqa: BLE001 - every end of a thread is a fact
@@ -161,8 +159,8 @@ class Processing:
         reached("after-staging", attempt)
         told.emitted(work)
 
-    def _together(self, group: Sequence[AttemptWork], told: Told) -> bool:
-        """Stage a group with one job per table; False: it failed, and nothing is left of it.
+    def _together(self, group: Sequence[AttemptWork], told: Told) -> Sequence[AttemptWork]:
+        """Stage a group with one job per table; those of which nothing is left, since it failed.
 
         Nothing is told before everything is staged. The reading of an opaque source may differ from
         one emission to the next; all tables of a txid must come from the same one.
@@ -183,7 +181,7 @@ class Processing:
             log.info("%s are staged one by one: %s", names, first_line(error))
             for work in group:
                 self._discard(work)
-            return False
+            return group
         for work, table, staging in results:
             told.staged(work, table, staging.staged, staging.read)
         # The oldest last: it may be the one whose turn it is, and the others shall be ready to
@@ -193,7 +191,7 @@ class Processing:
                 self._emissions.release(work.attempt)
             reached("after-staging", work.attempt)
             told.emitted(work)
-        return True
+        return ()
 
     def _emit_together(
         self, group: Sequence[AttemptWork], told: Told
@@ -201,16 +199,19 @@ class Processing:
         """Emit a group, without those that have to wait for columns: they hold nobody up."""
         ready: list[AttemptWork] = []
         emissions: list[Emission] = []
+        waiting: list[tuple[AttemptWork, ColumnsUnknownError]] = []
         for work in group:
             emission = self._emit(work, one_task=True)
             try:
                 self._tables.require_columns(emission)
-            except ColumnsUnknownError as error:
-                self._discard(work)
-                told.failed(work, error)
-                continue
-            ready.append(work)
-            emissions.append(emission)
+            except ColumnsUnknownError as unknown:
+                waiting.append((work, unknown))
+            else:
+                ready.append(work)
+                emissions.append(emission)
+        for work, error in waiting:
+            self._discard(work)
+            told.failed(work, error)
         return ready, emissions
 
     def _emit(self, work: AttemptWork, *, one_task: bool) -> Emission:

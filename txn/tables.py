@@ -165,6 +165,9 @@ class Tables:
             if rows is None:
                 read.append(None)
                 continue
+            if emission.one_task:
+                # Several streams of one task each are several tasks.
+                rows = replace(rows, frame=rows.frame.coalesce(1))
             counts = Conservation() if self._verify_rows else None
             partials = self._opened_for(sink, rows, emission.evaluation, counts)
             counted += [counts] if counts else []
@@ -218,8 +221,7 @@ class Tables:
             if rows.empty and not own:
                 return None
             raise _waits(sink, evaluation.attempt, rows.waits_for)
-        # Several streams of one task each are several tasks.
-        return replace(rows, frame=rows.frame.coalesce(1)) if emission.one_task else rows
+        return rows
 
     def _partials(
         self, sink: Sink, rows: DataFrame, counts: Conservation | None = None

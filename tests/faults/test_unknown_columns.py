@@ -135,10 +135,12 @@ def test_a_join_keeps_every_row_that_it_owes(
 def test_rows_wait_for_columns_and_a_restart_knows_them(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
 ) -> None:
-    """Rows whose other columns nobody knows wait for them, later txids bring them, runs keep them.
+    """No row is lost because the columns of another stream or of a queried state are not known yet:
+    its batch is committed whole, or waits.
 
-    The transform, the plain rows, the merge and the state below the join all hold every row; in the
-    second run the other stream is idle for good, and has said nothing of itself.
+    Later txids bring the columns, and later runs keep them. The transform, the plain rows, the
+    merge and the query below hold every row; in the second run the other stream is idle for good,
+    and has said nothing of itself.
     """
 
     def build(batches: list[list[Any]], names: Mapping[int, list[Any]]) -> Topology:
@@ -190,10 +192,15 @@ def test_columns_that_never_come_end_a_run_that_is_to_end(
 
     def build(how: str) -> Topology:
         topology = named(warehouse, timeout=3.0)
-        rows = topology.stream("rows", known())
-        rows.join(topology.stream("names", never()), "k", how).partition_persist(
-            AppendTable(warehouse / "joined")
-        )
+        rows, names = topology.stream("rows", known()), topology.stream("names", never())
+        if how == "query":
+            state = names.group_by("k").persistent_aggregate(
+                StateTable(warehouse / "names"), n=Count()
+            )
+            followed = rows.state_query(state, on="k", as_of="txid-1")
+        else:
+            followed = rows.join(names, "k", how)
+        followed.partition_persist(AppendTable(warehouse / "joined"))
         return topology
 
     running = build("left").start(spark, zookeeper=zookeeper.hosts)
@@ -201,7 +208,7 @@ def test_columns_that_never_come_end_a_run_that_is_to_end(
     assert "stream 'names'" in (status.in_flight[0].blocked or "")
     assert "open()" in (status.in_flight[0].blocked or "")
     assert running.stop(PATIENCE_SECS).committed_txid == 0
-    for until, how in (("caught_up", "left"), (2, "inner")):
+    for until, how in (("caught_up", "left"), (2, "inner"), (2, "query")):
         with pytest.raises(BatchError, match="waited for 3 s.*stream 'names'"):
             build(how).run(spark, zookeeper=zookeeper.hosts, until=until)  # type: ignore[arg-type]
     assert not (warehouse / "joined").exists()
@@ -284,7 +291,9 @@ def test_a_ledger_does_not_close_without_the_job_that_read(
     warehouse: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A part counts as read when a job has staged a frame that descends from it, not before."""
+    """A planned part counts as read only when a Spark job has staged rows that were computed from
+    it.
+    """
     topology.stream("rows", known()).partition_persist(AppendTable(warehouse / "rows"))
     monkeypatch.setattr("txn.tables.Tables._rows", lambda *_: None)
     with pytest.raises(BatchError, match="planned and never read: part"):

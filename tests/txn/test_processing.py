@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from txn.attempts import TransactionAttempt
-from txn.errors import FailedException
+from txn.errors import ColumnsUnknownError, FailedException
 from txn.interfaces import Staged
 from txn.processing import JOB_SECS, Processing, ProcessingQueue, Told
 from txn.report import Timeline
+from txn.tables import Staging
 from txn.testing import ManualClock
 from txn.tracker import ProcessingLedger
 from txn.work import AttemptWork
@@ -96,8 +97,14 @@ def test_a_group_that_was_cancelled_says_nothing_of_the_next() -> None:
 class Station:
     """Stands in for tables and emissions: stages what it is asked to, or fails as told."""
 
-    def __init__(self, *, poisoned: int | None = None, joint_fails: bool = False) -> None:
-        self.poisoned, self.joint_fails = poisoned, joint_fails
+    def __init__(
+        self,
+        *,
+        poisoned: int | None = None,
+        joint_fails: bool = False,
+        waits: Sequence[int] = (),
+    ) -> None:
+        self.poisoned, self.joint_fails, self.waits = poisoned, joint_fails, waits
         self.early = (SimpleNamespace(name="t"),)
         self.late: tuple[Any, ...] = ()
         self.jobs: list[list[int]] = []
@@ -109,16 +116,19 @@ class Station:
         """An emission that knows its attempt."""
         if attempt.txid == self.poisoned:
             raise FailedException("poisoned")
-        return SimpleNamespace(
-            attempt=attempt, one_task=one_task, read=lambda _: {}, check_rows=lambda _: None
-        )
+        return SimpleNamespace(attempt=attempt, one_task=one_task, check_rows=lambda _: None)
 
-    def stage(self, _: Any, emissions: Sequence[Any]) -> list[Staged]:
+    def require_columns(self, emission: Any) -> None:
+        """Some have to wait."""
+        if emission.attempt.txid in self.waits:
+            raise ColumnsUnknownError("nobody knows")
+
+    def stage(self, _: Any, emissions: Sequence[Any]) -> list[Staging]:
         """One job."""
         self.jobs.append([emission.attempt.txid for emission in emissions])
         if self.joint_fails and len(emissions) > 1:
             raise OSError("lost")
-        return [Staged(emission.attempt, ()) for emission in emissions]
+        return [Staging(Staged(emission.attempt, ()), {}) for emission in emissions]
 
     def release(self, attempt: TransactionAttempt) -> None:
         """Nothing is kept here."""
@@ -161,6 +171,17 @@ def test_who_fails_in_a_group_fails_alone(poisoned: int) -> None:
     assert station.jobs == [[txid] for txid in others]
     assert [txid for what, txid in station.events if what == "emitted"] == others
     assert list(station.errors) == [poisoned]
+
+
+@pytest.mark.parametrize("joint_fails", [False, True])
+def test_who_waits_for_columns_holds_up_nobody(joint_fails: bool) -> None:
+    """It is told of once, and the others of its group are staged by one job, which may fail."""
+    station = Station(waits=[2], joint_fails=joint_fails)
+    station.run([work_of(txid) for txid in (1, 2, 3)])
+    assert station.jobs == [[1, 3], *([[1], [3]] if joint_fails else [])]
+    assert [type(error) for error in station.errors.values()] == [ColumnsUnknownError]
+    assert {txid for what, txid in station.events if what == "emitted"} == {1, 3}
+    assert station.discarded.count(2) == 1
 
 
 def test_a_lost_joint_job_blames_nobody() -> None:
