@@ -174,7 +174,10 @@ class Evaluation:
         if isinstance(state, Unknown):
             # Nobody has written the state yet, so that every value of it is NULL.
             node.require_keys(rows.frame)
-            return replace(rows, lacks=rows.lacks | state.waits_for)
+            whole = node.with_nulls(rows.frame)
+            if whole is None:
+                return replace(rows, lacks=rows.lacks | state.waits_for)
+            return replace(rows, frame=whole)
         frame = explain(node, lambda: node.compute([rows.frame, state]))
         return replace(rows, frame=frame)
 

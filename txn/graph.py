@@ -295,12 +295,7 @@ class StateQuery(Node):
                     f"state_query() of stream '{self.label()}': the state has no key '{name}'. "
                     f"Its columns are {', '.join(state.columns)}."
                 )
-        taken = [name for name in values if name in rows.columns]
-        if taken:
-            raise TopologyError(
-                f"state_query() of stream '{self.label()}' would bring a second column "
-                f"'{taken[0]}'. Rename the stream's own in a transform before the query."
-            )
+        self._refuse_taken(rows, values)
         # NULL is a key like any other in a state table, so the comparison is null-safe.
         renamed = state.select(
             *(sf.col(_quoted(name)).alias(f"txn_key_{name}") for name in keys),
@@ -310,6 +305,32 @@ class StateQuery(Node):
         for name in keys:
             condition &= rows[_quoted(name)].eqNullSafe(renamed[_quoted(f"txn_key_{name}")])
         return rows.join(renamed, condition, "left").drop(*(f"txn_key_{name}" for name in keys))
+
+    def with_nulls(self, rows: DataFrame) -> DataFrame | None:
+        """Every row with NULL for the values of a state that nobody has written yet.
+
+        None: their types follow from columns that are not known. Those of a count follow from none.
+        """
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import functions as sf
+
+        if not self.aggregates or any(a.columns for a in self.aggregates.values()):
+            return None
+        self._refuse_taken(rows, tuple(self.aggregates))
+        shown = [a.result(a.initial(a.partial())).alias(n) for n, a in self.aggregates.items()]
+        try:
+            types = rows.sparkSession.range(0).agg(*shown).schema
+        except AnalysisException:
+            return None  # an aggregate of the user's own that does not say what it reads
+        return rows.select("*", *(sf.lit(None).cast(f.dataType).alias(f.name) for f in types))
+
+    def _refuse_taken(self, rows: DataFrame, values: Sequence[str]) -> None:
+        taken = [name for name in values if name in rows.columns]
+        if taken:
+            raise TopologyError(
+                f"state_query() of stream '{self.label()}' would bring a second column "
+                f"'{taken[0]}'. Rename the stream's own in a transform before the query."
+            )
 
 
 @dataclass(frozen=True)

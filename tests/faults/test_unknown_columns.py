@@ -12,7 +12,7 @@ import deltalake
 import pytest
 from pydantic import BaseModel
 
-from committers.aggregates import Count, Sum
+from committers.aggregates import Count, Max, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.delta import DeltaSpout
@@ -195,7 +195,7 @@ def test_columns_that_never_come_end_a_run_that_is_to_end(
         rows, names = topology.stream("rows", known()), topology.stream("names", never())
         if how == "query":
             state = names.group_by("k").persistent_aggregate(
-                StateTable(warehouse / "names"), n=Count()
+                StateTable(warehouse / "names"), last=Max("name")
             )
             followed = rows.state_query(state, on="k", as_of="txid-1")
         else:
@@ -267,6 +267,16 @@ def test_a_query_of_a_state_that_is_not_there_keeps_every_row(
         found = rows_of(warehouse / f"of-{name}", "k", "n", key=str)
         assert found == sorted(every.items(), key=str), name
 
+    counts = Topology(f"{topology.name}-counts", topology.config)
+    counted = counts.stream("names", never()).group_by("k")
+    state = counted.persistent_aggregate(StateTable(warehouse / "counts"), n=Count())
+    counts.stream("rows", known()).state_query(state, on="k").partition_persist(
+        AppendTable(warehouse / "with-n")
+    )
+    assert counts.run(spark, zookeeper=zookeeper.hosts, until=2).waits == 0
+    oracle = sorted(((k, v, None) for batch in BATCHES for k, v in batch), key=str)
+    assert rows_of(warehouse / "with-n", "k", "v", "n", key=str) == oracle
+
     whole = Topology(f"{topology.name}-whole", topology.config)
     whole.stream("rows", known()).state_query(foreign, on="k").partition_persist(
         AppendTable(warehouse / "whole")
@@ -279,9 +289,7 @@ def test_a_query_of_a_state_that_is_not_there_keeps_every_row(
     ).persistent_aggregate(foreign, total=Sum("v"))
     maker.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     running.await_termination(PATIENCE_SECS)
-    assert rows_of(warehouse / "whole", "k", "v", "total", key=str) == sorted(
-        ((k, v, None) for batch in BATCHES for k, v in batch), key=str
-    )
+    assert rows_of(warehouse / "whole", "k", "v", "total", key=str) == oracle
 
 
 def test_a_ledger_does_not_close_without_the_job_that_read(
