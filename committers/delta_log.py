@@ -24,7 +24,7 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from deltalake import (
@@ -50,12 +50,20 @@ from committers.log_append import (
     create_table,
     epoch_app,
     file_actions,
+    incarnation_app,
+    leading,
     not_appended,
     require_staged,
     txid_app,
 )
 from committers.log_reader import LogReader
-from committers.publication_rules import fenced, judge, require_newer, require_unsettled
+from committers.publication_rules import (
+    fenced,
+    judge,
+    led_elsewhere,
+    require_newer,
+    require_unsettled,
+)
 from committers.staging import random_id
 from committers.storage import Storage
 from committers.strangers import Strangers, changed_by, replaced
@@ -101,6 +109,8 @@ class DeltaLog:
         storage_options: credentials and endpoints for delta-rs.
         new_id: source of commit tokens.
         now_ms: wall clock, milliseconds since 1970, for Delta's own bookkeeping only.
+        incarnation: which life of the topology leads here; 0: not known, and not asked for.
+        takes_over: those whose tables it may lead as well.
     """
 
     def __init__(
@@ -110,6 +120,8 @@ class DeltaLog:
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        incarnation: int = 0,
+        takes_over: Collection[int] = (),
     ) -> None:
         self._storage = storage
         self._name = storage.location
@@ -117,6 +129,8 @@ class DeltaLog:
         self._reader = LogReader(storage, self._options)
         self._new_id = new_id
         self._now_ms = now_ms
+        self._incarnation = incarnation
+        self._takes_over = frozenset(takes_over)
         self._loaded: DeltaTable | None = None
         self._spec: TableSpec | None = None
         self._topology = ""
@@ -136,6 +150,11 @@ class DeltaLog:
     def version(self) -> int:
         """The newest version that is known here; -1 before `attach` or `open`."""
         return self._version
+
+    @property
+    def table_id(self) -> str | None:
+        """Delta's own id of the table; None before `attach` or `open`."""
+        return None if self._loaded is None else str(self._loaded.metadata().id)
 
     @property
     def files(self) -> Mapping[str, ActiveFile]:
@@ -162,6 +181,7 @@ class DeltaLog:
         Raises:
             TableRefusedError: not a Delta table, nobody's or another topology's.
             TableChangedError: somebody else's rows came, or ours went, since we last wrote it.
+            RecoveryRefusedError: the topology leads it from another ensemble.
         """
         if not self._reader.exists():
             entries = self._storage.entries()
@@ -174,6 +194,7 @@ class DeltaLog:
         self._topology = topology
         self._reload(table)
         self._refuse_strangers()
+        self._led_by()
         return True
 
     @_in_turn
@@ -185,7 +206,7 @@ class DeltaLog:
             CommitConflictError: it could not be created.
         """
         if self._loaded is None and not self.attach(spec.topology):
-            create_table(self._storage.uri, spec, epoch, self._options)
+            create_table(self._storage.uri, spec, epoch, self._options, self._incarnation)
             if not self.attach(spec.topology):
                 raise TableRefusedError(
                     f"Table {self._name} is not there after it was created: something else "
@@ -291,19 +312,34 @@ class DeltaLog:
     def fence(self, epoch: int) -> None:
         """Append an empty version carrying `epoch`: appends of older leaders now lose.
 
+        A table that another incarnation led takes a higher epoch, or leaders of both could publish.
+
         Raises:
             FencedError: the table holds a newer epoch.
+            RecoveryRefusedError: the topology leads it from another ensemble.
             CommitConflictError: the log could not be appended to.
         """
         for _ in range(MAX_TRIES):
             self.refresh()
-            if self._epoch > epoch:
+            led_by = self._led_by()
+            is_ours = led_by == self._incarnation
+            if self._epoch > epoch or (self._epoch == epoch and led_by and not is_ours):
                 raise fenced(self._name, self._topology, self._epoch, epoch)
-            if self._epoch == epoch:
+            if self._epoch == epoch and is_ours:
                 return
-            if self._mark(FENCE_KEY, epoch, settled=self._settled):
+            apps = leading(self._topology, epoch, self._incarnation)
+            if self._mark(FENCE_KEY, epoch, apps=apps, settled=self._settled):
                 return
         raise self._exhausted("fence")
+
+    def _led_by(self) -> int:
+        """The incarnation that leads the table, 0 if none has said so; refuses a foreign one."""
+        if not self._incarnation:
+            return 0
+        found = self._table.transaction_version(incarnation_app(self._topology)) or 0
+        if found and found != self._incarnation and found not in self._takes_over:
+            raise led_elsewhere(self._name, self._topology, found, self._incarnation)
+        return found
 
     @_in_turn
     def settle(self, txid: int, epoch: int) -> None:
@@ -353,7 +389,7 @@ class DeltaLog:
             self.require_staged(adds)
             if any(file.path not in self._files for file in removes):
                 return None
-            more = {"txids": list(txids), "settled": self._settled}
+            more: dict[str, Any] = {"txids": list(txids), "settled": self._settled}
             if landed := self._mark(COMPACTION_KEY, epoch, actions, **more):
                 return landed
         raise self._exhausted("compact")
@@ -363,6 +399,7 @@ class DeltaLog:
         key: str,
         epoch: int,
         actions: Sequence[AddAction | RemoveAction] = (),
+        apps: Sequence[Transaction] = (),
         **more: Any,
     ) -> Commit | None:
         """One try at a version of ours that changes no row, and what it says of itself.
@@ -374,7 +411,7 @@ class DeltaLog:
             "publication": self._last[1].in_log(),
         }
         mark = {"topology": self._topology, "epoch": epoch, **more, "last": last}
-        app = [Transaction(epoch_app(self._topology), epoch)]
+        app = list(apps) or leading(self._topology, epoch, 0)
         return self._append(list(actions), {key: mark}, app)
 
     @_in_turn

@@ -25,6 +25,8 @@ __all__ = [
     "create_table",
     "epoch_app",
     "file_actions",
+    "incarnation_app",
+    "leading",
     "not_appended",
     "require_staged",
     "txid_app",
@@ -69,11 +71,33 @@ def epoch_app(topology: str) -> str:
     return f"txn/{topology}/epoch"
 
 
-def create_table(uri: str, spec: TableSpec, epoch: int, options: Mapping[str, str]) -> None:
+def incarnation_app(topology: str) -> str:
+    """The application id whose version is the id of the incarnation that leads the table.
+
+    A number that says nothing by being larger: it is compared for equality. Kept as application
+    transactions are, for ever, whatever is cleaned out of the log.
+    """
+    return f"txn/{topology}/incarnation"
+
+
+def leading(topology: str, epoch: int, incarnation: int) -> list[Transaction]:
+    """What a fence says of who leads from now on.
+
+    Args:
+        incarnation: 0: not known.
+    """
+    own = [Transaction(incarnation_app(topology), incarnation)] if incarnation else []
+    return [Transaction(epoch_app(topology), epoch), *own]
+
+
+def create_table(
+    uri: str, spec: TableSpec, epoch: int, options: Mapping[str, str], incarnation: int = 0
+) -> None:
     """Make an empty table, fenced by `epoch`; nothing happens when there is one meanwhile.
 
     Args:
         options: credentials and endpoints for delta-rs.
+        incarnation: who leads it; 0: not known.
 
     Raises:
         AppendFailedError: it could not be created.
@@ -90,7 +114,7 @@ def create_table(uri: str, spec: TableSpec, epoch: int, options: Mapping[str, st
             storage_options=dict(options),
             commit_properties=CommitProperties(
                 custom_metadata={FENCE_KEY: fence},
-                app_transactions=[Transaction(epoch_app(spec.topology), epoch)],
+                app_transactions=leading(spec.topology, epoch, incarnation),
             ),
             raise_if_key_not_exists=False,
         )

@@ -10,7 +10,7 @@ from committers.log_actions import Commit
 from txn.errors import CommitConflictError, FencedError, RecoveryRefusedError
 from txn.interfaces import Publication
 
-__all__ = ["fenced", "judge", "require_newer", "require_unsettled"]
+__all__ = ["fenced", "judge", "led_elsewhere", "require_newer", "require_unsettled"]
 
 
 def require_newer(
@@ -122,4 +122,20 @@ def fenced(table: str, topology: str, newer: int, own: int) -> FencedError:
         f"Table {table} was taken over by epoch {newer} of topology '{topology}'; this process has "
         f"epoch {own} and must publish nothing more. Let the newer process go on, or stop it "
         "before this one is started again."
+    )
+
+
+def led_elsewhere(table: str, topology: str, found: int, own: int) -> RecoveryRefusedError:
+    """The error of a leader whose ensemble is not that which leads a table.
+
+    Args:
+        found: the incarnation that the table names.
+        own: that of this process.
+    """
+    return RecoveryRefusedError(
+        f"Table {table} is led by topology '{topology}' from another ensemble: its log names "
+        f"incarnation {found:016x}, and the ZooKeeper of this run has {own:016x}. Both may have "
+        "come to the same epoch, and would shut each other out of nothing. Nothing was changed. "
+        "Name the ensemble that leads it (--zookeeper; an embedded one is a folder). If that one "
+        "was wiped, or is to lead no more, `txn recover FILE.py:TOPOLOGY` makes this one take over."
     )

@@ -23,6 +23,7 @@ from pyarrow import parquet
 
 from committers.log_actions import TXID
 from committers.parquet_stats import delta_stats
+from committers.reported import reported
 from committers.row_digest import Summary, row_digest, summarize
 from committers.storage import Storage
 from committers.unions import side_by_side
@@ -169,16 +170,34 @@ class StagingArea:
         with self._lock:
             for attempt in attempts:
                 self._owned.setdefault(attempt, {})[folder] = set()
+        return self._run(rows, folder, partition_by)
+
+    def write_folder(self, rows: DataFrame, folder: str) -> tuple[StagedFile, ...]:
+        """As `write`, into a folder whose fate is the caller's."""
+        return tuple(file for file, _ in self._run(rows, folder, None))
+
+    def _run(self, rows: DataFrame, folder: str, partition_by: str | None) -> list[_Found]:
+        """One Spark job that writes into a new folder; what it left there, as far as it has rows.
+
+        Raises:
+            StagedFileError: the job says that it wrote another number of rows.
+        """
+        rows, count = reported(rows)
         writer = rows.write.options(**self._options)
         if partition_by is not None:
             writer = writer.partitionBy(partition_by)
         writer.parquet(self._storage.url(folder))
-        return self._describe(folder, partition_by)
-
-    def write_folder(self, rows: DataFrame, folder: str) -> tuple[StagedFile, ...]:
-        """As `write`, into a folder whose fate is the caller's."""
-        rows.write.options(**self._options).parquet(self._storage.url(folder))
-        return tuple(file for file, _ in self._describe(folder, None))
+        found = self._describe(folder, partition_by)
+        written, seen = count(), sum(file.rows for file, _ in found)
+        if written is not None and written != seen:
+            raise StagedFileError(
+                f"Spark's executors wrote {written} rows into '{folder}' of table "
+                f"{self._storage.location}, and this process sees {seen} of them there. Executors "
+                "write to another file system under this path, or something deletes files below "
+                "it. The batch is staged again; if this goes on, put the table on storage that "
+                "all executors and this process reach."
+            )
+        return found
 
     def _describe(self, folder: str, partition_by: str | None) -> list[_Found]:
         found = self._storage.files(folder)

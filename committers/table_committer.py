@@ -81,7 +81,7 @@ class TableCommitter(Committer):
         self._unique = keys[0] if len(keys) == 1 else None
         self.semantics = parse_semantics(semantics)
         self._storage = Storage(self.name)
-        self._options = dict(storage_options or {})
+        self._options = self.storage_options = dict(storage_options or {})
         self._new_id = new_id
         self._context: CommitterContext | None = None
         self._fenced = False
@@ -89,7 +89,14 @@ class TableCommitter(Committer):
 
     def _begin(self) -> None:
         """Forget the last run."""
-        self._log = DeltaLog(self._storage, storage_options=self._options, new_id=self._new_id)
+        context = self._context or CommitterContext("", 0)
+        self._log = DeltaLog(
+            self._storage,
+            storage_options=self._options,
+            new_id=self._new_id,
+            incarnation=context.incarnation,
+            takes_over=context.takes_over,
+        )
         self._area = StagingArea(self._storage, new_id=self._new_id, unique=self._unique)
         self._cleanup = LogCleanup(self._storage, self._options)
         self._work_session: SparkSession | None = None
@@ -102,8 +109,8 @@ class TableCommitter(Committer):
     ) -> None:
         """Create the table, or check the existing one; without a schema only attach to it."""
         if context != self._context:
-            self._begin()
             self._context = context
+            self._begin()
         self._spark = spark
         if schema is None:
             if self._log.version < 0:
@@ -149,6 +156,11 @@ class TableCommitter(Committer):
     def last_publication(self) -> tuple[int, Publication] | None:
         """(table version, publication) of the newest publication in the log; None if none."""
         return self._log.last_publication()
+
+    @property
+    def table_id(self) -> str | None:
+        """Delta's own id of the table; None while there is none."""
+        return self._log.table_id
 
     @property
     def _opened(self) -> CommitterContext:

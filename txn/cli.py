@@ -1,4 +1,4 @@
-"""The command line: `run`, `status`, `history`, `recover`; the others are in modules of their own.
+"""The command line: `run`, `status`, `history`; the others are in modules of their own.
 
 Exit codes: 0 ended well, 1 an error, 2 a mistake on the command line, 3 fenced or another process
 leads, 130 interrupted before anything ran. An error is one paragraph on stderr; `--traceback`
@@ -7,12 +7,11 @@ shows where it came from. Spark, Java and ZooKeeper are loaded only by the comma
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -22,25 +21,20 @@ from txn.cli_doctor import doctor
 from txn.cli_options import TRACEBACK, console, output_options, print_json, zookeeper_option
 from txn.cli_plan import plan, plugins
 from txn.cli_quarantine import quarantine
+from txn.cli_recover import recover
 from txn.cli_transfer import export_command, import_command
 from txn.config import TopologyConfig
 from txn.errors import (
     FencedError,
     LeaderExistsError,
-    NewerFormatError,
-    ProgressUnreadableError,
-    RecoveryRefusedError,
     SetupError,
     TopologyError,
     TxnError,
-    UserError,
 )
 from txn.loading import TargetError, load_topology, named_topology
 from txn.wording import printable
 
 if TYPE_CHECKING:
-    from txn.interfaces import Publication
-    from txn.records import Progress
     from txn.topology import Topology, Until
     from txn.view import Observer
     from txn.zookeeper_status import TopologyStatus
@@ -242,11 +236,12 @@ def history(name: str, limit: int, zookeeper: str, as_json: bool) -> None:
     name, config, topology = named_topology(name)
     if topology is not None:
         tables = [sink.name for sink in topology.sinks]
+        options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
         committed = _committed_or_none(topology, zookeeper)
     else:
         record = _read_status(name, config, zookeeper).progress.committed
-        tables, committed = list(record.tables), record.txid
-    entries = read_history(name, tables, committed, limit)
+        tables, committed, options = list(record.tables), record.txid, {}
+    entries = read_history(name, tables, committed, limit, options)
     if as_json:
         print_json({"topology": name, "txids": [entry.to_json() for entry in entries]})
     elif entries:
@@ -262,158 +257,13 @@ def _committed_or_none(topology: Topology, zookeeper: str) -> int | None:
         return None
 
 
-# --- recover ---------------------------------------------------------------------------------
-
-
-@cli.command()
-@click.argument("target", metavar="FILE.py:TOPOLOGY")
-@click.option("--yes", is_flag=True, help="Write without asking.")
-@_common
-def recover(target: str, yes: bool, zookeeper: str, as_json: bool) -> None:
-    """Rebuild a topology's state in ZooKeeper out of its tables' logs.
-
-    For a ZooKeeper that was wiped, replaced or damaged. Refuses while the topology runs, and when
-    ZooKeeper and tables agree or ZooKeeper is ahead.
-    """
-    from txn.embedded import zookeeper_service
-    from txn.showing import progress_json, progress_table
-
-    topology = load_topology(target)
-    topology.check_complete("caught_up")
-    progress, epoch = _from_tables(topology)
-    with zookeeper_service(zookeeper, share=True) as hosts:
-        needed = _is_needed(hosts, topology, progress, epoch)
-        if needed and not as_json:
-            console().print(progress_table(topology.name, progress, zookeeper), highlight=False)
-        if needed:
-            _confirm(yes, as_json)
-            epoch = _write(hosts, topology, progress, at_least=epoch + 1)
-    if as_json:
-        print_json({"written": needed, "epoch": epoch, **progress_json(progress)})
-    elif needed:
-        click.echo(f"Written, in epoch {epoch}. `txn run {target}` goes on from there.")
-    else:
-        click.echo(
-            f"ZooKeeper and the tables agree: txid {progress.committed.txid} is committed. "
-            "Nothing was changed."
-        )
-
-
-def _from_tables(topology: Topology) -> tuple[Progress, int]:
-    """The state that the tables tell of, and the newest epoch that any of them knows."""
-    from txn.history import TableLog, recent_publications
-    from txn.interfaces import Semantics, SpoutKind
-    from txn.rebuild import rebuild
-
-    found: dict[str, list[tuple[int, Any]]] = {}
-    epoch, missing = 0, []
-    for sink in topology.sinks:
-        try:
-            table = TableLog(sink.name)
-        except UserError as error:
-            missing.append(error)
-            found[sink.name] = []
-            continue
-        found[sink.name] = recent_publications(table, topology.name)
-        epoch = max(epoch, table.epoch(topology.name), *(p.epoch for _, p in found[sink.name]))
-    if len(missing) == len(found):
-        raise missing[0]
-    opaque = {
-        source.name
-        for source in topology.sources
-        if source.spout.kind is not SpoutKind.TRANSACTIONAL
-    }
-    skipping = {
-        sink.name for sink in topology.sinks if sink.committer.semantics is Semantics.TRANSACTIONAL
-    }
-    return rebuild(topology.name, opaque, found, skipping=skipping), epoch
-
-
-def _is_needed(hosts: str, topology: Topology, progress: Progress, epoch: int) -> bool:
-    """Whether ZooKeeper is behind the tables, or cannot be read.
-
-    Raises:
-        LeaderExistsError: the topology runs.
-        RecoveryRefusedError: ZooKeeper is ahead of the tables.
-    """
-    from txn.showing import is_alive
-    from txn.zookeeper import list_topologies, read_status
-
-    if topology.name not in list_topologies(hosts, topology.config):
-        return True
-    try:
-        status = read_status(hosts, topology.name, topology.config)
-    except NewerFormatError:
-        raise
-    except ProgressUnreadableError:
-        return True
-    if status.leader is not None and is_alive(status.leader):
-        raise LeaderExistsError(
-            f"Topology '{topology.name}' is led by {status.leader}. Its state is not rebuilt under "
-            "a running leader: stop that process first."
-        )
-    known, told = status.progress.committed.txid, progress.committed.txid
-    if known > told:
-        raise RecoveryRefusedError(
-            f"ZooKeeper says that txid {known} of topology '{topology.name}' is committed, and the "
-            f"tables only tell of {told}: tables were replaced or restored to older versions. "
-            "Nothing was changed. Restore the tables, or give the topology a new name and new "
-            "tables."
-        )
-    # An epoch below the tables' would be fenced by them: its node was wiped or reset.
-    return known < told or status.epoch < epoch
-
-
-def _confirm(yes: bool, as_json: bool) -> None:
-    if yes:
-        return
-    if as_json or not sys.stdin.isatty():
-        raise click.UsageError("Nothing was written: add --yes to write this into ZooKeeper.")
-    click.confirm("Write this into ZooKeeper?", abort=True)
-
-
-def _write(hosts: str, topology: Topology, progress: Progress, at_least: int) -> int:
-    from txn.rebuild import quarantined, replayed
-    from txn.zookeeper import ZooKeeperProgress, read_status
-
-    store = ZooKeeperProgress(hosts, topology.name, topology.config)
-    try:
-        epoch = store.rebuild(progress.committed, at_least=at_least)
-        store.load()
-        aside = read_status(hosts, topology.name, topology.config).quarantine
-        committed = progress.committed.model_copy(update={"epoch": epoch})
-        told = tuple(_publications(topology))
-        done = replayed(aside, told, committed.txid)
-        for txid in [txid for txid, by in done.items() if by <= committed.txid]:
-            store.persist_committed(committed, replay_of=txid)
-        known = {record.txid for record in aside}
-        for record in quarantined(told, committed.txid):
-            if record.txid not in known:
-                store.persist_committed(committed, quarantine=record)
-        for batch in progress.batches:
-            of = next((txid for txid, by in done.items() if by == batch.txid), batch.replay_of)
-            store.persist_start(batch.model_copy(update={"epoch": epoch, "replay_of": of}))
-    finally:
-        store.close()
-    return epoch
-
-
-def _publications(topology: Topology) -> Iterator[Publication]:
-    """Every publication in the tables' logs, as far back as commit files are kept."""
-    from txn.history import TableLog
-
-    for sink in topology.sinks:
-        with contextlib.suppress(UserError):  # a table that is not there yet
-            for entry in TableLog(sink.name).publications():
-                yield entry.publication
-
-
 # --- the others, in modules of their own -----------------------------------------------------
 
 cli.add_command(doctor)
 cli.add_command(plan)
 cli.add_command(plugins)
 cli.add_command(quarantine)
+cli.add_command(recover)
 cli.add_command(export_command)
 cli.add_command(import_command)
 

@@ -51,6 +51,10 @@ class TopologyConfig(BaseModel):
     """"edges": the acker's XOR over partitions, files and tables. "rows": also that transactional
     spouts return as many rows as they planned, where they know, and that row counts are conserved
     through every aggregation, at the price of a tenth to a third of the batch time."""
+    shared_folders: tuple[str, ...] = ()
+    """Local folders that every executor has under the same path, such as an NFS mount. With a
+    master other than `local` a table in any other local folder is refused; one in such a folder
+    is tried before the first batch, by every executor that there is."""
     zookeeper_timeout_secs: float = Field(default=10.0, gt=0)
     """Session timeout asked of ZooKeeper: how long a dead leader blocks a successor."""
     zookeeper_deadline_secs: float = Field(default=120.0, gt=0)

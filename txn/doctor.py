@@ -40,7 +40,8 @@ def diagnose(
     """
     config = topology.config if topology is not None else TopologyConfig()
     name = topology.name if topology is not None else None
-    own = [sink.name for sink in topology.sinks] if topology is not None else []
+    sinks = topology.sinks if topology is not None else ()
+    own = {sink.name: sink.committer.storage_options for sink in sinks}
     places = list(dict.fromkeys([*own, *tables]))
     folders = list(dict.fromkeys(parent(table) for table in places))
     yield from _guarded("machine", check_machine)
@@ -49,7 +50,8 @@ def diagnose(
     yield from _zookeeper(zookeeper, name, config)
     for table in places:
         owner = name if table in own else None
-        yield from _guarded(f"table {table}", partial(check_table, table, owner, config))
+        check = partial(check_table, table, owner, config, own.get(table))
+        yield from _guarded(f"table {table}", check)
         yield from check_writers(table)
     for folder in folders:
         yield from _guarded(f"storage {folder}", partial(check_storage, folder))

@@ -37,19 +37,25 @@ _LOG_RETENTION, _FILE_RETENTION = "delta.logRetentionDuration", "delta.deletedFi
 _LEAST_LOG_RETENTION = 7 * _DAY
 
 
-def check_table(table: str, topology: str | None, config: TopologyConfig) -> Iterator[Finding]:
+def check_table(
+    table: str,
+    topology: str | None,
+    config: TopologyConfig,
+    options: Mapping[str, str] | None = None,
+) -> Iterator[Finding]:
     """Owner, features, retention and checkpoints of one table.
 
     Args:
         table: a local path or a URI.
         topology: whose it is to be; None: anybody's.
+        options: its committer's `storage_options`.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
     area = f"table {table}"
     try:
-        delta = DeltaTable(normal(table))
+        delta = DeltaTable(normal(table), storage_options=dict(options or {}))
     except TableNotFoundError:
         yield note(area, "table", "is not there yet: the first batch of its topology makes it")
         return
@@ -58,7 +64,7 @@ def check_table(table: str, topology: str | None, config: TopologyConfig) -> Ite
     yield _features(area, delta, properties)
     yield _log_retention(area, properties)
     yield _file_retention(area, properties, config)
-    yield _checkpoints(area, delta, table, properties)
+    yield _checkpoints(area, delta, _last_checkpoint(table, options), properties)
 
 
 def check_writers(table: str) -> Iterator[Finding]:
@@ -153,10 +159,9 @@ def _file_retention(area: str, properties: Mapping[str, str], config: TopologyCo
     )
 
 
-def _checkpoints(area: str, delta: Any, table: str, properties: Mapping[str, str]) -> Finding:
+def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[str, str]) -> Finding:
     every = properties.get("delta.checkpointInterval", "100")
     interval = int(every) if every.isdecimal() and len(every) < 10 else 100
-    last = _last_checkpoint(table)
     behind = delta.version() - (last if last is not None else 0)
     said = f"every {interval} versions; {behind} versions since the last one"
     if behind <= 10 * max(interval, 1):
@@ -170,10 +175,11 @@ def _checkpoints(area: str, delta: Any, table: str, properties: Mapping[str, str
     )
 
 
-def _last_checkpoint(table: str) -> int | None:
-    filesystem, root = file_system(table)
+def _last_checkpoint(table: str, options: Mapping[str, str] | None) -> int | None:
+    filesystem, root = file_system(table, options)
+    path = "_delta_log/_last_checkpoint"
     try:
-        with filesystem.open_input_stream(f"{root}/_delta_log/_last_checkpoint") as stream:
+        with filesystem.open_input_stream(f"{root}/{path}" if root else path) as stream:
             found = json.loads(stream.read(64 * 1024))
     except (FileNotFoundError, ValueError):
         return None

@@ -117,6 +117,10 @@ class TableLog:
         """The newest epoch that this table knows of a topology; 0: none."""
         return self._delta.transaction_version(f"txn/{topology}/epoch") or 0
 
+    def incarnation(self, topology: str) -> int:
+        """Which life of a topology leads this table; 0: none has said so."""
+        return self._delta.transaction_version(f"txn/{topology}/incarnation") or 0
+
     def require_nothing_of(self, topology: str) -> None:
         """Refuse a table without any publication in its log that has had one.
 
@@ -221,7 +225,11 @@ def recent_publications(log: TableLog, topology: str) -> list[tuple[int, Publica
 
 
 def history(
-    topology: str, tables: Iterable[str], committed: int | None = None, limit: int | None = None
+    topology: str,
+    tables: Iterable[str],
+    committed: int | None = None,
+    limit: int | None = None,
+    options: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[HistoryEntry]:
     """The newest txids of a topology, newest first, put together from its tables' logs.
 
@@ -229,6 +237,7 @@ def history(
         committed: ZooKeeper's committed txid; later ones are marked as not committed. None: not
             known; then it is what all tables hold.
         limit: at most so many txids.
+        options: table -> its committer's `storage_options`.
 
     Raises:
         UserError: a table is not there.
@@ -238,7 +247,8 @@ def history(
     names = list(tables)
     for table in names:
         above: int | None = None
-        for entry in _newest(table, topology, limit):
+        log = TableLog(table, (options or {}).get(table))
+        for entry in _newest(log, topology, limit):
             first, last = entry.publication.first_txid, entry.publication.last_txid
             # A replay publishes txids again, and takes back whatever came with them; the newest
             # version is the one that counts.
@@ -251,8 +261,8 @@ def history(
     return [_entry(txid, by_txid[txid], committed) for txid in newest]
 
 
-def _newest(table: str, topology: str, limit: int | None) -> Iterator[TablePublication]:
-    found = (e for e in TableLog(table).publications() if e.publication.topology == topology)
+def _newest(log: TableLog, topology: str, limit: int | None) -> Iterator[TablePublication]:
+    found = (e for e in log.publications() if e.publication.topology == topology)
     first = next(found, None)
     if first is None:
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel
@@ -341,6 +342,16 @@ class Committer(ABC):
     name: str
     """Where the table lies, as the user wrote it; unique within a topology."""
     semantics: Semantics
+    storage_options: Mapping[str, str] = MappingProxyType({})
+    """Credentials and endpoints with which the table's log can be read, for delta-rs."""
+
+    @property
+    def table_id(self) -> str | None:
+        """What tells the table from any other, wherever it lies; None: not there, or not known.
+
+        No two committers of a run may have the same: they would be two names of one table.
+        """
+        return None
 
     @property
     def groups(self) -> bool:

@@ -51,9 +51,25 @@ from txn.errors import (
 )
 from txn.records import CommittedRecord
 from txn.standbys import Announcement
-from txn.znodes import EpochRecord, FormatRecord, LeaderIdentity, Paths, decode, encode, require
+from txn.znodes import (
+    EpochRecord,
+    FormatRecord,
+    IncarnationRecord,
+    LeaderIdentity,
+    Paths,
+    decode,
+    encode,
+    require,
+)
 
-__all__ = ["Leadership", "check_format", "machine_id", "read_epoch", "read_leader"]
+__all__ = [
+    "Leadership",
+    "check_format",
+    "machine_id",
+    "read_epoch",
+    "read_incarnation",
+    "read_leader",
+]
 
 _RECHECK_SECS = 1.0
 _STANDBY_SECS = 2.0
@@ -413,6 +429,20 @@ def read_epoch(connection: Connection, paths: Paths, deadline: float) -> tuple[E
     """
     node = require(connection.get(paths.epoch, deadline), paths.epoch)
     return decode(EpochRecord, node.data, paths.epoch), node.version
+
+
+def read_incarnation(
+    connection: Connection, paths: Paths, deadline: float
+) -> tuple[IncarnationRecord, int] | None:
+    """(contents, znode version) of `incarnation`; None where no leader of this release has been.
+
+    Raises:
+        ProgressUnreadableError: it is unreadable.
+    """
+    node = connection.get(paths.incarnation, deadline)
+    if node is None:
+        return None
+    return decode(IncarnationRecord, node.data, paths.incarnation), node.version
 
 
 def read_leader(

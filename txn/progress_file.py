@@ -2,7 +2,8 @@
 
     {"format": "txn-progress", "version": 2, "sha256": ..., "progress": {...}}
 
-A file of version 1, of an earlier release, has no `columns`, and is read as well.
+A file of version 1, of an earlier release, has no `columns` and says nothing of incarnations; it is
+read as well.
 
 `sha256` is that of `progress` as JSON with sorted keys and no spaces. Reading is as strict as that
 of the znodes: another checksum, version or field is refused, and so are records that do not fit
@@ -31,7 +32,8 @@ FILE_LIMIT = 256 * 1024 * 1024
 
 _FORMAT = "txn-progress"
 _VERSION = 2
-_BEFORE_COLUMNS = 1
+_LATER: dict[int, dict[str, Any]] = {1: {"columns": [], "incarnation": 0, "takes_over": []}}
+"""By version: the fields that it lacks, and what they then mean."""
 
 
 class ProgressFile(BaseModel):
@@ -53,6 +55,11 @@ class ProgressFile(BaseModel):
     """Those of them that are wanted back."""
     columns: list[ColumnsRecord]
     """By ascending stream."""
+    incarnation: int = Field(default=0, ge=0, lt=2**63)
+    """Which life of the topology it is; whoever imports begins another one, in its place. 0: not
+    known."""
+    takes_over: list[int] = Field(default_factory=list)
+    """Those in whose place it was put."""
 
     @model_validator(mode="after")
     def _fits(self) -> ProgressFile:
@@ -139,7 +146,7 @@ def _parse(text: bytes, path: Path) -> ProgressFile:
             f"File '{path}' has format version {version}, and this program knows {_VERSION}. Run "
             "the version of txn that wrote it, or newer."
         )
-    if type(version) is not int or version not in (_BEFORE_COLUMNS, _VERSION):
+    if type(version) is not int or version not in (_VERSION, *_LATER):
         raise _unreadable(path, f"has format version {version!r}, not {_VERSION}")
     if set(document) != {"format", "version", "sha256", "progress"}:
         raise _unreadable(path, f"has the fields {sorted(document)}")
@@ -150,8 +157,9 @@ def _parse(text: bytes, path: Path) -> ProgressFile:
         fits = False
     if not fits:
         raise _unreadable(path, "does not have its checksum")
-    if version == _BEFORE_COLUMNS and isinstance(body, dict):
-        body = {**body, "columns": []}
+    later = _LATER.get(version, {})
+    if later and isinstance(body, dict) and not later.keys() & body.keys():
+        body = {**body, **later}
     return _validated(body, path)
 
 

@@ -275,3 +275,7 @@ class CommitterContext:
 
     topology: str
     epoch: int
+    incarnation: int = 0
+    """Which life of the topology it is, in which ensemble; 0: not known, and not asked for."""
+    takes_over: frozenset[int] = frozenset()
+    """Those in whose place it was put: tables that they led may be led by it."""

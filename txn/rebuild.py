@@ -155,11 +155,19 @@ def _check_distance(
         ahead = max(newest, key=lambda name: _span(newest[name])[1])
         least = min(newest, key=lambda name: _span(newest[name])[1])
         behind = least if table == ahead else table
+        if newest[behind] is None:
+            raise RecoveryRefusedError(
+                f"Table '{behind}' of topology '{topology}' holds no txid, and '{ahead}' holds "
+                f"txid {_span(newest[ahead])[1]}: it was lost, or it was never written to. "
+                "Nothing was changed. If it was lost, put it back from a backup. If it never held "
+                f"anything, say so: `txn recover FILE.py:TOPOLOGY --new '{behind}'`; the next run "
+                "then makes it, and it begins with that run's first txid."
+            )
         before, most = _span(newest[ahead])
         held = _span(newest[behind])[1]
         raise RecoveryRefusedError(
             f"The tables of topology '{topology}' do not belong together: '{ahead}' holds txid "
-            f"{most}, but '{behind}' holds {f'txid {held}' if held else 'none'}; a run leaves them "
+            f"{most}, but '{behind}' holds txid {held}; a run leaves them "
             f"at most one publication apart. Nothing was changed. Restore '{behind}' to txid "
             f"{before - 1} or {most}, or give the topology a new name and new tables."
         )

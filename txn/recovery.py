@@ -22,7 +22,7 @@ Pure: a function from what was read to what is to be done.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from txn.errors import RecoveryRefusedError
@@ -33,6 +33,7 @@ __all__ = [
     "Found",
     "Recovered",
     "attempts_of",
+    "by_todays_names",
     "check_streams",
     "is_replay",
     "reconcile",
@@ -206,6 +207,53 @@ def _check_table(
         )
     if last < committed.txid and (last > 0 or table in committed.tables):
         raise _behind(topology, table, last, committed)
+
+
+def by_todays_names(
+    topology: str, committed: CommittedRecord, found: Found, place: Callable[[str], str]
+) -> CommittedRecord:
+    """What is committed, with the tables by the names that the program has for them now.
+
+    A table that was moved is known by what it holds: the committed txid of this very topology.
+
+    Args:
+        found: what each of the program's tables holds, before any is made.
+        place: one name for all the spellings of a place.
+
+    Raises:
+        RecoveryRefusedError: a table that ZooKeeper knows is gone from the program, and one that
+            does not hold the committed txid has come: it may be the same, looked for elsewhere.
+    """
+    declared = {place(name): name for name in found}
+    tables, lost = {}, []
+    for name, version in committed.tables.items():
+        today = name if name in found else declared.get(place(name))
+        if today is None:
+            lost.append(name)
+        else:
+            tables[today] = version
+    for name, entry in found.items():
+        if name in tables or not lost:
+            continue
+        if entry is not None and entry[1].last_txid <= committed.txid:
+            tables[name] = entry[0]
+            continue
+        if entry is not None:
+            raise RecoveryRefusedError(
+                f"Table '{name}' of topology '{topology}' holds txid {entry[1].last_txid}, of "
+                f"which ZooKeeper has committed {committed.txid}, and ZooKeeper does not know it "
+                f"by this name. Nothing was changed. Run the topology once with the table where "
+                f"it was ('{lost[0]}'), and move it when the run has ended well."
+            )
+        raise RecoveryRefusedError(
+            f"ZooKeeper knows table '{lost[0]}' of topology '{topology}', which the program does "
+            f"not name, and the program names table '{name}', which holds "
+            "nothing. Nothing was changed. If they are to be the same, name the place "
+            f"where the table is now ('{name}' means '{place(name)}' here; a relative path means "
+            f"the working directory). If '{lost[0]}' is no longer wanted and '{name}' is a new "
+            f"table, run the topology without '{name}' until a txid is committed, and then with it."
+        )
+    return committed.model_copy(update={"tables": tables})
 
 
 def require_tables(topology: str, committed: CommittedRecord, found: Found) -> None:

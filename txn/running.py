@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 from txn import coordinator
 from txn.errors import FencedError, ProgressUnavailableError, RecoveryRefusedError, TxnError
 from txn.interfaces import CommitterContext, Semantics, SpoutKind
+from txn.locations import identity
 from txn.pipeline import Pipeline
 from txn.progress import columns_record
 from txn.records import Progress
-from txn.recovery import Found, check_streams, reconcile, require_tables
+from txn.recovery import Found, by_todays_names, check_streams, reconcile, require_tables
 from txn.report import RunReport, RunStatus, Standby
+from txn.shared_folders import local_tables, runs_here, try_folder
 from txn.work import BatchWork
 from txn.zookeeper_spec import resolve_shared
 
@@ -166,6 +168,7 @@ class RunningTopology:
 
     def _prepare(self, store: ZooKeeperProgress) -> Pipeline:
         topology, config = self._topology, self._topology.config
+        tried = self._local_tables()
         work = self._work(lambda *columns: store.persist_columns(columns_record(*columns)))
         epoch = store.lead(
             wait=self._is_standby, on_waiting=self._waits_for, stopped=self._stopping.is_set
@@ -173,9 +176,14 @@ class RunningTopology:
         self._resources.callback(work.close)
         progress = store.load()
         check_streams(topology.name, self._streams, self._opaque, progress)
+        for table in tried:
+            try_folder(self._spark, table)
         work.open_spouts(newest_metadata(progress), progress.columns)
-        context = CommitterContext(topology.name, epoch)
-        there = work.attach_tables(context, progress.committed.tables)
+        life = store.incarnation()
+        context = CommitterContext(topology.name, epoch, life.id, frozenset(life.takes_over))
+        there = work.attach_tables(context)
+        known = by_todays_names(topology.name, progress.committed, there, identity)
+        progress = progress.model_copy(update={"committed": known})
         require_tables(topology.name, progress.committed, there)
         work.check_and_open_tables(context)
         found = self._fence_tables(work, store)
@@ -226,6 +234,14 @@ class RunningTopology:
         )
         store.on_lost = lambda: self._on_lost(store, pipeline)
         return pipeline
+
+    def _local_tables(self) -> list[str]:
+        """The tables of which it must be tried whether executors see what this process sees."""
+        master = str(self._spark.sparkContext.master)
+        if runs_here(master):
+            return []
+        tables = [sink.name for sink in self._topology.sinks]
+        return local_tables(tables, self._topology.config.shared_folders, master)
 
     def _work(self, remember: Callable[[str, dict[str, Any]], None]) -> BatchWork:
         topology = self._topology
@@ -279,6 +295,7 @@ class RunningTopology:
 
         hosts = resolve_shared(self._zookeeper).hosts
         topology = self._topology
+        self._local_tables()
         self._connect()
         status = find_status(hosts, topology.name, topology.config)
         progress = status.progress if status else Progress()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.conservation import COUNT_COLUMN, Conservation
-from txn.errors import ColumnsUnknownError, StateError, TableAbsentError
+from txn.errors import ColumnsUnknownError, StateError, TableAbsentError, TableRefusedError
 from txn.evaluation import Evaluation, Rows, Unknown, empty_frame
 from txn.graph import NewValues, Sink, StateQuery, explain, require_columns
 from txn.interfaces import CommitterContext, Staged
@@ -72,6 +72,26 @@ class Tables:
         for sink in (*self.early, *self.late):
             if isinstance(self._known_partials(sink, evaluation, opens=True), Unknown):
                 sink.committer.open(self._spark, context, None)
+        self.require_apart()
+
+    def require_apart(self) -> None:
+        """Refuse two names of one table, such as a bind mount; looks at those that are open.
+
+        Raises:
+            TableRefusedError: naming both.
+        """
+        names: dict[str, str] = {}
+        for sink in (*self.early, *self.late):
+            table_id = sink.committer.table_id
+            if table_id is None:
+                continue
+            other = names.setdefault(table_id, sink.name)
+            if other != sink.name:
+                raise TableRefusedError(
+                    f"Tables '{other}' and '{sink.name}' are one table under two names, or one is "
+                    f"a copy of the other: both have the id {table_id}. A table holds one "
+                    "publication per txid: give each committer a table of its own."
+                )
 
     def rehearse(self, evaluation: Evaluation) -> None:
         """Compute every table's partials of no rows, and write them nowhere."""
@@ -239,6 +259,7 @@ class Tables:
             if sink.name not in self._opened:
                 sink.committer.open(self._spark, self._context, partials.schema)
                 self._opened.add(sink.name)
+                self.require_apart()
 
 
 def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:

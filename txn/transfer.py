@@ -65,6 +65,8 @@ def _file(status: TopologyStatus, now: datetime) -> ProgressFile:
             ColumnsRecord(stream=stream, columns=columns)
             for stream, columns in sorted(status.progress.columns.items())
         ],
+        incarnation=status.incarnation.id if status.incarnation else 0,
+        takes_over=list(status.incarnation.takes_over) if status.incarnation else [],
     )
 
 
@@ -72,6 +74,9 @@ def import_progress(
     hosts: str, progress: ProgressFile, config: TopologyConfig, *, replace: bool = False
 ) -> int:
     """Make this the progress of its topology, under a new epoch.
+
+    The topology begins another life in the place of the file's: the tables follow this ensemble
+    from its first run on, and refuse the one that the file came from.
 
     COMMITTED comes last: an import that was cut short has committed nothing, so that tables which
     hold anything are ahead of it, and the next start refuses.
@@ -92,7 +97,11 @@ def import_progress(
         raise _exists(hosts, progress, config)
     store = ZooKeeperProgress(hosts, name, config)
     try:
-        epoch = store.rebuild(CommittedRecord(), at_least=progress.epoch + 1)
+        epoch = store.rebuild(
+            CommittedRecord(),
+            at_least=progress.epoch + 1,
+            takes_over=[progress.incarnation, *progress.takes_over],
+        )
         store.load()
         for columns in progress.columns:
             store.persist_columns(columns)

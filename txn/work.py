@@ -7,7 +7,7 @@ One method per station, in the order of DESIGN's line. They run on the threads o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -156,15 +156,13 @@ class BatchWork:
             if schema is not None:
                 self._columns.learn(source.name, schema)
 
-    def attach_tables(
-        self, context: CommitterContext, known: Collection[str]
-    ) -> dict[str, tuple[int, Publication] | None]:
-        """The newest publication of those tables that are known to be there; creates nothing."""
+    def attach_tables(self, context: CommitterContext) -> dict[str, tuple[int, Publication] | None]:
+        """The newest publication of every table that is there; creates nothing."""
         found: dict[str, tuple[int, Publication] | None] = {}
         for sink in self._sinks:
-            if sink.name in known:
-                sink.committer.open(self._spark, context, None)
-                found[sink.name] = sink.committer.last_publication()
+            sink.committer.open(self._spark, context, None)
+            found[sink.name] = sink.committer.last_publication()
+        self._tables.require_apart()
         return found
 
     def rehearse(self) -> None:

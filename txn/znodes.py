@@ -32,6 +32,7 @@ __all__ = [
     "RECORD_LIMIT",
     "EpochRecord",
     "FormatRecord",
+    "IncarnationRecord",
     "LeaderIdentity",
     "PartsIndex",
     "Paths",
@@ -125,6 +126,18 @@ class EpochRecord(_Node):
     """Who took this epoch; None before the first leader."""
 
 
+class IncarnationRecord(_Node):
+    """`incarnation`: which life of the topology this is: made once, and anew by whoever rebuilds.
+
+    Two ensembles may both have come to an epoch; tables remember by this which one leads them.
+    """
+
+    id: int = Field(ge=1, lt=2**63)
+    """Random: no other ensemble, and no earlier life in this one, has it."""
+    takes_over: list[int] = Field(default_factory=list)
+    """Ids of those that this one was told to take the place of (`txn recover`, `txn import`)."""
+
+
 class PartsIndex(_Node):
     """What a node holds instead of a record that is too large for one node."""
 
@@ -165,6 +178,11 @@ class Paths:
     def epoch(self) -> str:
         """Holds an `EpochRecord`."""
         return f"{self.root}/epoch"
+
+    @property
+    def incarnation(self) -> str:
+        """Holds an `IncarnationRecord`; a topology of an earlier release lacks it at first."""
+        return f"{self.root}/incarnation"
 
     @property
     def committed(self) -> str:

@@ -24,12 +24,13 @@ writes per batch. docs/zookeeper.md describes every node.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kazoo.protocol.states import KazooState
@@ -48,11 +49,12 @@ from txn.connection import (
 )
 from txn.errors import (
     FencedError,
+    NewerFormatError,
     ProgressUnavailableError,
     ProgressUnreadableError,
     TxnError,
 )
-from txn.leadership import Leadership
+from txn.leadership import Leadership, read_incarnation
 from txn.progress_reader import Image, Stored, read_at_once, read_requests, removals
 from txn.records import (
     BatchRecord,
@@ -61,7 +63,15 @@ from txn.records import (
     Progress,
     QuarantineRecord,
 )
-from txn.znodes import LeaderIdentity, Paths, check_topology_name, encode, require, split_parts
+from txn.znodes import (
+    IncarnationRecord,
+    LeaderIdentity,
+    Paths,
+    check_topology_name,
+    encode,
+    require,
+    split_parts,
+)
 from txn.zookeeper_status import BASE, TopologyStatus, list_topologies, read_status
 
 __all__ = ["TopologyStatus", "ZooKeeperProgress", "list_topologies", "read_status"]
@@ -131,6 +141,7 @@ class ZooKeeperProgress:
         self._patience = config.zookeeper_deadline_secs
         self._sleep = sleep
         self._clock = clock
+        self._new_id = new_id
         self._turn = threading.RLock()
         self._stopped = threading.Event()
         self._states: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -296,6 +307,29 @@ class ZooKeeperProgress:
             with contextlib.suppress(OutcomeUnknownError, RefusedError):
                 self._leadership.write(deletes, deadline)
 
+    def incarnation(self) -> IncarnationRecord:
+        """Which life of the topology this is; made now if no leader of this release has been.
+
+        Raises:
+            ProgressUnreadableError: the node is unreadable.
+            FencedError, ProgressUnavailableError: as `assert_leading`.
+        """
+        _ = self.epoch
+        with self._taking_turns() as deadline:
+            found = read_incarnation(self._connection, self._paths, deadline)
+            if found is not None:
+                return found[0]
+            record = self._new_incarnation()
+            written = _Written(self._paths.incarnation, encode(record, "incarnation"), None)
+            self._write(written, [written.operation], deadline)
+            return record
+
+    def _new_incarnation(self, takes_over: Iterable[int] = ()) -> IncarnationRecord:
+        digest = hashlib.sha256(self._new_id().encode()).digest()
+        # 63 bits, as the version of a Delta application transaction has.
+        number = int.from_bytes(digest[:8], "big") >> 1 or 1
+        return IncarnationRecord(id=number, takes_over=sorted(set(takes_over) - {0}))
+
     def requested_replay(self, replaying: Collection[int]) -> QuarantineRecord | None:
         """The oldest quarantined txid that a user wants replayed, but for those of `replaying`.
 
@@ -401,15 +435,19 @@ class ZooKeeperProgress:
             self._write(written, operations, deadline)
             image.columns[record.stream] = Stored(record, written.after, parts)
 
-    def rebuild(self, record: CommittedRecord, *, at_least: int) -> int:
+    def rebuild(
+        self, record: CommittedRecord, *, at_least: int, takes_over: Iterable[int] = ()
+    ) -> int:
         """Lead, and replace `committed` and all batches by `record`: for `txn recover`.
 
         Also where nodes are missing or cannot be read; quarantine records that cannot be read go.
+        The topology begins another life: whoever led its tables before is to lead them no more.
         Call `load` afterwards.
 
         Args:
             record: what the tables say; its `epoch` is replaced by the one taken here.
             at_least: the new epoch must be no lower: the tables' newest epoch + 1.
+            takes_over: the incarnations that led the tables; the one that stands here is another.
 
         Returns:
             The new epoch.
@@ -428,7 +466,7 @@ class ZooKeeperProgress:
             )
             node = self._connection.get(self._paths.committed, deadline)
             written = _Written(self._paths.committed, data, None if node is None else node.version)
-            operations = [written.operation, *gone]
+            operations = [written.operation, *gone, self._another_life(takes_over, deadline)]
             for name in require(
                 self._connection.children(self._paths.batches, deadline), self._paths.batches
             ):
@@ -437,6 +475,20 @@ class ZooKeeperProgress:
                 operations.append(Delete(path, batch.version))
             self._write(written, operations, deadline)
             return epoch
+
+    def _another_life(self, takes_over: Iterable[int], deadline: float) -> Operation:
+        path = self._paths.incarnation
+        node = self._connection.get(path, deadline)
+        known: list[int] = []
+        try:
+            if found := read_incarnation(self._connection, self._paths, deadline):
+                known = [found[0].id, *found[0].takes_over]
+        except NewerFormatError:
+            raise
+        except ProgressUnreadableError:
+            pass  # it is replaced
+        data = encode(self._new_incarnation([*takes_over, *known]), "incarnation")
+        return Create(path, data) if node is None else Put(path, data, node.version)
 
     @property
     def _loaded(self) -> Image:

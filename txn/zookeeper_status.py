@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from txn.config import TopologyConfig
 from txn.connection import Connection
 from txn.errors import ProgressUnreadableError, TopologyError
-from txn.leadership import check_format, read_epoch, read_leader
+from txn.leadership import check_format, read_epoch, read_incarnation, read_leader
 from txn.progress_reader import Image, read_image
 from txn.records import Progress, QuarantineRecord
 from txn.standbys import read_standbys
-from txn.znodes import LeaderIdentity, Paths, StandbyIdentity, check_topology_name
+from txn.znodes import (
+    IncarnationRecord,
+    LeaderIdentity,
+    Paths,
+    StandbyIdentity,
+    check_topology_name,
+)
 
 __all__ = [
     "BASE",
@@ -52,6 +58,8 @@ class TopologyStatus:
     """Those of them that the topology is going to replay."""
     standbys: tuple[StandbyIdentity, ...] = ()
     """Who waits to take over, the longest first."""
+    incarnation: IncarnationRecord | None = None
+    """Which life of the topology this is; None before the first leader of this release."""
 
 
 def read_status(
@@ -76,6 +84,7 @@ def read_status(
         epoch, _ = read_epoch(connection, paths, deadline)
         holder = read_leader(connection, paths, deadline)
         standbys = read_standbys(connection, paths, deadline)
+        incarnation = read_incarnation(connection, paths, deadline)
     return TopologyStatus(
         topology,
         image.progress,
@@ -85,6 +94,7 @@ def read_status(
         tuple(stored.record for stored in image.quarantine.values()),
         image.requests,
         standbys,
+        incarnation[0] if incarnation else None,
     )
 
 

@@ -98,7 +98,12 @@ class DriverSpec(BaseModel):
 
 def build(spec: DriverSpec) -> Topology:
     """The topology."""
-    config = TopologyConfig(zookeeper_timeout_secs=spec.session_secs, zookeeper_acl="open")
+    config = TopologyConfig(
+        zookeeper_timeout_secs=spec.session_secs,
+        zookeeper_acl="open",
+        # The executors are other processes of this machine.
+        shared_folders=(spec.tables,),
+    )
     topology = Topology(NAME, config)
     kafka = KafkaSpout(spec.servers, topics=[TOPIC], max_records_per_batch=spec.kafka_records)
     files = FileSpout(

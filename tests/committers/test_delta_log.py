@@ -647,3 +647,51 @@ def test_a_table_says_every_number_of_a_position_exactly(
     last = log.read_commit(log.version).last
     assert Publication.model_validate(last["publication"]) == written
     assert [found for _, found, _ in open_log(warehouse, 3).publications()] == [written]
+
+
+@pytest.mark.parametrize("epochs", [(1, 1), (2, 2), (2, 7), (7, 2)])
+def test_of_two_ensembles_that_come_to_one_table_one_leads_it(
+    warehouse: Path, epochs: tuple[int, int]
+) -> None:
+    """Both have loaded a table of an earlier release, or none: the first append decides."""
+    logs = [DeltaLog(Storage(str(warehouse)), incarnation=n) for n in (11, 12)]
+    if epochs == (1, 1):
+        logs[0].open(SPEC, 1)
+        with pytest.raises(RecoveryRefusedError, match="names incarnation 000000000000000b"):
+            logs[1].open(SPEC, 1)
+        return
+    open_log(warehouse)
+    for log in logs:
+        log.attach("tests")
+    logs[0].fence(epochs[0])
+    before = DeltaTable(str(warehouse)).version()
+    with pytest.raises(RecoveryRefusedError, match="from another ensemble.*000000000000000b"):
+        logs[1].fence(epochs[1])
+    with pytest.raises(RecoveryRefusedError, match="from another ensemble"):
+        DeltaLog(Storage(str(warehouse)), incarnation=12).attach("tests")
+    assert DeltaTable(str(warehouse)).version() == before
+
+
+def test_an_incarnation_that_takes_over_needs_a_higher_epoch(
+    warehouse: Path, make_publication: Any
+) -> None:
+    """With the same one neither leader would shut the other out; with a higher one the old is."""
+    old = open_log(warehouse, epoch=3, incarnation=11)
+    for epoch in (2, 3):
+        with pytest.raises(FencedError, match="taken over by epoch 3"):
+            open_log(warehouse, epoch=epoch, incarnation=12, takes_over=[11])
+    new = open_log(warehouse, epoch=4, incarnation=12, takes_over=[11])
+    with pytest.raises(FencedError, match="epoch 4"):
+        old.publish([put(warehouse, 1)], [], make_publication(1, epoch=3), old.version)
+    new.publish([put(warehouse, 1)], [], make_publication(1, epoch=4), new.version)
+    with pytest.raises(RecoveryRefusedError, match="000000000000000c"):
+        open_log(warehouse, epoch=9, incarnation=11)
+    # A checkpoint keeps it, when all commit files that said so are gone.
+    table = DeltaTable(str(warehouse))
+    table.create_checkpoint()
+    for file in (warehouse / "_delta_log").glob("[0-9]*.json"):
+        if int(file.stem) < table.version():
+            file.unlink()
+    with pytest.raises(RecoveryRefusedError, match="000000000000000c"):
+        DeltaLog(Storage(str(warehouse)), incarnation=11).attach("tests")
+    assert DeltaLog(Storage(str(warehouse)), incarnation=12).attach("tests")

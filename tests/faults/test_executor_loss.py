@@ -63,6 +63,8 @@ def test_totals_are_right_after_executors_are_killed_in_mid_batch(
         zookeeper=f"embedded:{tmp_path}/zookeeper",
         master=CLUSTER,
         conf=CONF,
+        # The executors are other processes of this machine.
+        config={"shared_folders": [str(tmp_path)]},
     )
     with drivers() as start:
         driver = start(spec)

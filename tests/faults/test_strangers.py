@@ -249,8 +249,8 @@ def replaced_by_ourselves(world: World, name: str) -> None:
         ("rows", replaced_by_nobody, RecoveryRefusedError, "holds txid none.*deleted, replaced"),
         ("log", replaced_by_nobody, RecoveryRefusedError, "holds txid none.*deleted, replaced"),
         ("totals", replaced_by_a_stranger, TableRefusedError, "no topology has made"),
-        ("rows", replaced_by_ourselves, StateError, "another table was put in its place"),
-        ("totals", replaced_by_ourselves, StateError, "another table was put in its place"),
+        ("rows", replaced_by_ourselves, StateError, "from another ensemble: its log names"),
+        ("totals", replaced_by_ourselves, StateError, "from another ensemble: its log names"),
     ],
 )
 def test_a_table_that_was_replaced_between_runs_is_refused(

@@ -118,6 +118,7 @@ def _patches() -> list[Patch]:
         (committers.log_append, "DeltaTable", delta.SimDeltaTable),
         (committers.log_append, "RemoveAction", delta.RemoveAction),
         (committers.staging, "ThreadPoolExecutor", _Inline),
+        (committers.staging, "reported", spark.reported),
         (committers.staging, "side_by_side", spark.side_by_side),
         (committers.table_committer, "Storage", delta.SimStorage),
         (committers.table_committer, "StagingArea", spark.SimStagingArea),

@@ -18,7 +18,15 @@ from tests.simulation.kernel import Task
 from tests.simulation.world import current_world
 from txn.interfaces import StagedFile
 
-__all__ = ["Frame", "Schema", "SimStagingArea", "SparkFault", "SparkSession", "side_by_side"]
+__all__ = [
+    "Frame",
+    "Schema",
+    "SimStagingArea",
+    "SparkFault",
+    "SparkSession",
+    "reported",
+    "side_by_side",
+]
 
 ROW_BYTES = 1000
 
@@ -90,6 +98,11 @@ def empty_frame(spark: object, schema: object) -> Frame:
     return Frame(())
 
 
+def reported(rows: Frame) -> tuple[Frame, Callable[[], int | None]]:
+    """In place of `committers.reported.reported`: executors see what the driver sees."""
+    return rows, lambda: None
+
+
 def side_by_side(frames: Sequence[Frame]) -> Frame:
     """In place of `committers.unions.side_by_side`."""
     return Frame([row for frame in frames for row in frame.rows], frames)
@@ -97,6 +110,8 @@ def side_by_side(frames: Sequence[Frame]) -> Frame:
 
 class Context:
     """`SparkContext`: tags, and the jobs that run under them."""
+
+    master = "local[2]"
 
     def __init__(self, slots: int) -> None:
         self.defaultParallelism = slots

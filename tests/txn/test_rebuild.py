@@ -74,8 +74,10 @@ def test_transactional_attempts_that_differ_are_the_same() -> None:
 @pytest.mark.parametrize("behind", [[(2, publication(3))], []])
 def test_tables_further_apart_are_refused(behind: list[tuple[int, Publication]]) -> None:
     """Tables more than one txid apart come from no run: both are named, nothing is guessed."""
-    with pytest.raises(RecoveryRefusedError, match=r"'a' holds txid 5, but 'b' holds"):
+    with pytest.raises(RecoveryRefusedError, match=r"'a' holds txid 5") as error:
         rebuild("t", (), {"a": [(9, publication(5))], "b": behind})
+    assert "'b'" in str(error.value)
+    assert ("--new 'b'" in str(error.value)) == (not behind)
 
 
 def test_another_topologys_table_is_refused() -> None:

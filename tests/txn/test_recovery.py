@@ -7,7 +7,7 @@ import pytest
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
 from txn.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
-from txn.recovery import Recovered, reconcile, require_tables
+from txn.recovery import Recovered, by_todays_names, reconcile, require_tables
 from txn.running import newest_metadata
 
 COMMITTED = CommittedRecord(txid=4, epoch=2, spouts={"s": "p4"}, tables={"a": 14, "b": 24})
@@ -332,3 +332,27 @@ def test_a_position_differs_from_the_last_digit_of_a_fraction_on(told, alike):
     else:
         with pytest.raises(RecoveryRefusedError, match="another position of stream 's'"):
             reconciled(found, progress=progress)
+
+
+def renamed(found) -> dict[str, int]:
+    """The committed tables by today's names; a place is a name without its capitals."""
+    return by_todays_names("t", COMMITTED, found, str.lower).tables
+
+
+def test_tables_are_known_again_by_place_and_by_what_they_hold():
+    """Another spelling, a table that was moved, one that was left out, and one that is new."""
+    assert renamed({"A": None, "b": (24, publication(4))}) == {"A": 14, "b": 24}
+    assert renamed({"a": (14, publication(4)), "moved": (24, publication(4))}) == {
+        "a": 14,
+        "moved": 24,
+    }
+    assert renamed({"a": (14, publication(4))}) == {"a": 14}
+    assert renamed({"a": (14, publication(4)), "b": None, "c": None}) == {"a": 14, "b": 24}
+
+
+def test_a_table_that_may_be_another_ones_new_name_is_refused():
+    """It holds nothing, or more than is committed, while one that ZooKeeper knows is gone."""
+    with pytest.raises(RecoveryRefusedError, match="knows table 'b'.*names table 'c', which holds"):
+        renamed({"a": (14, publication(4)), "c": None})
+    with pytest.raises(RecoveryRefusedError, match="'c'.* holds txid 5.*where it was \\('b'\\)"):
+        renamed({"a": (14, publication(4)), "c": (25, publication(5))})

@@ -36,6 +36,7 @@ def old(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> str:
     """An ensemble on which a topology came to txid 7, with much in flight."""
     hosts = f"{zookeeper.hosts}/{tmp_path.name}-old"
     with leading(hosts, NAME) as store:
+        store.incarnation()
         for txid in range(1, 8):
             aside = next((record for record in ASIDE if record.txid == txid), None)
             store.persist_committed(committed(txid, s=txid, t=None), aside)
@@ -206,6 +207,36 @@ def test_a_damaged_file_is_refused_by_name(
     assert "no topology at all" in invoke("status", NAME, "--zookeeper", new).output
 
 
+def test_a_file_of_an_earlier_release_begins_a_life_of_its_own(new: str, file: Path) -> None:
+    """It says nothing of an incarnation, and takes nobody's place."""
+    document = json.loads(file.read_text())
+    body = document["progress"]
+    was, before = body.pop("incarnation"), body.pop("takes_over")
+    del body["columns"]
+    assert was > 0
+    assert before == []
+    file.write_text(json.dumps({**document, "version": 1, "sha256": _checksum(body)}))
+    import_progress(new, read_file(file), CONFIG)
+    status = read_status(new, NAME, CONFIG)
+    assert status.incarnation is not None
+    assert status.incarnation.id != was
+    assert status.incarnation.takes_over == []
+
+
+def test_an_import_takes_over_from_the_ensemble_of_the_file(new: str, file: Path) -> None:
+    """Another life begins, in the place of the file's, and of that which was there."""
+    was = json.loads(file.read_text())["progress"]["incarnation"]
+    lives = []
+    for _ in range(2):
+        import_progress(new, read_file(file), CONFIG, replace=True)
+        life = read_status(new, NAME, CONFIG).incarnation
+        assert life is not None
+        lives.append(life)
+    assert lives[0].takes_over == [was]
+    assert lives[1].takes_over == sorted([was, lives[0].id])
+    assert len({was, lives[0].id, lives[1].id}) == 3
+
+
 def test_a_file_of_a_newer_release_is_refused(new: str, file: Path) -> None:
     """Whatever else is in it: the program that wrote it is named as the way out."""
     document = json.loads(file.read_text())
@@ -259,9 +290,10 @@ def small_file() -> ProgressFile:
 
 
 def test_a_file_of_an_earlier_release_is_read() -> None:
-    """Version 1 knew no columns; it has none, and may not have any."""
+    """Version 1 knew no columns and no incarnations; it has none, and may not have any."""
     body = small_file().model_dump(mode="json")
-    del body["columns"]
+    for name in ("columns", "incarnation", "takes_over"):
+        del body[name]
     whole = {"format": "txn-progress", "version": 1, "sha256": _checksum(body), "progress": body}
     assert _parse(json.dumps(whole).encode(), Path("f.json")) == small_file()
     with pytest.raises(ProgressUnreadableError, match="columns"):

@@ -1,0 +1,88 @@
+"""Executors that have another disk under a table's path: real ones, in mount namespaces."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness import Spec, drivers, make_records, read_tables, rows_expected, wait_for
+from tests.faults.test_executor_loss import CLUSTER, CONF, executors
+from txn.errors import TopologyError
+from txn.java import find_java
+from txn.shared_folders import local_tables
+
+LAUNCHER = """#!/bin/sh
+# Java, with a disk of its own mounted over a folder once FLAG is there.
+if [ -e '{flag}' ]; then
+    exec unshare -m sh -c 'mount -t tmpfs none "$0" && exec "$@"' '{folder}' '{java}' "$@"
+fi
+exec '{java}' "$@"
+"""
+
+
+def cluster(tmp_path: Path, flag: Path, **config: object) -> Spec:
+    """A driver whose executors have a disk of their own at `rows` once `flag` is there."""
+    make_records(tmp_path, 24)
+    (tmp_path / "rows").mkdir()
+    launcher = tmp_path / "java-home" / "bin" / "java"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(
+        LAUNCHER.format(flag=flag, folder=tmp_path / "rows", java=find_java().resolve())
+    )
+    launcher.chmod(0o755)
+    home = {"spark.executorEnv.JAVA_HOME": str(launcher.parent.parent)}
+    return Spec(
+        folder=str(tmp_path),
+        tables=("rows",),
+        zookeeper=f"embedded:{tmp_path}/zookeeper",
+        master=CLUSTER,
+        conf={**CONF, **home},
+        config={"shared_folders": [str(tmp_path)], "retry_backoff_ms": 0, **config},
+    )
+
+
+def test_a_folder_that_executors_do_not_share_is_refused(tmp_path: Path) -> None:
+    """A table in a local folder that executors do not share is refused before the first txid."""
+    flag = tmp_path / "flag"
+    spec = cluster(tmp_path, flag)
+    flag.touch()
+    with drivers() as start:
+        error = start(spec).error()
+    assert error["error"] == "TopologyError"
+    assert f"The folder of table '{tmp_path}/rows' is declared shared, and is not" in str(error)
+    assert not (tmp_path / "rows").exists()  # it was empty, and the driver's own
+
+
+def test_rows_that_executors_write_elsewhere_fail_the_batch(tmp_path: Path) -> None:
+    """Rows that executors wrote where the driver does not see them fail the batch."""
+    flag = tmp_path / "flag"
+    spec = cluster(tmp_path, flag, max_batch_attempts=3, max_group_processing=1)
+    records = make_records(tmp_path, 400)
+    with drivers() as start:
+        driver = start(spec)
+        driver.wait_for_point("after-committed", 2)
+        wait_for(lambda: len(executors(driver)) == 2, what="two executors")
+        flag.touch()
+        for victim in executors(driver):
+            os.kill(victim, signal.SIGKILL)
+        error = driver.error()
+    assert "Spark's executors wrote" in error["message"], error
+    assert "and this process sees 0 of them there" in error["message"]
+    image = read_tables(tmp_path)["rows"]
+    assert len(image.final) >= 2
+    assert image.rows == rows_expected(records, image.final)
+    assert len(image.rows) == max(p.end for p in image.final)
+
+
+def test_a_local_table_of_a_cluster_has_to_be_declared_shared(tmp_path: Path) -> None:
+    """A table in a local folder is refused with executors elsewhere, unless declared shared."""
+    table = str(tmp_path / "lake" / "t")
+    with pytest.raises(TopologyError, match="executors of master 'spark://h:7077'") as error:
+        local_tables([table], [str(tmp_path / "la")], "spark://h:7077")
+    assert f"shared_folders=('{tmp_path}/lake',)" in str(error.value)
+    for shared in (str(tmp_path), f"file:{tmp_path}/lake/", table):
+        assert local_tables([table], [shared], "yarn") == [table]
+    assert local_tables(["s3://lake/t", table], [str(tmp_path)], "yarn") == [table]
