@@ -16,6 +16,8 @@ from urllib.parse import quote
 
 from pyarrow import fs
 
+from txn.interfaces import local_path
+
 __all__ = ["FileStat", "Listing"]
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -39,11 +41,16 @@ class Listing:
 
     Args:
         pattern: a path or URI with `*`, `?`, `[...]` and `**` (any number of folders).
+
+    Raises:
+        TopologyError: a scheme with one slash, which is neither (`file:/x` is the path).
     """
 
     def __init__(self, pattern: str) -> None:
         """See the class."""
         scheme = _SCHEME.match(pattern)
+        if not scheme and (path := local_path(pattern)) and pattern[:5].lower() == "file:":
+            pattern = path
         self.pattern = pattern if scheme else os.path.normpath(os.path.expanduser(pattern))
         self.remote = scheme is not None
         # Relative names mean the folder in which the program was started, whatever it does later.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
+from spouts._listing import Listing
 from spouts.files import FileBatch, FileSpout, PlannedFile
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, SourceChangedError, TopologyError
@@ -447,3 +448,11 @@ def test_metadata_that_is_cut_off_is_refused(changed: dict[str, str]) -> None:
     FileBatch.model_validate(whole)
     with pytest.raises(ValidationError):
         FileBatch.model_validate({**whole, **changed})
+
+
+def test_a_scheme_with_one_slash_is_a_path_or_refused(tmp_path: Path) -> None:
+    """`file:/x` is the path, and `dbfs:/x` no folder of that name below the working directory."""
+    (tmp_path / "a.csv").write_text("1")
+    assert Listing(f"file:{tmp_path}/*.csv").names() == [f"{tmp_path}/a.csv"]
+    with pytest.raises(TopologyError, match="'dbfs:/x/\\*.csv' has one slash after 'dbfs:'"):
+        FileSpout("dbfs:/x/*.csv", format="csv", schema="n int")
