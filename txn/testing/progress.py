@@ -8,6 +8,7 @@ guarantees are tested on real servers.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable
 from threading import Condition
@@ -24,7 +25,14 @@ from txn.records import (
     QuarantineRecord,
     ReplayRequests,
 )
-from txn.znodes import LeaderIdentity, Paths, check_topology_name, decode, encode
+from txn.znodes import (
+    IncarnationRecord,
+    LeaderIdentity,
+    Paths,
+    check_topology_name,
+    decode,
+    encode,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -191,6 +199,20 @@ class MemoryProgress:
                 batches=tuple(batches[txid] for txid in sorted(batches)),
                 columns={record.stream: record.columns for record in kept},
             )
+
+    def incarnation(self) -> IncarnationRecord:
+        """Which life of the topology these nodes are; made now if no leader has been.
+
+        Raises:
+            FencedError: a newer leader exists.
+        """
+        with self.nodes.changed:
+            self.assert_leading()
+            found = self._read(IncarnationRecord, self._paths.incarnation)
+            if found is None:
+                found = IncarnationRecord(id=secrets.randbits(63) or 1)
+                self._write(self._paths.incarnation, found, "incarnation")
+            return found
 
     def quarantined(self) -> dict[int, QuarantineRecord]:
         """The quarantined txids."""
