@@ -138,7 +138,8 @@ class TableCommitter(Committer):
         last = self._log.last_publication()
         newest = last[1].last_txid if last else 0
         if newest_txid(found) > newest:
-            newest = self._newest_published()
+            # The commit file of the last publication may be cleaned out of the log.
+            newest = max(newest, self._newest_published())
         self._area.sweep(found, newest, self._log.files)
 
     def _newest_published(self) -> int:

@@ -308,6 +308,28 @@ def test_a_new_leader_sweeps_what_dead_ones_left(driver: Any, warehouse: Path) -
     assert rows(warehouse) == held((1, ONE))
 
 
+def test_a_new_leader_keeps_old_files_when_the_log_was_cleaned_up(
+    driver: Any, warehouse: Path
+) -> None:
+    """Files that OPTIMIZE replaced stay for readers of older versions, even where the commit file
+    of the last publication is gone and somebody has left staged files.
+    """
+    table = opened(driver, warehouse)
+    commit(driver, table, ONE, 1)
+    commit(driver, table, TWO, 2)
+    published = set((warehouse / "data").rglob("part-*.parquet"))
+    table = opened(driver, warehouse, epoch=2)
+    DeltaTable(str(warehouse)).optimize.compact()
+    DeltaTable(str(warehouse)).create_checkpoint()
+    for version in range(3):
+        (warehouse / "_delta_log" / f"{version:020d}.json").unlink()
+    orphan = driver.stage(table, driver.frame(TWO, SCHEMA), 3)
+    opened(driver, warehouse, epoch=3)
+    assert not (warehouse / orphan.files[0].path).exists()
+    assert {path for path in published if not path.exists()} == set()
+    assert rows(warehouse) == held((1, ONE), (2, TWO))
+
+
 def test_vacuum_leaves_the_table_whole(driver: Any, warehouse: Path) -> None:
     """VACUUM without retention removes what was replaced; the rows and staged work survive."""
     table = opened(driver, warehouse)
