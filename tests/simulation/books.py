@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.delta import Table
 from tests.simulation.kernel import Process
+from tests.simulation.plan import TableKind
 from tests.simulation.sources import STREAM_SIZE, records_of
 from tests.simulation.world import World
 from txn.attempts import TransactionAttempt
@@ -37,7 +38,11 @@ class Ledger:
     """txid -> (attempt id, epoch) of its newest publication."""
     versions: dict[int, int] = field(default_factory=dict)
     """Version -> newest txid that it holds."""
+    rows: dict[int, list[Any]] = field(default_factory=dict)
+    """txid -> its rows, of a table that is fed by a join, a query or new values."""
     last: int = 0
+    lacks: bool = False
+    """Its newest publication lost a file on its way."""
 
 
 class Books:
@@ -56,6 +61,12 @@ class Books:
         self.newest: dict[int, dict[str, Any]] = {}
         """txid -> its newest START, as stored."""
         self.ledgers: dict[str, Ledger] = {}
+        self.versions: dict[str, int] = {}
+        """Table -> the version that COMMITTED names."""
+        self.backup: dict[str, bytes] | None = None
+        """ZooKeeper's nodes as they were at some time since the newest commit."""
+        self._was_restored = False
+        self._in_backup: dict[int, dict[str, Any]] = {}
         self.damaged: str | None = None
         self._struck: dict[Process, set[str]] = {}
 
@@ -71,6 +82,9 @@ class Books:
 
     def struck(self, fault: str, process: Process) -> None:
         self._struck.setdefault(process, set()).add(fault)
+
+    def has_struck(self, fault: str, process: Process) -> bool:
+        return fault in self._struck.get(process, ())
 
     def records(self, read: dict[str, Any]) -> tuple[int, ...]:
         found: list[int] = []
@@ -109,6 +123,17 @@ class Books:
             self._check_writer(process, writes)
         for op in writes:
             self._written(op)
+        if self.backup is None and self.newest and not self.damaged and world.random.random() < 0.3:
+            self.backup = {path: node.data for path, node in world.ensemble.nodes.items()}
+            self._in_backup = dict(self.newest)
+
+    def restored(self) -> None:
+        """ZooKeeper is as it was at the backup: what was started since, nobody knows there."""
+        self.newest = dict(self._in_backup)
+        self._was_restored = True
+        for ledger in self.ledgers.values():
+            # How often it was tried, a table's newest publication alone can still say.
+            ledger.attempts = {t: a for t, a in ledger.attempts.items() if t in ledger.txids}
 
     def _check_writer(self, process: Process, writes: list[Op]) -> None:
         where = writes[0].path
@@ -190,15 +215,25 @@ class Books:
                 f"never ahead of a table: COMMITTED {txid} names version {version} of {name}, "
                 f"which holds {held}",
             )
+        for name in record["tables"]:
+            self._must(
+                name not in self.ledgers or not self.ledgers[name].lacks,
+                f"never ahead of a table: COMMITTED {txid}, and table {name} lacks a file of it",
+            )
         self.committed = txid
+        self.versions = dict(record["tables"])
+        self.backup = None
         if txid - before > 1:
             self._count("group committed")
         for one in range(before + 1, txid + 1):
             self.newest.pop(one, None)
+        self._world.committed()
 
     def _commit(self, txid: int, record: dict[str, Any]) -> None:
         """One txid becomes committed: every table has it, from the same attempt's metadata."""
-        start = self.newest.get(txid)
+        # ZooKeeper's own may be gone since it was restored; then the tables' logs have told it.
+        known = [start for (t, _, _), start in self.starts.items() if t == txid]
+        start = self.newest.get(txid) or (known[-1] if known and self._was_restored else None)
         if start is None:
             self._must(False, f"START comes first: COMMITTED {txid} has none")
             return
@@ -213,18 +248,21 @@ class Books:
                 continue
             # A table whose columns are not known yet has no version for batches without rows.
             own = self._records_of_start(start)
+            brings = any(_of_stream(own, stream) for stream in kind.streams)
+            if kind.feed != "rows":
+                brings = self._derived(kind, txid, own, []) is not None
             self._must(
-                not any(_of_stream(own, stream) for stream in kind.streams),
+                not brings,
                 f"never ahead of a table: COMMITTED {txid}, and table {name} lacks it",
             )
-        known = [self._records_of_start(s) for (t, _, _), s in self.starts.items() if t == txid]
+        meant = [self._records_of_start(one) for one in known]
         for stream, batches in found.items():
             self._must(
                 len(batches) <= 1,
                 f"one txid, one batch: tables differ about txid {txid} of s{stream}: {batches}",
             )
             self._must(
-                batches <= {_of_stream(records, stream) for records in known},
+                batches <= {_of_stream(records, stream) for records in meant},
                 f"no START of txid {txid} says what was committed of s{stream}: {batches}",
             )
         records = tuple(r for batches in found.values() for batch in batches for r in batch)
@@ -322,6 +360,7 @@ class Books:
         ]
         told = [f"{m['txid']}:{m['attempt_id']}" for m in members]
         self._world.trace(f"{where} publishes {told} of epoch {epoch}")
+        ledger.lacks = table.version in table.garbled
         self._must(epoch >= ledger.epoch, f"fencing: {where} by epoch {epoch} after {ledger.epoch}")
         ledger.epoch = max(ledger.epoch, epoch)
         skips = self._world.plan.tables[table.name].semantics == "transactional"
@@ -366,10 +405,16 @@ class Books:
             )
             return
         ledger.txids[txid] = self._records_of_start(start)
+        ledger.rows.pop(txid, None)
 
     def _check_rows(self, table: Table, ledger: Ledger) -> None:
         """The rows of the newest version, as a reader finds them, against the oracle."""
         kind = self._world.plan.tables[table.name]
+        if ledger.lacks:
+            return
+        if kind.feed != "rows":
+            self._check_derived(table, ledger, kind)
+            return
         expected: list[int] = []
         for records in ledger.txids.values():
             expected += records
@@ -397,6 +442,86 @@ class Books:
                 f"{sorted((missing - surplus).elements())}",
             )
 
+    def _check_derived(self, table: Table, ledger: Ledger, kind: TableKind) -> None:
+        """The same for what a join, a query or new values feed."""
+        found: dict[int, list[Any]] = {}
+        for path in table.active:
+            blob = table.blobs.get(path)
+            if blob is None:
+                self._must(False, f"files are there: {table.name} v{table.version} names {path}")
+                return
+            for row in blob.rows:
+                found.setdefault(row.txid, []).append(row.record)
+        ledger.rows = {txid: rows for txid, rows in ledger.rows.items() if txid in ledger.txids}
+        for txid, records in ledger.txids.items():
+            rows = sorted(found.pop(txid, ()), key=repr)
+            if txid not in ledger.rows:
+                why = self._derived(kind, txid, records, rows)
+                if why:
+                    self._must(False, f"{kind.feed}: {table.name} v{table.version}: {why}")
+                    return
+                ledger.rows[txid] = rows
+            self._must(
+                rows == ledger.rows[txid],
+                f"rows are those of the txids: {table.name} v{table.version} has {rows} of txid "
+                f"{txid}, and had {ledger.rows[txid]}",
+            )
+        self._must(not found, f"rows are those of the txids: {table.name} has {found} as well")
+
+    def _derived(
+        self, kind: TableKind, txid: int, records: tuple[int, ...], rows: list[Any]
+    ) -> str | None:
+        """What is wrong with the rows of a txid that was just published."""
+        keys = self._world.plan.keys
+        own = [_of_stream(records, stream) for stream in kind.streams]
+        if kind.feed.startswith("join "):
+            expected: list[Any] = _pairs(own[0], own[1], keys, kind.feed.removeprefix("join "))
+        elif kind.feed == "query committed":
+            if self._world.counts["query saw an open txid"]:
+                # COMMITTED may name a version of a transactional table that holds later txids.
+                return None
+            before = max(
+                (r for _, value in rows for r in value or ()), key=self._txid, default=None
+            )
+            as_of = 0 if before is None else self._txid(before)
+            expected = [(r, self._value(kind.of, r % keys, as_of)) for r in own[0]]
+            rows = [(r, value and tuple(sorted(value))) for r, value in rows]
+        elif kind.feed == "query txid-1":
+            expected = [(r, self._value(kind.of, r % keys, txid - 1)) for r in own[0]]
+            rows = [(r, value and tuple(sorted(value))) for r, value in rows]
+        else:
+            expected = []
+            mine = sorted(r for part in own for r in part)
+            for key in {r % keys for r in mine}:
+                previous = self._value(kind.of, key, txid - 1)
+                value = (*(previous or ()), *(r for r in mine if r % keys == key))
+                expected.append((key, tuple(sorted(value)), previous))
+            rows = [(k, tuple(sorted(v)), p and tuple(sorted(p))) for k, v, p in rows]
+        if sorted(expected, key=repr) == sorted(rows, key=repr):
+            return None
+        return f"txid {txid} has {sorted(rows, key=repr)}, and ought to have {expected}"
+
+    def _txid(self, record: int) -> int:
+        """The committed txid of a record; one that is not committed is later than any."""
+        return next((t for t, records in self.by_txid.items() if record in records), 10**9)
+
+    def _value(self, name: str, key: int, txid: int) -> tuple[int, ...] | None:
+        """The value of a key in a state table as of a committed txid."""
+        keys, streams = self._world.plan.keys, self._world.plan.tables[name].streams
+        found = [
+            r
+            for t, records in self.by_txid.items()
+            for r in records
+            if t <= txid and r % keys == key and r // STREAM_SIZE in streams
+        ]
+        return tuple(sorted(found)) or None
+
+    def queried(self, table: Table, version: int) -> None:
+        """A query reads a version of a state table."""
+        held = self.ledgers[table.name].versions[version]
+        if held > self.committed:
+            self._count("query saw an open txid")
+
     # --- the end -----------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -416,6 +541,17 @@ class Books:
                 or not any(r for t, r in ledger.txids.items() if t > self.committed),
                 f"at the end {name} holds txid {ledger.last}, and {self.committed} is committed",
             )
+
+
+def _pairs(left: tuple[int, ...], right: tuple[int, ...], keys: int, how: str) -> list[Any]:
+    pairs: list[Any] = [(a, b) for a in left for b in right if a % keys == b % keys]
+    if how != "inner":
+        met = {a for a, _ in pairs}
+        pairs += [(a, None) for a in left if a not in met]
+    if how == "full":
+        met = {b for _, b in pairs}
+        pairs += [(None, b) for b in right if b not in met]
+    return pairs
 
 
 def _of_stream(records: tuple[int, ...], stream: int) -> tuple[int, ...]:

@@ -17,17 +17,24 @@ FAULTS = (
     "zk session expired",
     "zk away",  # nobody can connect for a while
     "zk server behind",  # a new session reads what others have replaced already
+    "zk restored",  # from a backup that has older STARTs
     "zk node damaged",  # somebody wrote garbage into a node while nobody led
     "append refused",  # an error, and nothing happened
     "append answer lost",  # an error, and it happened
     "append late",  # an error, and it happens later
+    "append garbled",  # the version that lands lacks a file
     "job failed",  # an executor was lost
     "job hangs",  # beyond the message timeout
     "batch failed",  # FailedException of the user's code or the spout
+    "poison",  # some txid cannot be planned, or not be processed, for a while
     "source away",  # SourceUnavailableError: waits, uncounted
     "part not read",  # a planned part is missing in what was read
     "staged file gone",  # somebody deleted it
     "optimize",  # somebody rewrote files of a table, rows unchanged
+    "vacuum",  # somebody deleted the files that no version names for a while
+    "log cleaned",  # somebody deleted old commit files
+    "stale listing",  # of a log or a folder
+    "other ensemble",  # a leader of another ensemble takes a table
     "table properties",  # somebody changed properties of a table
     "rival",  # a second process wants to lead
     "stop",  # a clean stop is asked for

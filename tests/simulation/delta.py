@@ -69,8 +69,50 @@ class Table:
     active: dict[str, ActiveFile] = field(default_factory=dict)
     referred: set[str] = field(default_factory=set)
     """Paths that some version has added: a reader of that version needs them."""
+    added: dict[str, int] = field(default_factory=dict)
+    """Path -> the version that added it."""
+    removed: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Path -> the version that removed it, and when."""
+    cleaned: int = 0
+    """Commit files of older versions are gone."""
+    garbled: set[int] = field(default_factory=set)
+    """Versions that lack a file which they were to add."""
     schema: Any = None
     metadata: Metadata | None = None
+
+    def files_at(self, version: int) -> list[str]:
+        """Paths of the files of a version."""
+        if version == self.version:
+            return list(self.active)
+        files: dict[str, None] = {}
+        for commit in self.parsed[: version + 1]:
+            for path in commit.removes:
+                files.pop(path, None)
+            files.update(dict.fromkeys(add.path for add in commit.adds))
+        return list(files)
+
+    def vacuum(self, committed: int, before: float) -> int:
+        """Delete files that no version has named since; how many.
+
+        What an uncommitted txid replaced is younger than any retention, and so is what it wrote.
+
+        Args:
+            committed: the version that COMMITTED names.
+            before: what was removed later is kept.
+        """
+        gone = [
+            path
+            for path, (version, when) in self.removed.items()
+            if path in self.blobs
+            and when < before
+            and (
+                version <= committed
+                or (self.added[path] <= committed and not self.parsed[version].publication)
+            )
+        ]
+        for path in gone:
+            del self.blobs[path]
+        return len(gone)
 
     @property
     def version(self) -> int:
@@ -84,9 +126,12 @@ class Table:
         self.commits.append(text)
         self.parsed.append(commit)
         self.apps.append({**(self.apps[-1] if self.apps else {}), **apps})
+        now = current_world().kernel.now
         for path in commit.removes:
             self.active.pop(path, None)
+            self.removed[path] = version, now
         self.active.update(active_files(commit.adds))
+        self.added.update((add.path, version) for add in commit.adds)
         self.referred.update(add.path for add in commit.adds)
         return True
 
@@ -126,8 +171,13 @@ class SimDeltaTable:
         self._table = world.table(uri)
         if self._table.version < 0:
             raise TableNotFoundError(uri)
-        self._version = self._table.version
-        self.active = dict(self._table.active)
+        self._version = world.listed(self._table)
+        if self._version == self._table.version:
+            self.active = dict(self._table.active)
+        else:
+            adds = [add for commit in self._table.parsed for add in commit.adds]
+            known = active_files(adds)
+            self.active = {path: known[path] for path in self._table.files_at(self._version)}
 
     @staticmethod
     def is_deltatable(uri: str, options: object = None) -> bool:
@@ -167,8 +217,13 @@ class SimDeltaTable:
         return self._table.apps[self._version].get(app)
 
     def update_incremental(self) -> None:
-        current_world().io("update table")
-        self._version = self._table.version
+        world = current_world()
+        world.io("update table")
+        self._version = max(self._version, world.listed(self._table))
+
+    def cleanup_metadata(self) -> None:
+        """Nothing has expired by itself."""
+        current_world().io("list")
 
     def create_write_transaction(self, actions: Sequence[Any], **options: Any) -> None:
         assert options["mode"] == "append"
@@ -176,6 +231,7 @@ class SimDeltaTable:
         assert properties.max_commit_retries == 0
         world = current_world()
         _append(world, self._table, self._version + 1, actions, properties, "WRITE", lambda: None)
+        self._version += 1
 
 
 def _append(
@@ -193,6 +249,9 @@ def _append(
     kernel, faults, random = world.kernel, world.faults, world.random
     process = kernel.alive().process
     apps = {one.app_id: one.version for one in properties.app_transactions}
+    garbled = world.garbles(table.name, actions)
+    if garbled:
+        actions = actions[:-1]
     text = commit_text(properties.custom_metadata or {}, actions, apps, operation)
     world.offered.update((table.name, one.path) for one in actions)
     answer: list[bool] = []
@@ -202,6 +261,8 @@ def _append(
         answer.append(done)
         if done:
             landed()
+            if garbled:
+                table.garbled.add(version)
         world.books.append_arrived(table, version, process, done=done)
 
     fault = faults.first("append refused", "append answer lost", "append late")
@@ -263,7 +324,7 @@ class SimStorage:
             version = int(path[11:-5])
             assert path == commit_path(version)
             known = self.table.commits
-            return known[version] if 0 <= version < len(known) else None
+            return known[version] if self.table.cleaned <= version < len(known) else None
         return self.table.texts.get(path)
 
     def write(self, path: str, data: bytes) -> None:
@@ -283,7 +344,9 @@ class SimStorage:
         current_world().io("list")
         current_world().hesitate()
         prefix = f"{folder}/"
-        paths = (*self.table.blobs, *self.table.texts)
+        paths: Sequence[str] = (*self.table.blobs, *self.table.texts)
+        if current_world().faults.strikes("stale listing"):
+            paths = paths[:-1]
         found = {path[len(prefix) :].split("/")[0] for path in paths if path.startswith(prefix)}
         return sorted(found)
 

@@ -17,6 +17,7 @@ import txn.leadership
 import txn.pipeline
 import txn.progress_reader
 import txn.recovery
+import txn.running
 from committers.append_table import AppendingCommitter
 from committers.delta_log import MAX_TRIES, DeltaLog
 from committers.log_actions import Commit
@@ -279,6 +280,13 @@ def _discard_always(self: Any, live: Any) -> None:
     self._threads.clean(lambda: self._work.discard(live.attempt))
 
 
+def _close_anyway(self: Any, tracking: Any, done: Any) -> None:
+    _close(self, tracking, done)
+
+
+_close = CommitTurn.close
+
+
 def _fold_anything(files: Any, committed: int, factor: int, full: int | None = None) -> Any:
     return _files_to_fold(files, committed + 100, factor, full)
 
@@ -293,7 +301,51 @@ def _staged_all(self: Any, sink: str, read: Any) -> int:
 _staged = ProcessingLedger.staged
 
 
+def _keep_opaque(record: Any, streams: Any, opaque: Any, *, is_first: bool) -> Any:
+    batch = _recovered(record, streams, frozenset(), is_first=is_first)
+    return replace(batch, quarantined=record.quarantined)
+
+
+def _floors_dropped(batches: Any, ahead: Any, first: int) -> Any:
+    known = {batch.txid: batch for batch in batches}
+    return tuple(known.get(b.txid, b) for b in _with_attempts(batches, ahead, first))
+
+
+_with_attempts = txn.recovery._with_attempts
+
+
+def _none_published(*args: Any, **named: Any) -> Any:
+    return replace(_reconcile(*args, **named), published=frozenset())
+
+
+_reconcile = txn.recovery.reconcile
+
+
 MUTANTS: dict[str, Mutant] = {
+    "newer-unchecked": Mutant(
+        "A publication need not be newer than what the table holds.",
+        ((committers.delta_log, "require_newer", lambda *_: None),),
+    ),
+    "floors-dropped": Mutant(
+        "Recovery does not look at the attempts that the tables have seen.",
+        ((txn.recovery, "_with_attempts", _floors_dropped),),
+    ),
+    "published-dropped": Mutant(
+        "Recovery forgets which open txids some table holds.",
+        ((txn.running, "reconcile", _none_published),),
+    ),
+    "discard-after-turn": Mutant(
+        "What an attempt staged is deleted also when it came to its commit turn.",
+        ((LiveAttempts, "_discard", _discard_always),),
+    ),
+    "commit-ledger-ignored": Mutant(
+        "Nobody looks whether the ledger of a commit turn closes.",
+        ((CommitTurn, "close", _close_anyway),),
+    ),
+    "opaque-kept": Mutant(
+        "What opaque streams answered before a restart is taken for what they would answer now.",
+        ((txn.coordinator, "_recovered", _keep_opaque),),
+    ),
     "stale-failure": Mutant(
         "The failure of a dead attempt removes the live one (Storm).",
         (_with_handler(BatchFailed, _knocked_out), (Pipeline, "_failed", _failed_unguarded)),

@@ -30,7 +30,13 @@ COMMON = {
     "batch failed": (0.005, 0.08),
     "source away": (0.005, 0.05),
     "part not read": (0.01, 0.06),
-    "staged file gone": (0.02, 0.15),
+    "staged file gone": (0.1, 0.5),
+    "poison": (0.01, 0.1),
+    "vacuum": (0.2, 0.8),
+    "log cleaned": (0.2, 0.8),
+    "stale listing": (0.02, 0.3),
+    "other ensemble": (0.05, 0.3),
+    "zk restored": (0.2, 0.6),
     "optimize": (0.1, 0.5),
     "table properties": (0.02, 0.1),
     "rival": (0.3, 1.0),
@@ -38,6 +44,8 @@ COMMON = {
     "zk node damaged": (0.2, 0.6),
 }
 """Fault -> least and greatest rate where a seed has it. What an occasion is, says who asks."""
+JOINS = ("join inner", "join left", "join full")
+FEEDS = (*JOINS, "query committed", "query txid-1", "new values")
 OFTEN = (
     "zk answer lost",
     "zk write late",
@@ -56,6 +64,11 @@ class TableKind:
     kind: str
     semantics: str
     streams: tuple[int, ...]
+    """Whose records its rows are made of."""
+    feed: str = "rows"
+    """`rows`: of all its streams; else one of `FEEDS`, into an append table."""
+    of: str = ""
+    """The state table that a query asks, or whose new values it takes."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,8 @@ class Plan:
     keys: int
     buckets: int
     slots: int
-    knows_schema: bool
+    knows_schema: tuple[bool, ...]
+    """Of each stream: whether its spout names its columns when it is opened."""
     rates: dict[str, float]
     calm_at: float
     ends_by: float
@@ -97,12 +111,15 @@ def draw_plan(random: Random) -> Plan:
             tables["t0"] = TableKind(
                 first.kind, _semantics(random, kinds), tuple(sorted({*first.streams, stream}))
             )
+    tables.update(_derived(random, kinds, tables))
     calm = random.choice((1.0, 2.0, 4.0))
     records = tuple(random.randint(5, 16) for _ in kinds)
-    config, rates = _config(random), _rates(random)
+    rates = _rates(random)
+    config = _config(random, poisoned="poison" in rates, garbled="append garbled" in rates)
     if config.ackers == 0:
-        # Nobody looks whether what was planned was read.
+        # Nobody looks whether what was planned was read, or what was staged is published.
         rates.pop("part not read", None)
+        rates.pop("append garbled", None)
     return Plan(
         kinds=kinds,
         tables=tables,
@@ -112,7 +129,7 @@ def draw_plan(random: Random) -> Plan:
         keys=random.choice((2, 3, 7)),
         buckets=random.choice((1, 3, 7)),
         slots=random.choice((1, 2, 4)),
-        knows_schema=random.random() < 0.5,
+        knows_schema=tuple(_knows_schema(random, kind, tables) for kind in kinds),
         rates=rates,
         calm_at=calm,
         ends_by=calm + 90.0,
@@ -137,13 +154,45 @@ def _table(random: Random, kinds: tuple[str, ...]) -> TableKind:
     )
 
 
+def _derived(
+    random: Random, kinds: tuple[str, ...], tables: dict[str, TableKind]
+) -> dict[str, TableKind]:
+    """Up to two append tables that are fed by a join, a query or new values."""
+    found: dict[str, TableKind] = {}
+    if len(kinds) == 2 and random.random() < 0.4:
+        both = random.choice(((0, 1), (1, 0)))
+        feed = random.choice(JOINS)
+        found["j"] = TableKind("append", _semantics(random, kinds), both, feed)
+    states = [name for name, table in tables.items() if table.kind != "append"]
+    if states and random.random() < 0.35:
+        of = random.choice(states)
+        feeds = FEEDS[len(JOINS) :] if tables[of].kind == "upsert" else FEEDS[len(JOINS) : -1]
+        feed = random.choice(feeds)
+        streams = tables[of].streams if feed == "new values" else (random.randrange(len(kinds)),)
+        own = tuple(kinds[stream] for stream in streams)
+        semantics = "opaque" if feed == "query committed" else _semantics(random, own)
+        found["q"] = TableKind("append", semantics, streams, feed, of)
+    return found
+
+
+def _knows_schema(random: Random, kind: str, tables: dict[str, TableKind]) -> bool:
+    """Whether a spout names its columns when it is opened.
+
+    What a transactional spout has fixed may wait for columns for ever: until somebody declares
+    them. An opaque one is asked again, and reads from the other stream as soon as it can.
+    """
+    must = kind == "transactional" and any(table.feed in JOINS for table in tables.values())
+    return must or random.random() < 0.6
+
+
 def _semantics(random: Random, kinds: tuple[str, ...]) -> str:
     if "opaque" in kinds:
         return "opaque"
     return random.choice(("transactional", "transactional", "opaque"))
 
 
-def _config(random: Random) -> TopologyConfig:
+def _config(random: Random, *, poisoned: bool, garbled: bool) -> TopologyConfig:
+    attempts = (2, 2, 3) if poisoned else (2, 3, 5)
     return TopologyConfig(
         max_spout_pending=random.choice((1, 2, 3, 5, 5)),
         max_group_commit=random.choice((1, 2, 4, 8, 8)),
@@ -151,8 +200,9 @@ def _config(random: Random) -> TopologyConfig:
         max_processing_jobs=random.choice((1, 2)),
         message_timeout_secs=2.0,
         ackers=random.choice((1, 1, 1, 1, 1, 0)),
-        max_batch_attempts=random.choice((2, 3, 5)),
-        on_exhausted=random.choice(("stop", "quarantine")),
+        # What a turn's ledger found is not known any more after the run has given up.
+        max_batch_attempts=20 if garbled else random.choice(attempts),
+        on_exhausted="quarantine" if poisoned else random.choice(("stop", "quarantine")),
         retry_backoff_ms=random.choice((0, 20, 100, 400)),
         zookeeper_timeout_secs=1.0,
         zookeeper_deadline_secs=4.0,
@@ -160,6 +210,9 @@ def _config(random: Random) -> TopologyConfig:
 
 
 def _rates(random: Random) -> dict[str, float]:
+    if random.random() < 0.03:
+        # Nothing but the ledger of the commit turn sees it, and who dies in between loses that.
+        return {"append garbled": 0.2, "batch failed": 0.05, "job failed": 0.05}
     share = random.choice((0.15, 0.3, 0.5))
     rates = {
         fault: random.uniform(*bounds)

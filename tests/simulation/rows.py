@@ -12,7 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Kept", "Partial", "State", "fold", "join", "merge", "partials", "revert", "rows_below"]
+__all__ = [
+    "Change",
+    "Kept",
+    "Partial",
+    "State",
+    "asked",
+    "changes_between",
+    "changes_in",
+    "fold",
+    "join",
+    "matches",
+    "merge",
+    "partials",
+    "revert",
+    "rows_below",
+]
 
 Records = tuple[int, ...]
 
@@ -99,3 +114,56 @@ def join(stored: Iterable[State], new: Iterable[Partial], *, keeps_previous: boo
 def rows_below(rows: Iterable[Kept | Partial], txid: int) -> list[Kept | Partial]:
     """The rows of committed txids out of a file that has others, too."""
     return [row for row in rows if row.txid < txid]
+
+
+# --- what a stream is made of ------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """A row of a table's new values."""
+
+    key: int
+    value: Records
+    previous: Records | None
+
+
+def matches(
+    left: Iterable[int], right: Iterable[int], keys: int, how: str
+) -> list[tuple[int | None, int | None]]:
+    """`Join.compute`: pairs of records with the same key."""
+    others: dict[int, list[int]] = {}
+    for record in right:
+        others.setdefault(record % keys, []).append(record)
+    pairs: list[tuple[int | None, int | None]] = []
+    met: set[int] = set()
+    for record in left:
+        found = others.get(record % keys)
+        if found:
+            met.add(record % keys)
+            pairs += [(record, other) for other in found]
+        elif how != "inner":
+            pairs.append((record, None))
+    if how == "full":
+        pairs += [
+            (None, other) for key, found in others.items() if key not in met for other in found
+        ]
+    return pairs
+
+
+def asked(
+    rows: Iterable[int], state: Iterable[Partial | State], keys: int
+) -> list[tuple[int, Records | None]]:
+    """`StateQuery.compute`: every row with the value of its key."""
+    values = {row.key: row.value for row in state}
+    return [(record, values.get(record % keys)) for record in rows]
+
+
+def changes_in(rows: Iterable[State], txid: int) -> list[Change]:
+    """`from_previous_values`: what `txid` changed, out of the rows that it wrote."""
+    return [Change(r.key, r.value, r.previous) for r in rows if r.txid == txid]
+
+
+def changes_between(after: Iterable[State], before: Iterable[State], txid: int) -> list[Change]:
+    """`from_replaced_rows`: the same out of the files before and after."""
+    old = {row.key: row.value for row in before}
+    return [Change(r.key, r.value, old.get(r.key)) for r in after if r.txid == txid]

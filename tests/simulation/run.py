@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -12,31 +12,34 @@ from typing import Any
 from deltalake.transaction import AddAction
 
 from committers.log_actions import ActiveFile
+from committers.log_append import epoch_app
 from tests.simulation import primitives
 from tests.simulation.books import ROOT, Books
 from tests.simulation.chance import Faults
 from tests.simulation.delta import Blob, RemoveAction, Table, commit_text
 from tests.simulation.kernel import Crash, Kernel, Process
-from tests.simulation.plan import draw_plan
+from tests.simulation.plan import JOINS, TableKind, draw_plan
 from tests.simulation.primitives import CLOCK
 from tests.simulation.sources import SimSpout
 from tests.simulation.spark import SparkSession, stats_of
-from tests.simulation.tables import make_committer
+from tests.simulation.tables import SimTable, make_committer
 from tests.simulation.world import World, set_world
 from tests.simulation.zookeeper import Ensemble
 from txn.errors import (
     BatchError,
+    ColumnsUnknownError,
     CommitConflictError,
     FencedError,
     LeaderExistsError,
     ProgressUnavailableError,
     ProgressUnreadableError,
+    RecoveryRefusedError,
     SourceChangedError,
 )
-from txn.interfaces import SpoutKind
+from txn.interfaces import FENCE_KEY, SpoutKind
 from txn.quarantine import request_replays
 from txn.running import RunningTopology
-from txn.topology import Topology
+from txn.topology import Stream, Topology, TxnState
 from txn.zookeeper import ZooKeeperProgress
 
 __all__ = ["Result", "run_seed"]
@@ -44,6 +47,8 @@ __all__ = ["Result", "run_seed"]
 NAME = "sim"
 HOSTS = "simulated:2181"
 LOOK_SECS = 0.25
+RETENTION_SECS = 60.0
+"""Longer than any run: until queries and commits read files that are there after a VACUUM."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +123,9 @@ class Run:
                 some = random.randint(1, left)
                 left -= some
                 kernel.at(random.uniform(0, plan.calm_at * 0.8), self._grows(stream, some))
-        for _ in range(4):
+        for _ in range(6):
             kernel.at(random.uniform(0.05, plan.calm_at), self._stranger)
+        world.committed = self._other_ensemble
         world.start_rival = lambda: self._start("b")
         self._start("a")
         if world.faults.strikes("rival"):
@@ -134,6 +140,8 @@ class Run:
             return
         if not self.alive:
             self._damage()
+            self._restore()
+            self._poison()
         self.started += 1
         machine = "m" if self.plan.same_machine else f"m-{slot}"
         process = Process(f"{slot}{self.started}", 1000 + self.started, machine)
@@ -204,15 +212,21 @@ class Run:
         if isinstance(error, ProgressUnreadableError) and self.kernel.now < self.repaired_at + 4:
             return  # read by a second process, or of a server that lags
         replaced = world.books.epoch > process.epoch > 0
+        taken = any(ledger.epoch > process.epoch for ledger in world.books.ledgers.values())
         if isinstance(error, FencedError):
-            fair = replaced
+            fair = replaced or taken
         elif isinstance(error, SourceChangedError):
             # A successor has deleted what it staged, and it looks as if nothing had been there.
             fair = replaced
+        elif isinstance(error, RecoveryRefusedError):
+            # Nothing is guessed from a listing that is older than what ZooKeeper knows.
+            stale = world.books.has_struck("stale listing", process)
+            fair = process not in self.running and (stale or taken)
         elif isinstance(error, CommitConflictError):
             fair = process not in self.running  # the store failed while it started
         else:
-            fair = isinstance(error, LeaderExistsError | ProgressUnavailableError) or (
+            expected = LeaderExistsError | ProgressUnavailableError | ColumnsUnknownError
+            fair = isinstance(error, expected) or (
                 isinstance(error, BatchError) and "given up" in str(error)
             )
         if not fair:
@@ -224,16 +238,17 @@ class Run:
         streams = [
             topology.stream(
                 f"s{number}",
-                SimSpout(world, number, SpoutKind(kind), knows_schema=plan.knows_schema),
+                SimSpout(world, number, SpoutKind(kind), knows_schema=plan.knows_schema[number]),
             )
             for number, kind in enumerate(plan.kinds)
         ]
+        states: dict[str, TxnState] = {}
         for name, table in plan.tables.items():
-            first, *others = (streams[number] for number in table.streams)
-            stream = first.merge(*others) if others else first
-            stream.partition_persist(
-                make_committer(world, name, table.kind, table.semantics, plan.buckets)
-            )
+            own = [streams[number] for number in table.streams]
+            stream = fed(table, own, states)
+            committer = make_committer(world, name, table.kind, table.semantics, plan.buckets)
+            sink = topology._add_sink(stream._node, committer)
+            states[name] = TxnState(topology, SimTable(world, name), sink, ("key",), {})
         return topology
 
     # --- around them -------------------------------------------------------------------------
@@ -245,7 +260,7 @@ class Run:
         return grow
 
     def _stranger(self) -> None:
-        """Somebody runs OPTIMIZE, or sets a property."""
+        """Somebody runs OPTIMIZE or VACUUM, sets a property, or cleans the log up."""
         world, random = self.world, self.random
         made = [table for table in world.tables.values() if table.commits]
         if not made:
@@ -257,9 +272,50 @@ class Run:
             self.optimize(table)
             return
         else:
+            self._clean_up(table)
             return
         assert table.land(table.version + 1, text, {})
         world.books.landed(table, {}, None)
+
+    def _other_ensemble(self) -> None:
+        """Somebody runs the topology on another ensemble, which takes a table and comes no further.
+
+        Often while the topology here is about to say that nothing follows for now.
+        """
+        world = self.world
+        if world.faults.strikes("other ensemble"):
+            self.kernel.at(self.kernel.now + self.random.uniform(0, 0.1), self._take_table)
+
+    def _take_table(self) -> None:
+        world = self.world
+        made = [table for table in world.tables.values() if table.commits]
+        if not made:
+            return
+        table = self.random.choice(made)
+        ledger = world.books.ledgers[table.name]
+        epoch = max(ledger.epoch, world.books.epoch) + 1
+        last = None
+        for commit in reversed(table.parsed):
+            if commit.publication is not None:
+                last = {"version": commit.version, "publication": commit.publication.in_log()}
+                break
+        mark = {"topology": NAME, "epoch": epoch, "last": last}
+        text = commit_text({FENCE_KEY: mark}, (), {epoch_app(NAME): epoch}, "WRITE")
+        assert table.land(table.version + 1, text, {epoch_app(NAME): epoch})
+        world.books.landed(table, {FENCE_KEY: mark}, None)
+
+    def _clean_up(self, table: Table) -> None:
+        """Somebody runs VACUUM, or cleans up the log: of what is committed only."""
+        world = self.world
+        committed = world.books.versions.get(table.name, -1)
+        if committed >= 0 and world.faults.strikes("vacuum"):
+            gone = table.vacuum(committed, self.kernel.now - RETENTION_SECS)
+            world.trace(f"{table.name} is vacuumed: {gone} files")
+            world.counts["file vacuumed"] += gone
+        elif committed >= 0 and world.faults.strikes("log cleaned"):
+            until = min(committed + 1, table.version)
+            table.cleaned = max(table.cleaned, self.random.randint(0, until))
+            world.trace(f"log of {table.name} is cleaned up below version {table.cleaned}")
 
     def optimize(self, table: Table) -> None:
         """Put some files of one partition together."""
@@ -294,6 +350,23 @@ class Run:
         world.ensemble.overwrite(path, garbage)
         world.books.damaged = path
         world.trace(f"{path} is damaged: {garbage!r}")
+
+    def _poison(self) -> None:
+        """The second of the open txids cannot be planned: what was known of it may be outdated."""
+        books, faults = self.world.books, self.world.faults
+        if "poison" in faults.rates and len(books.newest) > 1 and self.random.random() < 0.5:
+            faults.counts["poison"] += 1
+            self.world.poison(sorted(books.newest)[1], "plan")
+
+    def _restore(self) -> None:
+        """Somebody restores ZooKeeper from a backup made since the newest commit."""
+        books, faults = self.world.books, self.world.faults
+        backup = books.backup
+        if self.original is None and backup and faults.strikes("zk restored"):
+            self.world.trace("ZooKeeper is restored from a backup")
+            self.world.ensemble.restore(f"{ROOT}/batches/", backup)
+            self.world.ensemble.restore(f"{ROOT}/parts/", backup)
+            books.restored()
 
     def _repair(self) -> None:
         """Somebody restores it."""
@@ -349,6 +422,19 @@ class Run:
             f"liveness: not done {self.plan.ends_by - self.plan.calm_at:g} s after the last fault; "
             f"{books.committed} txids are committed, {sorted(books.newest)} open; tasks: {waits}"
         )
+
+
+def fed(table: TableKind, streams: Sequence[Stream], states: Mapping[str, TxnState]) -> Stream:
+    """What feeds a table."""
+    first, *others = streams
+    if table.feed in JOINS:
+        return first.join(others[0], "key", table.feed.removeprefix("join "))
+    if table.feed == "new values":
+        return states[table.of].new_values()
+    if table.feed.startswith("query "):
+        as_of: Any = table.feed.removeprefix("query ")
+        return first.state_query(states[table.of], on="key", as_of=as_of)
+    return first.merge(*others) if others else first
 
 
 def run_seed(seed: int, *, trace: bool = False) -> Result:

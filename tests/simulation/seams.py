@@ -17,11 +17,16 @@ from typing_extensions import Self
 
 import committers.delta_log
 import committers.log_append
+import committers.log_cleanup
 import committers.log_reader
 import committers.staging
+import committers.state_committer
 import committers.table_committer
+import txn.columns
 import txn.connection
 import txn.emission
+import txn.evaluation
+import txn.graph
 import txn.leadership
 import txn.loop
 import txn.maintenance
@@ -31,7 +36,7 @@ import txn.tables
 import txn.threads
 import txn.work
 import txn.zookeeper
-from tests.simulation import delta, primitives, spark
+from tests.simulation import delta, primitives, spark, tables
 from tests.simulation.world import current_world
 from tests.simulation.zookeeper import Session
 from txn.attempts import TransactionAttempt
@@ -109,7 +114,13 @@ def _patches() -> list[Patch]:
         (txn.tables, "threading", threading),
         (txn.emission, "empty_frame", spark.empty_frame),
         (txn.tables, "empty_frame", spark.empty_frame),
-        (txn.work, "empty_frame", spark.empty_frame),
+        (txn.columns, "threading", threading),
+        (txn.columns, "columns_of", spark.columns_of),
+        (txn.evaluation, "_nothing_of", spark.nothing_of),
+        (txn.graph.StateQuery, "compute", spark.query_rows),
+        (committers.state_committer, "from_previous_values", tables.from_previous_values),
+        (committers.state_committer, "from_replaced_rows", tables.from_replaced_rows),
+        (committers.log_cleanup, "DeltaTable", delta.SimDeltaTable),
         (committers.delta_log, "DeltaTable", delta.SimDeltaTable),
         (committers.delta_log, "threading", threading),
         (committers.delta_log, "load_files", delta.load_files),

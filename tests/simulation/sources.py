@@ -56,7 +56,7 @@ class SimSpout(Spout[Range]):
     ) -> Range | None:
         world = self._world
         world.io("plan")
-        self._fail_perhaps(attempt)
+        self._fail_perhaps(attempt, "plan")
         start = previous.end if previous else 0
         there = world.source_sizes[self._stream] - start
         if there <= 0:
@@ -73,7 +73,7 @@ class SimSpout(Spout[Range]):
         process = world.kernel.alive().process
         world.books.emitted(process, attempt, self._stream, metadata.model_dump(mode="json"))
         world.io("emit")
-        self._fail_perhaps(attempt)
+        self._fail_perhaps(attempt, "emit")
         records = records_of(self._stream, {"start": metadata.start, "end": metadata.end})
         names = metadata.names()
         if world.faults.strikes("part not read"):
@@ -93,8 +93,13 @@ class SimSpout(Spout[Range]):
     def success(self, txid: int) -> None:
         self._world.books.succeeded(txid)
 
-    def _fail_perhaps(self, attempt: TransactionAttempt) -> None:
-        fault = self._world.faults.first("batch failed", "source away")
+    def _fail_perhaps(self, attempt: TransactionAttempt, station: str) -> None:
+        world = self._world
+        if world.faults.strikes("poison"):
+            world.poison(attempt.txid, station)
+        if world.is_poisoned(attempt.txid, station):
+            raise FailedException(f"{attempt} is poisoned")
+        fault = world.faults.first("batch failed", "source away")
         if fault == "batch failed":
             raise FailedException(f"{attempt} failed in user code")
         if fault == "source away":

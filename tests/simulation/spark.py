@@ -13,6 +13,7 @@ from typing import Any
 
 from committers.log_actions import BUCKET, TXID
 from committers.staging import StagingArea
+from tests.simulation import rows as model
 from tests.simulation.delta import Blob, SimStorage
 from tests.simulation.kernel import Task
 from tests.simulation.world import current_world
@@ -24,6 +25,9 @@ __all__ = [
     "SimStagingArea",
     "SparkFault",
     "SparkSession",
+    "columns_of",
+    "nothing_of",
+    "query_rows",
     "reported",
     "side_by_side",
 ]
@@ -32,7 +36,14 @@ ROW_BYTES = 1000
 
 
 class SparkFault(Exception):  # noqa: N818 - Spark's own name for it
-    """An error of Spark's: `txn.faults` tells it by its module and its text."""
+    """An error of Spark's: `txn.faults` tells it by its module and its condition."""
+
+    def __init__(self, condition: str, text: str) -> None:
+        super().__init__(f"[{condition}] {text}")
+        self._condition = condition
+
+    def getCondition(self) -> str:  # noqa: N802 - Spark's name
+        return self._condition
 
 
 SparkFault.__module__ = "pyspark.errors.simulated"
@@ -50,6 +61,9 @@ class Schema(tuple[Field, ...]):
     """`StructType`."""
 
     __slots__ = ()
+
+    def jsonValue(self) -> dict[str, Any]:  # noqa: N802
+        return {"type": "struct", "fields": [field.name for field in self]}
 
     def fieldNames(self) -> list[str]:  # noqa: N802
         return [field.name for field in self]
@@ -70,7 +84,7 @@ class Frame:
         self.parts = tuple(parts)
         """What it is a union of, each with files of its own."""
         self.schema = RECORDS
-        self.columns = ["record"]
+        self.columns = ["key", "record"]
         self.stream_parts: Sequence[str] = ()
 
     def coalesce(self, _: int) -> Frame:
@@ -88,9 +102,34 @@ class Frame:
     def unionByName(self, other: Frame) -> Frame:  # noqa: N802
         return Frame((*self.rows, *other.rows))
 
+    def join(self, other: Frame, on: Sequence[str], how: str) -> Frame:
+        assert list(on) == ["key"]
+        keys = current_world().plan.keys
+        return Frame(model.matches(self.rows, other.rows, keys, how))
+
+    def select(self, *_: str) -> Frame:
+        return self
+
     @property
     def write(self) -> Writer:
         return Writer(self)
+
+
+def columns_of(stream: str, kept: object) -> Schema:
+    """In place of `txn.columns.columns_of`."""
+    assert kept == RECORDS.jsonValue()
+    return RECORDS
+
+
+def nothing_of(frame: object) -> Frame:
+    """In place of `txn.evaluation._nothing_of`."""
+    return Frame(())
+
+
+def query_rows(node: object, inputs: Sequence[Frame]) -> Frame:
+    """In place of `StateQuery.compute`."""
+    rows, state = inputs
+    return Frame(model.asked(rows.rows, state.rows, current_world().plan.keys))
 
 
 def empty_frame(spark: object, schema: object) -> Frame:
@@ -143,6 +182,10 @@ class SparkSession:
 
     def __init__(self, slots: int) -> None:
         self.sparkContext = Context(slots)
+
+    def createDataFrame(self, rows: Sequence[Any], schema: object) -> Frame:  # noqa: N802
+        del schema
+        return Frame(rows)
 
 
 class Writer:
@@ -209,11 +252,11 @@ def run_job(write: Callable[[], None]) -> None:
     finally:
         context.jobs.pop(task, None)
     if cancelled:
-        raise SparkFault("Job 7 was cancelled")
+        raise SparkFault("SPARK_JOB_CANCELLED", "Job 7 was cancelled")
     if fault == "job failed":
         if random.random() < 0.5:
             write()
-        raise SparkFault("ExecutorLostFailure (executor 2 exited)")
+        raise SparkFault("INTERNAL_ERROR_EXECUTOR", "ExecutorLostFailure (executor 2 exited)")
     write()
 
 
@@ -230,7 +273,10 @@ class SimStagingArea(StagingArea):
         partition = {}
         if partition_by is not None:
             partition = {partition_by: path.split(f"{partition_by}=")[1].split("/", maxsplit=1)[0]}
-        summary = {"first": (0, min(row[0] for row in rows), max(row[0] for row in rows))}
+        firsts = [row[0] for row in rows]
+        if type(firsts[0]) is tuple:
+            firsts = [repr(one) for one in firsts]
+        summary = {"first": (0, min(firsts), max(firsts))}
         return StagedFile(path, size, len(rows), partition, stats_of(rows)), summary
 
 

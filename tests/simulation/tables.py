@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from committers.append_table import AppendingCommitter
@@ -12,13 +12,16 @@ from committers.state_committer import StateCommitter
 from committers.table_spec import TableSpec
 from committers.upsert import StateLayout
 from tests.simulation import rows as model
+from tests.simulation.delta import Table
+from tests.simulation.plan import JOINS
 from tests.simulation.primitives import CLOCK
-from tests.simulation.spark import Frame
+from tests.simulation.sources import STREAM_SIZE
+from tests.simulation.spark import RECORDS, Frame, SparkFault
 from tests.simulation.world import World, current_world
 from txn.attempts import TransactionAttempt
-from txn.interfaces import Committer, Publication, Semantics, StagedFile
+from txn.interfaces import Committer, Publication, Semantics, StagedFile, State
 
-__all__ = ["make_committer"]
+__all__ = ["SimTable", "from_previous_values", "from_replaced_rows", "make_committer"]
 
 
 class SimAppend(AppendingCommitter):
@@ -31,6 +34,17 @@ class SimAppend(AppendingCommitter):
 
     def partials(self, batch: Any, count_as: str | None = None) -> Any:
         return batch
+
+    def complete(self, batch: Any) -> Any:
+        if self._log.version < 0:
+            return None
+        world = current_world()
+        kind = world.plan.tables[self.name]
+        # An outer join of which one side, or a query of which the state, is not known yet.
+        right = kind.streams[1] if kind.feed in JOINS else None
+        return Frame(
+            (None, row) if row // STREAM_SIZE == right else (row, None) for row in batch.rows
+        )
 
     def _spec(self, schema: Any) -> TableSpec:
         self._rows_schema = schema
@@ -45,8 +59,31 @@ class SimAppend(AppendingCommitter):
         return Frame(model.rows_below(_rows_of(self, mixed), txid))
 
 
+class SimTable(State):
+    """A state table, as a query reads it."""
+
+    def __init__(self, world: World, path: str) -> None:
+        self.path = path
+        self._world = world
+
+    def bind(self, keys: object, aggregates: object) -> Committer:
+        raise TypeError("bound already")
+
+    def snapshot(self, spark: object, version: int | None, aggregates: object = None) -> Any:
+        """Its rows as of a version, out of the files that are there now."""
+        world = self._world
+        world.io("query")
+        table = world.table(self.path)
+        assert version is not None
+        world.books.queried(table, version)
+        return Frame(model.merge(_read(table, table.files_at(version))))
+
+
 class SimLog(LogCommitter):
     """A state table with layout="log"."""
+
+    def values_schema(self, partials: Any) -> Any:
+        return partials
 
     def required_columns(self) -> Sequence[str]:
         return ()
@@ -69,10 +106,36 @@ class SimLog(LogCommitter):
         return Frame(model.fold(_rows_of(self, [file.path for file in files])))
 
 
+def from_previous_values(layout: object, written: Frame, txid: int) -> Frame:
+    """In place of `committers.state_changes.from_previous_values`."""
+    return Frame(model.changes_in(written.rows, txid))
+
+
+def from_replaced_rows(
+    layout: object, written: Frame | None, replaced: Frame | None, txid: int, only: object = None
+) -> Frame:
+    """In place of `committers.state_changes.from_replaced_rows`."""
+    assert only is None
+    after, before = (() if one is None else one.rows for one in (written, replaced))
+    return Frame(model.changes_between(after, before, txid))
+
+
 class SimState(StateCommitter):
     """A state table with layout="upsert"."""
 
     groups = True
+
+    def values_schema(self, partials: Any) -> Any:
+        return partials
+
+    def changes_schema(self, partials: Any) -> Any:
+        return partials
+
+    def _idle_schema(self) -> Any:
+        return RECORDS
+
+    def _rows_of(self, session: Any, paths: Sequence[str], schema: Any) -> Any:
+        return Frame(_rows_of(self, paths)) if paths else None
 
     def required_columns(self) -> Sequence[str]:
         return ()
@@ -116,8 +179,14 @@ def _keyed(frame: Frame) -> list[tuple[int, int]]:
 
 
 def _rows_of(committer: Any, paths: Sequence[str]) -> list[Any]:
-    blobs = committer._storage.table.blobs
-    return [row for path in paths for row in blobs[path].rows]
+    return _read(committer._storage.table, paths)
+
+
+def _read(table: Table, paths: Iterable[str]) -> list[Any]:
+    gone = [path for path in paths if path not in table.blobs]
+    if gone:
+        raise SparkFault("FAILED_READ_FILE.FILE_NOT_EXIST", f"File {gone[0]} does not exist")
+    return [row for path in paths for row in table.blobs[path].rows]
 
 
 def make_committer(world: World, name: str, kind: str, semantics: str, buckets: int) -> Committer:

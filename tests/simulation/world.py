@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -59,12 +59,16 @@ class World:
     offered: set[tuple[str, str]] = field(default_factory=set)
     """Files that some append has named: whoever deletes those deletes published rows."""
     start_rival: Callable[[], None] = field(init=False)
+    committed: Callable[[], None] = field(init=False)
+    """Called when COMMITTED has been written."""
     lines: list[str] | None = None
     """The trace, if one is kept."""
     ensemble: Ensemble = field(init=False)
     books: Books = field(init=False)
     make_table: Callable[[str], Table] = field(init=False)
     contexts: dict[Process, Context] = field(default_factory=dict)
+    poisoned: dict[tuple[int, str], float] = field(default_factory=dict)
+    """(txid, station) -> until when it fails there."""
     _names: int = 0
 
     # --- small things ------------------------------------------------------------------------
@@ -155,6 +159,9 @@ class World:
             process = self.kernel.alive().process
             self.faults.counts["crash"] += 1
             self.note("crash", process)
+            if "poison" in self.faults.rates and self.random.random() < 0.8:
+                self.faults.counts["poison"] += 1
+                self.poison(attempt.txid, "emit")
             self.kernel.kill(process)
             raise Crash
         if point == "before-publish" and self.doomed:
@@ -206,6 +213,33 @@ class World:
             session.broken_until = kernel.now + seconds
         if seconds > timeout:
             kernel.at(kernel.now + timeout, lambda: self._expire_all(process))
+
+    def poison(self, txid: int, station: str) -> None:
+        """Something in this txid makes every attempt of it fail at a station, for a while."""
+        self.poisoned[txid, station] = self.kernel.now + self.random.uniform(0.1, 3)
+
+    def is_poisoned(self, txid: int, station: str) -> bool:
+        return self.faults.on and self.poisoned.get((txid, station), 0.0) > self.kernel.now
+
+    # --- what the store tells ----------------------------------------------------------------
+
+    def listed(self, table: Table) -> int:
+        """The newest version of a table as a listing of its log has it."""
+        if table.version > 0 and self.faults.strikes("stale listing"):
+            self.books.struck("stale listing", self.kernel.alive().process)
+            return max(0, table.version - self.random.randint(1, 3))
+        return table.version
+
+    def garbles(self, name: str, actions: Sequence[Any]) -> bool:
+        """Whether a version lacks the last of its files when it lands.
+
+        Only where a replay takes the version back, and what older versions had is not lost.
+        """
+        kind = self.plan.tables.get(name)
+        able = kind is not None and kind.kind != "upsert" and kind.semantics == "opaque"
+        if not able or not actions or not all(hasattr(one, "stats") for one in actions):
+            return False
+        return self.faults.strikes("append garbled")
 
     # --- sessions ----------------------------------------------------------------------------
 

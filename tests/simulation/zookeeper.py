@@ -195,6 +195,17 @@ class Ensemble:
         for watch in self._watches.pop(path, ()):
             self._world.kernel.at(self._world.kernel.now + 0.005, watch)
 
+    def restore(self, prefix: str, backup: dict[str, bytes]) -> None:
+        """Somebody puts the nodes below `prefix` as they were."""
+        self.zxid += 1
+        for path in [path for path in self.nodes if path.startswith(prefix)]:
+            if path not in backup:
+                self._set(path, None)
+        for path, data in backup.items():
+            if path.startswith(prefix):
+                node = self.nodes.get(path)
+                self._set(path, Znode(data, 0 if node is None else node.version + 1))
+
     def overwrite(self, path: str, data: bytes) -> None:
         """Somebody writes into a node by hand."""
         self.zxid += 1
