@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate differential fuzz chaos lint bench clean
+.PHONY: help setup demo test simulate exhaustive differential fuzz chaos lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -26,6 +26,7 @@ help: ## list the targets
 	@echo "make fuzz    120,000 broken inputs to everything that is parsed (INPUTS= another number)"
 	@echo "make simulate  10,000 random histories of crashes and lost answers (two minutes; ARGS=--help)"
 	@echo "make differential  random topologies against plain Python (100 programs; ARGS='--seeds 1000')"
+	@echo "make exhaustive  every state of small worlds around the core (some minutes; ARGS=--help)"
 	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make setup   set up only (the others do so themselves)"
@@ -47,6 +48,9 @@ simulate: $(STAMP) ## the simulation (docs/simulation.md): 10,000 seeds, or as A
 
 differential: $(JARS) ## random topologies against plain Python (docs/differential.md): 100, or as ARGS says
 	@$(PY) -m tests.differential $(ARGS)
+
+exhaustive: $(STAMP) ## every state of small worlds around the core (docs/simulation.md)
+	@$(PY) -m tests.exhaustive $(ARGS)
 
 bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/bench
 	@$(PY) -m tests.benchmarks $(ARGS)
