@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 __all__ = ["Cause", "causes", "is_of_spark", "told"]
@@ -74,12 +76,12 @@ def causes(error: BaseException) -> tuple[Cause, ...]:
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     found: list[Cause] = []
     while java is not None and len(found) < _DEEPEST:
-        cause = _asked(lambda java=java: _cause(java))  # type: ignore[misc]
+        cause = _asked(partial(_cause, java))
         if cause is None:
             break  # the JVM is gone
         found.append(cause)
-        java = _asked(java.getCause)
-    condition = _asked(getattr(error, "getCondition", lambda: None))
+        java = _answer(java, "getCause")
+    condition = _answer(error, "getCondition")
     if not found and condition:
         # Spark Connect: the server's error, without the server's objects.
         found = [Cause((type(error).__name__,), _text(error), str(condition))]
@@ -103,10 +105,10 @@ def _cause(java: Any) -> Cause:
         types.append(str(kind.getName()))
         kind = kind.getSuperclass()
     # Only Spark's own exceptions have these; Azure's and Google's know the status of an answer.
-    condition = _asked(java.getCondition)
-    parameters = _asked(java.getMessageParameters) if condition else None
+    condition = _answer(java, "getCondition")
+    parameters = _answer(java, "getMessageParameters") if condition else None
     path = _asked(lambda: parameters.get("path")) if parameters is not None else None
-    status = _asked(java.getStatusCode) if not condition else None
+    status = _answer(java, "getStatusCode") if not condition else None
     return Cause(
         tuple(types),
         str(java.getMessage() or ""),
@@ -114,6 +116,10 @@ def _cause(java: Any) -> Cause:
         str(path or ""),
         status if isinstance(status, int) else None,
     )
+
+
+def _answer(asked: Any, method: str) -> Any:
+    return _asked(partial(methodcaller(method), asked))
 
 
 def _asked(question: Callable[[], Any]) -> Any:

@@ -1,12 +1,15 @@
 """The command line: `run`, `status`, `history`; the others are in modules of their own.
 
 Exit codes: 0 ended well, 1 an error, 2 a mistake on the command line, 3 fenced or another process
-leads, 130 interrupted before anything ran. An error is one paragraph on stderr; `--traceback`
-shows where it came from. Spark, Java and ZooKeeper are loaded only by the commands that need them.
+leads, 4 a thread hangs and was left behind, 130 interrupted before anything ran. An error is one
+paragraph on stderr; `--traceback` shows where it came from. Spark, Java and ZooKeeper are loaded
+only by the commands that need them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import sys
 import textwrap
@@ -25,6 +28,7 @@ from txn.cli_recover import recover
 from txn.cli_transfer import export_command, import_command
 from txn.config import TopologyConfig
 from txn.errors import (
+    AbandonedError,
     FencedError,
     LeaderExistsError,
     SetupError,
@@ -65,13 +69,25 @@ class _Errors(click.Group):
         if ctx.meta.get(TRACEBACK):
             traceback.print_exception(cause)
         click.echo(_paragraph(message), err=True)
+        if isinstance(cause, AbandonedError):
+            _leave(code)
         return ctx.exit(code)
 
 
 def _exit_code(error: TxnError) -> int:
     if isinstance(error, FencedError | LeaderExistsError):
         return FENCED
+    if isinstance(error, AbandonedError):
+        return error.exit_code
     return USAGE if isinstance(error, TargetError) else ERROR
+
+
+def _leave(code: int) -> None:
+    """End the process at once: threads that hang, whoever's they are, are not waited for."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _paragraph(message: str) -> str:

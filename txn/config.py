@@ -36,6 +36,10 @@ class TopologyConfig(BaseModel):
     message_timeout_secs: float = Field(default=300.0, gt=0)
     """Seconds without progress after which a phase of a batch fails (Storm: 30; a Spark job is
     longer than a tuple tree). A batch that only waits for its commit turn does not age."""
+    stop_grace_secs: float = Field(default=20.0, gt=0)
+    """Seconds in which every thread has to come back once a run ends, cancelled work included. Who
+    does not (a call of yours that blocks) is named, leadership is given up all the same, and the
+    run ends with AbandonedError."""
     ackers: int = Field(default=1, ge=0)
     """0 switches tracking off, as in Storm; there is one acker however large the number."""
     batch_emit_interval_ms: int = Field(default=0, ge=0)

@@ -9,6 +9,8 @@ against the rows in the staged files' own footers.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from txn.attempts import TransactionAttempt
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["COUNT_COLUMN", "Conservation", "PlannedRows"]
 
+REPORT_SECS = 10.0
+"""How long Spark may take to report the counts of a job that has ended; milliseconds, if idle."""
+_LOOK_SECS = 0.002
 COUNT_COLUMN = "txn_rows"
 """Column of the partials that says how many rows of the batch each of them stands for."""
 
@@ -56,8 +61,9 @@ class Conservation:
         Raises:
             FailedException: rows were lost or doubled on the way; the batch is replayed.
         """
-        entered = _metrics(self._entered).get("rows", 0)
-        left = _metrics(self._left)
+        whose = f"table '{table}' in {staged.attempt}"
+        entered = _metrics(self._entered, whose).get("rows", 0)
+        left = _metrics(self._left, whose)
         if entered != left.get("rows", 0) or staged.rows != left.get("partials", 0):
             raise FailedException(
                 f"Rows were not conserved on their way to table '{table}' in {staged.attempt}: "
@@ -87,12 +93,13 @@ class PlannedRows:
         return rows.observe(self._read, sf.count(sf.lit(1)).alias("rows"))
 
     def check(self, attempt: TransactionAttempt) -> None:
-        """Call it after a job that reads the rows; it would wait for one.
+        """Call it after a job that reads the rows.
 
         Raises:
+            FailedException: no job has read them.
             SourceChangedError: the source returned more rows or fewer.
         """
-        found = _metrics(self._read).get("rows")
+        found = _metrics(self._read, f"stream '{self._stream}' in {attempt}").get("rows")
         if found is not None and found != self._planned:
             raise SourceChangedError(
                 f"Stream '{self._stream}' returned {found} rows for attempt {attempt}, and "
@@ -102,10 +109,27 @@ class PlannedRows:
             )
 
 
-def _metrics(observation: Observation) -> dict[str, Any]:
-    """What was observed; nothing, where Spark saw that there are no rows and ran no such node."""
+def _metrics(
+    observation: Observation, whose: str, clock: Callable[[], float] = time.monotonic
+) -> dict[str, Any]:
+    """The observed counts; empty if Spark pruned the node because there were no rows.
+
+    Spark hands them out a moment after the job, and waits for ever for a job that never ran.
+
+    Raises:
+        FailedException: no job that observes them has ended.
+    """
     from py4j.protocol import Py4JJavaError
 
+    until, java = clock() + REPORT_SECS, observation._jo
+    while java is None or not java.future().isCompleted():
+        if clock() > until:
+            raise FailedException(
+                f"Spark has not reported the row counts of {whose} within {REPORT_SECS:g} s: no "
+                "job has read those rows. The batch is replayed; if this goes on, see whether a "
+                "transform drops a stream, or do without verify='rows'."
+            )
+        time.sleep(_LOOK_SECS)
     try:
         return dict(observation.get)
     except Py4JJavaError:

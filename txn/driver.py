@@ -11,6 +11,8 @@ import logging
 import logging.handlers
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from txn.errors import LeaderExistsError, SetupError, TxnError
+from txn.errors import AbandonedError, LeaderExistsError, SetupError, TxnError
 from txn.report import RunReport
 from txn.view import Observer, RunInfo
 from txn.zookeeper_spec import resolve
@@ -32,6 +34,7 @@ __all__ = ["LOG_FOLDER", "drive", "logging_to_file"]
 LOG_FOLDER = Path(".txn/logs")
 """Where `txn run` logs, relative to the working directory."""
 
+_LEAVE_SECS = 15.0
 _LOOK_SECS = 0.1
 _PATIENCE_SECS = 3.0
 _LOG_BYTES = 5_000_000
@@ -62,7 +65,7 @@ def drive(
     """
     from txn.session import delta_session
 
-    with contextlib.ExitStack() as resources, observer, _terminable():
+    with contextlib.ExitStack() as resources, observer, _terminable(), _leaving():
         server = _server_of(zookeeper)
         if server is not None:  # said now, before the seconds that Spark takes
             _refuse_second(server, topology)
@@ -182,6 +185,26 @@ def _refuse_second(hosts: str, topology: Topology) -> None:
         raise LeaderExistsError(
             f"Topology '{topology.name}' is led by {leader}. Stop that process first."
         )
+
+
+@contextlib.contextmanager
+def _leaving() -> Iterator[None]:
+    """After threads were left behind, end the process even if Spark's own end hangs, too."""
+    try:
+        yield
+    except AbandonedError as error:
+        text = f"error: {error}\n"  # `error` is gone when the timer fires
+
+        def leave() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(text)
+                sys.stderr.flush()
+            os._exit(AbandonedError.exit_code)
+
+        timer = threading.Timer(_LEAVE_SECS, leave)
+        timer.daemon = True
+        timer.start()
+        raise
 
 
 # --- signals ---------------------------------------------------------------------------------

@@ -4,7 +4,8 @@
     ├── FailedException             this batch failed: it is replayed (Storm's own name)
     │   ├── BatchTimeoutError       the acker saw no end of it within the message timeout
     │   ├── SourceUnavailableError  a source cannot be read now: the batch waits, uncounted
-    │   │   └── ColumnsUnknownError nobody knows a stream's columns yet: the batch waits
+    │   │   ├── ColumnsUnknownError nobody knows a stream's columns yet: the batch waits
+    │   │   └── StorageUnavailableError  nor can storage, of a source or a table
     │   ├── StagedFileError         a staged file is gone or changed before its publication
     │   └── CommitConflictError     another writer's change stands where it would publish
     ├── UserError                   the program is wrong; nothing has run or is half-written
@@ -19,8 +20,10 @@
     │   │   └── NewerFormatError    it was written by a newer release
     │   ├── RecoveryRefusedError    tables and ZooKeeper tell different stories
     │   └── TableChangedError       somebody else changed a table's rows, or replaced it
+    ├── AbandonedError              a thread of a run did not come back: this process must end
     ├── FencedError                 a newer leader exists; this process must write no more
     ├── LeaderExistsError           another live process leads this topology
+    ├── StorageRefusedError         storage forbids what has to be done, or knows no such place
     └── ProgressUnavailableError    ZooKeeper could not be reached within the deadline
 
 A message is one paragraph: what was wrong, where, what to do.
@@ -29,6 +32,7 @@ A message is one paragraph: what was wrong, where, what to do.
 from __future__ import annotations
 
 __all__ = [
+    "AbandonedError",
     "BatchError",
     "BatchTimeoutError",
     "ColumnsUnknownError",
@@ -45,6 +49,8 @@ __all__ = [
     "SourceUnavailableError",
     "StagedFileError",
     "StateError",
+    "StorageRefusedError",
+    "StorageUnavailableError",
     "TableAbsentError",
     "TableChangedError",
     "TableRefusedError",
@@ -84,6 +90,10 @@ class ColumnsUnknownError(SourceUnavailableError):
     The batch waits until they are. A run that is to end (`until`) does not wait for longer than
     `message_timeout_secs`.
     """
+
+
+class StorageUnavailableError(SourceUnavailableError):
+    """Storage of a source or a table did not answer for a while: the batch waits for it."""
 
 
 class StagedFileError(FailedException):
@@ -142,12 +152,26 @@ class RecoveryRefusedError(StateError):
     """The tables are further than ZooKeeper says; `txn recover` rebuilds ZooKeeper's state."""
 
 
+class AbandonedError(TxnError):
+    """A run ended without some of its threads, which are named; its process has to end.
+
+    Leadership was given up, and nothing that those threads still do is published.
+    """
+
+    exit_code = 4
+    """Of a `txn run` that ends with it."""
+
+
 class FencedError(TxnError):
     """A newer leader has taken this topology; this process writes nothing more."""
 
 
 class LeaderExistsError(TxnError):
     """Another live process leads this topology; the message says which."""
+
+
+class StorageRefusedError(TxnError):
+    """Storage refuses a read, a listing or a deletion: a permission, a credential, a bucket."""
 
 
 class ProgressUnavailableError(TxnError):

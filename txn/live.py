@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from txn.attempts import TransactionAttempt
-from txn.threads import Threads
+from txn.threads import Straggler, Threads
 from txn.work import AttemptWork, BatchWork
 
 __all__ = ["LiveAttempts"]
@@ -51,15 +51,21 @@ class LiveAttempts:
         if live.cancelled.is_set():
             self._discard(live)
 
-    def shut_down(self) -> None:
-        """Cancel what is still at work, wait for it, delete what it staged."""
+    def shut_down(self) -> list[Straggler]:
+        """Cancel what is still at work, wait for it, delete what it staged; who never came back."""
+
+        def cancel() -> None:
+            for live in self._attempts.values():
+                self._threads.quietly(partial(self._work.cancel, live.tag))
+
         for live in self._attempts.values():
             live.cancelled.set()
-            self._threads.quietly(partial(self._work.cancel, live.tag))
-        self._threads.join()
+        cancel()
+        stragglers = self._threads.join(cancel)
         for live in self._attempts.values():
             if not live.had_turn:
                 self._threads.quietly(partial(self._work.discard, live.attempt))
+        return stragglers
 
     def _discard(self, live: AttemptWork) -> None:
         """Delete what a dead attempt staged, unless it came to its commit turn.

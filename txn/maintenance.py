@@ -63,15 +63,15 @@ class Maintenance:
         """Everything up to this txid is durable. Called by the protocol's thread."""
         self._newest = attempt
         if self._tables and (self._running is None or self._running.done()):
-            self._running = self._threads.maintenance.submit(self._run)
+            self._running = self._threads.maintenance.submit(self._run, about="maintenance")
 
     def stop(self) -> None:
-        """Begin nothing more, cancel what runs, and wait until that has ended."""
+        """Begin nothing more, cancel what runs, and wait for its end while there is grace."""
         self._stopping.set()
         if self._running is None:
             return
         self._running.cancel()
-        while not self._running.done():
+        while not self._running.done() and self._threads.left():
             self._threads.quietly(lambda: self._work.cancel(self._tag))
             wait([self._running], CANCEL_SECS)
 
@@ -112,7 +112,7 @@ class Maintenance:
             self._assert_leading()
             publish()
 
-        turn = self._threads.commit.submit(in_turn)
+        turn = self._threads.commit.submit(in_turn, about="publishing maintenance")
         while True:
             try:
                 turn.result(CANCEL_SECS)

@@ -10,6 +10,12 @@ only report facts:
     clean-up    1 thread           deletes scratch and dead attempts' files
     maintenance 1 thread           asks the tables for work that nobody waits for
 
+No thread is waited for without a limit. One that hangs in planning or in a commit turn ends the
+run, since there must be no second one beside it; when the run ends, who does not come back within
+`stop_grace_secs` is named and left behind (`txn.threads`). A staging job that hangs is cancelled
+and done again on another thread: what the dead attempt's thread still does is in folders of its
+own, which nobody publishes.
+
 The acker is owned by the same one thread, so it needs no lock. An exception of a thread becomes a
 fact too: `BatchFailed` for what a replay may mend, `Halted` for the rest.
 """
@@ -18,6 +24,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +79,7 @@ from txn.progress import (
 )
 from txn.recorder import Recorder
 from txn.report import RunReport, RunStatus
-from txn.threads import Threads
+from txn.threads import Straggler, Threads, abandoned
 from txn.tracker import ProcessingLedger, Tracking, Verdict
 from txn.turns import CommitTurns
 from txn.work import AttemptWork, BatchWork
@@ -88,6 +96,8 @@ MAX_BACKOFF_SECS = 30.0
 MIN_WAIT_SECS, MAX_WAIT_SECS = 0.1, 5.0
 """Between two looks whether a source that was away is back."""
 ACKER_TICKS = 3
+LOOK_SECS = 5.0
+"""Between two looks whether a thread hangs, at most."""
 
 Fact = Event | Callable[[], None]
 """What the queue carries: an event for the coordinator, or a step of the shell's own."""
@@ -133,7 +143,10 @@ class Pipeline:
         self._lacking: dict[int, ColumnsUnknownError] = {}
         self._scheduled = 0
         self._recorder = Recorder(name, epoch, state.committed, clock)
-        self._threads = Threads(name, config.max_spout_pending)
+        self._threads = Threads(name, config.max_spout_pending, config.stop_grace_secs)
+        self._busy_since: float | None = None
+        self.stragglers: Sequence[Straggler] = ()
+        """The threads that the run has left behind."""
         self._live = LiveAttempts(work, self._threads)
         self._turns = CommitTurns(
             work,
@@ -179,18 +192,31 @@ class Pipeline:
         """Run to the end; returns the report.
 
         Raises:
+            AbandonedError: some thread did not come back.
             TxnError: what ended the run otherwise. Durable state is intact.
         """
         try:
             self._schedule_tick()
-            self._take(*coordinator.start(self._state))
+            self._schedule_look()
+            self._handle(lambda: self._take(*coordinator.start(self._state)))
             while not self._state.ended:
                 self._handle(self._facts.next())
-        finally:
-            self._shut_down()
+        except BaseException as error:  # noqa: BLE001 - raised below, whatever the end brings
+            self._error = self._error or error
+        self._busy_since = self._monotonic()
+        self.stragglers = self._shut_down()
+        if self.stragglers:
+            grace = self._config.stop_grace_secs
+            raise abandoned(self._name, self.stragglers, grace, self._error)
         if self._error is not None:
             raise self._error
         return self.report
+
+    @property
+    def busy_secs(self) -> float:
+        """How long the protocol's thread has been at one fact, or at the end. From any thread."""
+        since = self._busy_since
+        return 0.0 if since is None else self._monotonic() - since
 
     def post(self, fact: Fact) -> None:
         """Hand a fact to the protocol's thread. Safe from any thread."""
@@ -214,6 +240,7 @@ class Pipeline:
         return self._recorder.report
 
     def _handle(self, fact: Fact) -> None:
+        self._busy_since = self._monotonic()
         try:
             if callable(fact):
                 fact()
@@ -225,6 +252,8 @@ class Pipeline:
             if self._error is not None:
                 raise
             self._halt(error)
+        finally:
+            self._busy_since = None
 
     def _take(self, state: CoordinatorState, actions: Sequence[Action]) -> None:
         self._state = state
@@ -249,6 +278,7 @@ class Pipeline:
             self._threads.planner,
             lambda: self._plan(action, window_full=window_full),
             lambda error: self._raised(action.attempt, error),
+            f"planning {action.attempt}",
         )
 
     def _plan(self, action: Plan, *, window_full: bool) -> None:
@@ -310,6 +340,7 @@ class Pipeline:
                 self._threads.processing,
                 partial(self._process, group, one_task=crowded),
                 self.halt,
+                f"processing {', '.join(str(live.attempt) for live in group)}",
             )
 
     def _process(self, group: list[AttemptWork], *, one_task: bool) -> None:
@@ -357,7 +388,8 @@ class Pipeline:
     def _succeed(self, action: Succeed) -> None:
         attempt = action.attempt
         self._live.committed(attempt)
-        self._threads.planner.submit(self._threads.quietly, lambda: self._work.succeed(attempt))
+        succeed = partial(self._work.succeed, attempt)
+        self._threads.planner.submit(self._threads.quietly, succeed, about=f"success of {attempt}")
         self._threads.clean(lambda: self._work.clean_up(attempt))
 
     def _cancel(self, action: Cancel) -> None:
@@ -376,14 +408,16 @@ class Pipeline:
         txid = self._state.committed
         if txid > self._settled:
             self._settled = txid
-            self._threads.commit.submit(self._threads.quietly, lambda: self._work.settle(txid))
+            settle = partial(self._work.settle, txid)
+            self._threads.commit.submit(self._threads.quietly, settle, about=f"settling {txid}")
 
     def _finish(self, _: Finish) -> None:
         state = self._state
         self._settle()
         # Wait for it, and for `success` to reach the spouts: the end drops jobs not yet begun.
         for pool in (self._threads.commit, self._threads.planner):
-            pool.submit(lambda: None).result()
+            with suppress(FutureTimeoutError):  # who hangs there is named by the end
+                pool.submit(lambda: None).result(self._threads.left())
         reached_end = state.until is not None and state.committed >= state.until
         well = "until" if reached_end else "caught_up"
         self._recorder.ended("stopped" if state.stopping else well)
@@ -438,7 +472,9 @@ class Pipeline:
             self._processed(verdict.attempt)
         else:
             timeout = self._config.message_timeout_secs
-            error = BatchTimeoutError(f"no progress within {timeout:g} s")
+            error = BatchTimeoutError(
+                f"no progress within {timeout:g} s{self._whereabouts(verdict.attempt)}"
+            )
             self._failed(verdict.attempt, first_line(error))
 
     def _processed(self, attempt: TransactionAttempt) -> None:
@@ -453,6 +489,34 @@ class Pipeline:
         for verdict in self._tracking.tick():
             self._judge(verdict)
         self._schedule_tick()
+
+    def _whereabouts(self, attempt: TransactionAttempt) -> str:
+        """Where the thread of an attempt is now."""
+        at_work = (*self._threads.processing.at_work(), *self._threads.commit.at_work())
+        found = [one for one in at_work if str(attempt) in one.about.replace(",", "").split()]
+        return f"; {found[0]}" if found else ""
+
+    # --- threads that hang -------------------------------------------------------------------
+
+    def _schedule_look(self) -> None:
+        config = self._config
+        least = min(config.message_timeout_secs, config.stop_grace_secs, 2 * LOOK_SECS)
+        self._facts.after(least / 2, self._look)
+
+    def _look(self) -> None:
+        """End the run for a thread that hangs where no second one may go."""
+        config = self._config
+        planning = config.message_timeout_secs + config.zookeeper_deadline_secs
+        # A turn is cancelled after one to one and a half timeouts; then it has to come back.
+        turn = 1.5 * config.message_timeout_secs + config.stop_grace_secs
+        limits = [(self._threads.planner, planning)]
+        if self._tracking.enabled or self._state.stopping:
+            limits.append((self._threads.commit, turn))
+        for pool, limit in limits:
+            for hung in pool.at_work():
+                if hung.seconds > limit:
+                    self._halt(BatchTimeoutError(f"no answer within {limit:g} s: {hung}."))
+        self._schedule_look()
 
     # --- helpers -----------------------------------------------------------------------------
 
@@ -512,8 +576,8 @@ class Pipeline:
             return
         self._halt(stopped(self._name, batch, error))
 
-    def _shut_down(self) -> None:
+    def _shut_down(self) -> list[Straggler]:
         self._recorder.ended()
         self._maintenance.stop()
         self._turns.stop()
-        self._live.shut_down()
+        return self._live.shut_down()

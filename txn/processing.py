@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -169,6 +170,8 @@ class Processing:
             results: list[tuple[AttemptWork, str, Staging]] = []
             with self._job(group):
                 group, emissions = self._emit_together(group, told)
+                if any(work.cancelled.is_set() for work in group):
+                    raise CancelledError("one of them was cancelled meanwhile")
                 for sink in self._tables.early:
                     for work in group:
                         reached("mid-processing", work.attempt)

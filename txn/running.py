@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from txn import coordinator
-from txn.errors import FencedError, ProgressUnavailableError, RecoveryRefusedError, TxnError
+from txn.errors import (
+    AbandonedError,
+    FencedError,
+    ProgressUnavailableError,
+    RecoveryRefusedError,
+    TxnError,
+)
 from txn.interfaces import CommitterContext, Semantics, SpoutKind
 from txn.locations import identity
 from txn.pipeline import Pipeline
@@ -26,6 +32,7 @@ from txn.records import Progress
 from txn.recovery import Found, by_todays_names, check_streams, reconcile, require_tables
 from txn.report import RunReport, RunStatus, Standby
 from txn.shared_folders import local_tables, runs_here, try_folder
+from txn.threads import Straggler, abandoned, straggler, within
 from txn.work import BatchWork
 from txn.zookeeper_spec import resolve_shared
 
@@ -40,6 +47,8 @@ __all__ = ["RunningTopology"]
 
 log = logging.getLogger("txn")
 
+_WATCH_SECS = 1.0
+"""Between two looks at the run's own thread."""
 _NAMING_SECS = 5.0
 """How long to ask ZooKeeper who has taken over."""
 
@@ -84,6 +93,9 @@ class RunningTopology:
         self._before = RunReport(topology.name)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._done = threading.Event()
+        self._closing = threading.Lock()
+        self._stragglers: list[Straggler] = []
 
     def begin(self) -> None:
         """Lead, check, recover, and start the pipeline's thread. Called by `Topology.start`.
@@ -93,6 +105,7 @@ class RunningTopology:
         Raises:
             TxnError: what was refused; nothing is left open.
         """
+        self._refuse_stragglers()
         try:
             if self._is_standby:
                 self._get_ready()
@@ -103,12 +116,15 @@ class RunningTopology:
             raise
         self._thread = threading.Thread(target=self._run, name="txn-coordinator", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._watch, name="txn-watch", daemon=True).start()
 
     def stop(self, timeout: float | None = None) -> RunReport:
         """Finish the commit turn under way, cancel the rest, and return the report.
 
         Args:
-            timeout: seconds to wait for the end; None waits as long as it takes.
+            timeout: seconds to wait for the end; None waits as long as it takes, which is
+                `message_timeout_secs` for a commit turn that hangs and `stop_grace_secs` for the
+                rest.
         """
         self._ask_to_stop()
         return self.await_termination(timeout)
@@ -162,7 +178,7 @@ class RunningTopology:
     @property
     def is_active(self) -> bool:
         """True until the run has ended."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and not self._done.is_set()
 
     # --- from nothing to a pipeline ----------------------------------------------------------
 
@@ -173,7 +189,7 @@ class RunningTopology:
         epoch = store.lead(
             wait=self._is_standby, on_waiting=self._waits_for, stopped=self._stopping.is_set
         )
-        self._resources.callback(work.close)
+        self._resources.callback(self._close_work, work)
         progress = store.load()
         check_streams(topology.name, self._streams, self._opaque, progress)
         for table in tried:
@@ -348,8 +364,69 @@ class RunningTopology:
             self._error = self._naming_the_winner(error)
         except BaseException as error:  # noqa: BLE001 - raised by await_termination
             self._error = error
-        finally:
-            self._resources.close()
+        if self._pipeline is not None:
+            self._stragglers += self._pipeline.stragglers
+        self._close()
+
+    def _close(self) -> None:
+        """Let go of everything, leadership last; once, whoever is first."""
+        with self._closing:
+            if self._done.is_set():
+                return
+            try:
+                self._resources.close()
+            except BaseException as error:  # noqa: BLE001 - raised by await_termination
+                self._error = self._error or error
+            if self._stragglers:
+                self._topology.stragglers = tuple(self._stragglers)
+            if self._stragglers and not isinstance(self._error, AbandonedError):
+                self._error = self._abandoned()
+            self._done.set()
+
+    def _close_work(self, work: BatchWork) -> None:
+        about = "closing spouts and tables"
+        self._stragglers += within(self._topology.config.stop_grace_secs, work.close, about)
+
+    def _abandoned(self) -> AbandonedError:
+        grace = self._topology.config.stop_grace_secs
+        return abandoned(self._topology.name, self._stragglers, grace, self._error)
+
+    # --- threads that hang -------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """End the run for its own thread, should that hang: user code may be called there, too."""
+        stopped_at = None
+        while not self._done.wait(_WATCH_SECS):
+            if self._stopping.is_set() and stopped_at is None:
+                stopped_at = time.monotonic()
+            if self._thread is None or not self._hangs(stopped_at):
+                continue
+            self._stragglers.append(
+                straggler(self._thread, "the run's own", self._since(stopped_at))
+            )
+            self._close()
+
+    def _hangs(self, stopped_at: float | None) -> bool:
+        config, pipeline = self._topology.config, self._pipeline
+        if pipeline is not None:
+            # A fact may take as long as ZooKeeper is waited for, the end as long as its threads.
+            patience = max(config.zookeeper_deadline_secs, config.message_timeout_secs)
+            return pipeline.busy_secs > patience + 2 * config.stop_grace_secs
+        return stopped_at is not None and time.monotonic() - stopped_at > config.stop_grace_secs
+
+    def _since(self, stopped_at: float | None) -> float:
+        now = time.monotonic()
+        if self._pipeline is not None:
+            return now - self._pipeline.busy_secs
+        return now if stopped_at is None else stopped_at
+
+    def _refuse_stragglers(self) -> None:
+        alive = [one for one in self._topology.stragglers if one.thread.is_alive()]
+        if alive:
+            raise AbandonedError(
+                f"Topology '{self._topology.name}' cannot run in this process again: an earlier "
+                f"run of it left behind {'; '.join(map(str, alive))}. Start a new process."
+            )
 
     def _naming_the_winner(self, error: FencedError) -> FencedError:
         """A table tells only of a newer epoch; ZooKeeper knows whose it is."""
@@ -367,12 +444,12 @@ class RunningTopology:
 
     def _wait(self, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self._thread is not None and self._thread.is_alive():
+        while self.is_active:
             # A short wait each, so that signal handlers get to run in this thread.
             left = 0.2 if deadline is None else min(0.2, deadline - time.monotonic())
             if left <= 0:
                 return
-            self._thread.join(left)
+            self._done.wait(left)
 
     @contextlib.contextmanager
     def _stop_on_signals(self) -> Iterator[None]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from txn.report import RunReport
     from txn.running import RunningTopology
+    from txn.threads import Straggler
 
 __all__ = ["GroupedStream", "Stream", "Topology", "TxnState", "Until"]
 
@@ -60,6 +61,8 @@ class Topology:
         self.config = config if config is not None else TopologyConfig()
         self._sources: dict[str, Source] = {}
         self._sinks: list[Sink] = []
+        self.stragglers: Sequence[Straggler] = ()
+        """Threads that the last run in this process left behind; see `AbandonedError`."""
 
     @property
     def sources(self) -> tuple[Source, ...]:

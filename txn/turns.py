@@ -175,6 +175,7 @@ class CommitTurns:
             self._threads.commit,
             lambda: self._publish(turn, words),
             lambda error: self._turn_raised(turn, error),
+            f"the commit turn of {', '.join(map(str, turn.attempts))}",
         )
 
     def group_failed(self, attempt: TransactionAttempt, error: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from txn.points import reached
 from txn.processing import Processing, Told
 from txn.report import Timeline
 from txn.tables import Committed, Staging, Tables
+from txn.threads import Pool
 from txn.tracker import ProcessingLedger
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ __all__ = ["AttemptWork", "BatchWork", "Turn"]
 PROCESSING_POOL = "txn-processing"
 COMMIT_POOL = "txn-commit"
 MAINTENANCE_POOL = "txn-maintenance"
+_LOOK_SECS = 60.0
 
 
 @dataclass
@@ -350,9 +351,12 @@ class BatchWork:
         sinks = self._tables.early
         if len(sinks) <= 1:
             return {sink.name: prepare(sink) for sink in sinks}
-        with ThreadPoolExecutor(len(sinks), "txn-prepare") as pool:
-            results = list(pool.map(prepare, sinks))
-        return {sink.name: result for sink, result in zip(sinks, results, strict=True)}
+        pool = Pool(len(sinks), "txn-prepare")
+        results = [pool.submit(prepare, sink, about=f"prepares {sink.name}") for sink in sinks]
+        pool.close(cancel=False)
+        while pool.join(_LOOK_SECS):
+            pass  # all of them end before any error of one is raised
+        return {sink.name: future.result() for sink, future in zip(sinks, results, strict=True)}
 
     def _prepare_late(
         self, turn: CommitTurn, publication: Publication, prepared: dict[str, Prepared]

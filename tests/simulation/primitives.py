@@ -9,12 +9,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
-
-from typing_extensions import Self
 
 from tests.simulation.kernel import Crash, Kernel, Process, Task
 
@@ -227,7 +225,7 @@ def wait(futures: Iterable[Future], timeout: float | None = None) -> None:
 
 
 class Pool:
-    """`concurrent.futures.ThreadPoolExecutor`: jobs in order, so many at a time."""
+    """`txn.threads.Pool`: jobs in order, so many at a time. None of them hangs here."""
 
     def __init__(self, workers: int, name: str = "pool") -> None:
         self._most = workers
@@ -237,7 +235,7 @@ class Pool:
         self._closed = False
         self._idle = _Waiters()
 
-    def submit(self, function: Callable[..., Any], *args: Any) -> Future:
+    def submit(self, function: Callable[..., Any], *args: Any, about: str = "") -> Future:
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         own = kernel()
@@ -257,23 +255,19 @@ class Pool:
         self._busy -= 1
         self._idle.wake(everybody=True)
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        futures = [self.submit(function, item) for item in items]
-        return iter([future.result() for future in futures])
-
-    def shutdown(self, *, wait: bool = True, cancel_futures: bool = False) -> None:
+    def close(self, *, cancel: bool) -> None:
         self._closed = True
-        if cancel_futures:
+        if cancel:
             for future in self._jobs:
                 future.cancel()
-        while wait and self._busy:
+
+    def join(self, seconds: float) -> list[Any]:
+        while self._busy:
             self._idle.wait()
+        return []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
+    def at_work(self) -> list[Any]:
+        return []
 
 
 class THREADING:
