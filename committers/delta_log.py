@@ -76,6 +76,7 @@ from txn.interfaces import (
     Publication,
     Published,
     StagedFile,
+    retried,
 )
 
 __all__ = ["MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
@@ -271,8 +272,12 @@ class DeltaLog:
             CommitConflictError: their commit files are gone; the state was loaded anew.
         """
         self._require_same()
-        self._table.update_incremental()
+        self._follow(self._table)
         return self._take_in()
+
+    def _follow(self, table: DeltaTable) -> None:
+        """Let delta-rs take in what was appended since."""
+        retried(table.update_incremental, f"read the log of table {self._name}")
 
     def _take_in(self) -> list[Commit]:
         """Apply the versions up to the one that delta-rs has loaded and will append to."""
@@ -483,7 +488,7 @@ class DeltaLog:
             return None
         # From here on the commit stands. Others' commits behind it are judged by the next publish:
         # whatever is wrong with them must not look like a failure of this one.
-        table.update_incremental()
+        self._follow(table)
         self._apply(landed)
         return landed
 

@@ -15,8 +15,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from committers.log_actions import ActiveFile
 from committers.storage import Storage
 from committers.table_spec import TableSpec
-from txn.errors import CommitConflictError, StagedFileError
-from txn.interfaces import FENCE_KEY, StagedFile
+from txn.errors import CommitConflictError, StagedFileError, StorageUnavailableError
+from txn.interfaces import FENCE_KEY, StagedFile, is_momentary
 
 __all__ = [
     "CHECKPOINT_INTERVAL",
@@ -47,9 +47,14 @@ class AppendFailedError(CommitConflictError):
     """An append failed and is not in the log; a request in flight may still land there."""
 
 
+class StorageAwayError(AppendFailedError, StorageUnavailableError):
+    """An append failed because storage is away: the batch waits, and no attempt is counted."""
+
+
 def not_appended(version: int, table: str, failure: BaseException | None) -> AppendFailedError:
     """The error of a version that its storage did not take."""
-    return AppendFailedError(
+    away = failure is not None and is_momentary(failure)
+    return (StorageAwayError if away else AppendFailedError)(
         f"Version {version} of table {table} could not be appended: {_said(failure)}. The log does "
         "not hold it; the batch is tried again. If this goes on, check that the table's folder can "
         "be written to."

@@ -11,7 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 from committers.log_actions import Commit, commit_path, fingerprint_of, parse_commit
 from committers.storage import Storage
 from committers.strangers import Strangers
-from txn.interfaces import Publication
+from txn.interfaces import Publication, retried
 
 __all__ = ["LogReader", "Told"]
 
@@ -118,7 +118,10 @@ class LogReader:
 
     def load(self) -> DeltaTable:
         """The table as it is now."""
-        return DeltaTable(self._storage.uri, storage_options=self._options)
+        return retried(
+            lambda: DeltaTable(self._storage.uri, storage_options=self._options),
+            f"load the log of table {self._storage.location}",
+        )
 
     def exists(self) -> bool:
         """Whether there is a Delta table."""

@@ -29,7 +29,7 @@ from committers.storage import Storage
 from committers.unions import side_by_side
 from txn.attempts import TransactionAttempt
 from txn.errors import StagedFileError
-from txn.interfaces import Staged, StagedFile
+from txn.interfaces import Staged, StagedFile, retried
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -215,8 +215,10 @@ class StagingArea:
         return [(file, summary) for file, summary in files if file.rows > 0]
 
     def _footer(self, path: str, size: int, partition_by: str | None) -> _Found:
-        metadata = parquet.read_metadata(
-            self._storage.absolute(path), filesystem=self._storage.filesystem
+        place, system = self._storage.absolute(path), self._storage.filesystem
+        metadata = retried(
+            lambda: parquet.read_metadata(place, filesystem=system),
+            f"read the footer of '{path}' of table {self._storage.location}",
         )
         partition = {} if partition_by is None else {partition_by: _value(path, partition_by)}
         rows, stats = metadata.num_rows, delta_stats(metadata)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from pyarrow import fs
 
 from txn.errors import TopologyError
-from txn.interfaces import file_system, local_path, normal, read_whole
+from txn.interfaces import file_system, local_path, normal, read_whole, retried
 
 __all__ = ["Storage"]
+
+T = TypeVar("T")
 
 _LONGEST_PATH = 3000
 """Bytes: Linux takes 4,096, files of the table included."""
@@ -20,6 +24,9 @@ _GLOB_CHARACTERS = frozenset("\\*?[]{}")
 
 class Storage:
     """Names and file operations below one folder. Paths are relative to it, with `/`.
+
+    Reading, listing and deleting is tried again when storage fails for a moment; every one may
+    raise StorageUnavailableError or StorageRefusedError (`txn.storage_retry`).
 
     Args:
         location: a local path, or a URI that pyarrow knows (`s3://`, `gs://`, `abfs://`,
@@ -64,7 +71,8 @@ class Storage:
         """Bytes of each file, None where there is none: one call for all of them."""
         if not paths:
             return []
-        found = self.filesystem.get_file_info([self.absolute(path) for path in paths])
+        places = [self.absolute(path) for path in paths]
+        found = self._retried(lambda: self.filesystem.get_file_info(places), "look at files of")
         return [info.size if info.type == fs.FileType.File else None for info in found]
 
     def read(self, path: str) -> bytes | None:
@@ -73,9 +81,13 @@ class Storage:
         Raises:
             RecoveryRefusedError: it is larger than anything that is read as a whole.
         """
-        try:
+
+        def reading() -> bytes:
             with self.filesystem.open_input_stream(self.absolute(path)) as stream:
                 return read_whole(stream, f"'{path}' of table {self.location}")
+
+        try:
+            return self._retried(reading, f"read '{path}' of")
         except FileNotFoundError:
             return None
 
@@ -114,7 +126,8 @@ class Storage:
         if not folder:
             raise ValueError("the table's own folder is never deleted; name a folder below it")
         try:
-            self.filesystem.delete_dir(self.absolute(folder))
+            place = self.absolute(folder)
+            self._retried(lambda: self.filesystem.delete_dir(place), f"delete '{folder}' of")
         except FileNotFoundError:
             return
 
@@ -122,14 +135,21 @@ class Storage:
         """Delete files; those that do not exist are passed over."""
         for path in paths:
             try:
-                self.filesystem.delete_file(self.absolute(path))
+                place = self.absolute(path)
+                self._retried(partial(self.filesystem.delete_file, place), f"delete '{path}' of")
             except FileNotFoundError:
                 continue
 
     def _walk(self, folder: str, recursive: bool) -> list[fs.FileInfo]:
         selector = fs.FileSelector(self.absolute(folder), recursive=recursive, allow_not_found=True)
-        infos: list[fs.FileInfo] = self.filesystem.get_file_info(selector)
+        infos: list[fs.FileInfo] = self._retried(
+            lambda: self.filesystem.get_file_info(selector), "list"
+        )
         return infos
+
+    def _retried(self, operation: Callable[[], T], what: str) -> T:
+        """As `retried`; every read, listing and deletion comes through here."""
+        return retried(operation, f"{what} table {self.location}")
 
     def _relative(self, info: fs.FileInfo) -> str:
         path: str = info.path

@@ -6,7 +6,9 @@ topology of ours writes into `commitInfo`.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from txn.interfaces import (
     info_of,
     is_local,
     normal,
+    retried,
 )
 
 __all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow", "parse_version"]
@@ -130,11 +133,10 @@ class SourceLog:
         """The table as it is now; None when there is none.
 
         Raises:
-            OSError, DeltaError: the storage does not answer.
+            OSError, DeltaError, StorageUnavailableError: the storage does not answer.
         """
-        try:
-            table = DeltaTable(self._uri, storage_options=self._options)
-        except TableNotFoundError:
+        table = retried(self._loaded, f"load the log of {self._uri}")
+        if table is None:
             return None
         metadata, protocol = table.metadata(), table.protocol()
         with self._lock:
@@ -159,11 +161,12 @@ class SourceLog:
             known = self._cached.get(version)
         if known is not None:
             return known
+        name = f"_delta_log/{version:020d}.json"
         try:
-            with self._files().open_input_stream(f"_delta_log/{version:020d}.json") as stream:
-                found = parse_version(version, stream.read())
+            text = retried(lambda: self._text(name), f"read {name} of {self._uri}")
         except FileNotFoundError:
             return None
+        found = parse_version(version, text)
         with self._lock:
             self._cached[version] = found
             while len(self._cached) > _CACHED_VERSIONS:
@@ -178,13 +181,29 @@ class SourceLog:
         """
         if not paths:
             return []
-        found = self._files().get_file_info(list(paths))
+        found = retried(
+            lambda: self._files().get_file_info(list(paths)), f"look at files of {self._uri}"
+        )
         return [info.size if info.type == fs.FileType.File else None for info in found]
 
     def url(self, path: str = "") -> str:
         """A file or the folder as Spark takes it, not percent-encoded."""
         base = f"file:{self._uri}" if self._is_local else self._uri
         return f"{base}/{path}" if path else base
+
+    def _loaded(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._uri, storage_options=self._options)
+        except TableNotFoundError:
+            # delta-rs says the same of a disk that cannot be read; the disk itself tells.
+            if self._is_local:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    os.scandir(f"{self._uri}/_delta_log").close()
+            return None
+
+    def _text(self, name: str) -> bytes:
+        with self._files().open_input_stream(name) as stream:
+            return bytes(stream.read())
 
     def _files(self) -> fs.FileSystem:
         return fs.PyFileSystem(DeltaStorageHandler(self._uri, self._options))

@@ -6,6 +6,7 @@ together with its data goes on where it was.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import posixpath
@@ -16,7 +17,7 @@ from urllib.parse import quote
 
 from pyarrow import fs
 
-from txn.interfaces import local_path
+from txn.interfaces import local_path, retried
 
 __all__ = ["FileStat", "Listing"]
 
@@ -68,17 +69,21 @@ class Listing:
         """The names that match, hidden and unfinished ones left out, in name order.
 
         Raises:
-            OSError: a remote file system does not answer.
+            StorageUnavailableError, StorageRefusedError: the storage cannot be listed.
         """
-        found = self._remote_names() if self.remote else self._local_names()
+        names = self._remote_names if self.remote else self._local_names
+        found = retried(names, f"list {self.pattern}")
         return sorted(name for name in found if not self._unfinished(name))
 
     def stat(self, name: str) -> FileStat | None:
         """Size and time of one file; None if there is no such file.
 
         Raises:
-            OSError: the storage does not answer.
+            StorageUnavailableError, StorageRefusedError: the storage cannot be asked.
         """
+        return retried(lambda: self._stat(name), f"look at {name}")
+
+    def _stat(self, name: str) -> FileStat | None:
         if self.remote:
             system, path = self._system(name)
             info = system.get_file_info(path)
@@ -110,6 +115,9 @@ class Listing:
         return name if self.remote else "file:" + os.path.join(self._folder, name)
 
     def _local_names(self) -> list[str]:
+        # glob finds nothing where the folder cannot be read; that is not the same as nothing there.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.scandir(os.path.join(self._folder, self._base)).close()
         found = glob.glob(self.pattern, root_dir=self._folder, recursive=True)
         return [os.path.normpath(name) for name in found]
 

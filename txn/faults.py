@@ -27,6 +27,7 @@ __all__ = ["Verdict", "first_line", "is_away", "is_lost_work", "judged", "stoppe
 
 LOST_CONDITIONS = (
     "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
     "INTERNAL_ERROR_BROADCAST",
     "INTERNAL_ERROR_EXECUTOR",
     "INTERNAL_ERROR_SHUFFLE",

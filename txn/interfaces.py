@@ -33,6 +33,7 @@ from txn.publications import (
     Staged,
     StagedFile,
 )
+from txn.storage_retry import is_momentary, retried
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -63,11 +64,13 @@ __all__ = [
     "file_system",
     "info_of",
     "is_local",
+    "is_momentary",
     "json_object",
     "local_path",
     "normal",
     "read_whole",
     "refused_features",
+    "retried",
 ]
 
 M = TypeVar("M", bound=BaseModel)
