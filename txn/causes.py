@@ -20,7 +20,7 @@ _DEEPEST = 20
 """Layers looked at; no real chain is as deep, and a broken one may run in a circle."""
 _LONGEST = 600
 """Characters of one layer's message that a failure line repeats."""
-_WRAPPERS = ("FAILED_READ_FILE", "TASK_WRITE_FAILED", "FAILED_EXECUTE_UDF")
+_WRAPPERS = ("FAILED_READ_FILE", "STAGE_MATERIALIZATION_MULTIPLE_FAILURES", "TASK_WRITE_FAILED")
 """Conditions that only say where something else happened."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _CALLED_FROM = re.compile(r"^== .* ==\n(?:.*\n)?\s*(\S.*:\d+)\s*$", re.MULTILINE)

@@ -44,7 +44,11 @@ class Mount:
 
 @pytest.mark.parametrize(
     ("where", "point"),
-    [("source", "after_plan"), ("rows/_delta_log", "before_publish"), ("counts/_delta_log", "before_publish")],
+    [
+        ("source", "after_plan"),
+        ("rows/_delta_log", "before_publish"),
+        ("counts/_delta_log", "before_publish"),
+    ],
 )
 def test_a_batch_waits_for_storage_that_fails_for_a_moment(
     spark: SparkSession,

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from spouts._listing import Listing
 from spouts.files import FileBatch, FileSpout, PlannedFile
 from txn.attempts import TransactionAttempt
-from txn.errors import FailedException, SourceChangedError, TopologyError
+from txn.errors import SourceChangedError, StorageUnavailableError, TopologyError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -319,16 +319,14 @@ def test_a_header_in_another_order_is_loud(spark: SparkSession, folder: Path) ->
         spout.emit_batch(spark, FIRST, batch).collect()
 
 
-def test_storage_that_does_not_answer_fails_the_attempt_only(
-    spark: SparkSession, folder: Path
-) -> None:
-    """An error of the storage is a FailedException: asked again, nothing skipped."""
+def test_a_batch_waits_for_storage_that_does_not_answer(spark: SparkSession, folder: Path) -> None:
+    """An error of the storage makes the batch wait: asked again, nothing skipped."""
     path = csv(folder / "a" / "a.csv", ("a", 1))
     spout = opened(spark, folder / "a" / "*.csv")
     (batch,) = drain(spout)
     path.unlink()
     path.symlink_to(path)  # ELOOP, for every user
-    with pytest.raises(FailedException, match=r"could not look at .*a\.csv for 1:0"):
+    with pytest.raises(StorageUnavailableError, match=r"could not look at .*a\.csv within"):
         spout.emit_batch(spark, FIRST, batch)
 
 
