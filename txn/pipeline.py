@@ -113,6 +113,10 @@ class Pipeline:
         ids: random non-zero 64-bit ids for the acker's edges.
     """
 
+    stragglers: Sequence[Straggler] = ()
+    """The threads that the run has left behind."""
+    _busy_since: float | None = None
+
     def __init__(
         self,
         name: str,
@@ -144,9 +148,6 @@ class Pipeline:
         self._scheduled = 0
         self._recorder = Recorder(name, epoch, state.committed, clock)
         self._threads = Threads(name, config.max_spout_pending, config.stop_grace_secs)
-        self._busy_since: float | None = None
-        self.stragglers: Sequence[Straggler] = ()
-        """The threads that the run has left behind."""
         self._live = LiveAttempts(work, self._threads)
         self._turns = CommitTurns(
             work,
