@@ -524,8 +524,9 @@ class Pipeline:
     def _raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
         """A station raised: what a replay may mend fails the attempt, the rest ends the run."""
         if is_lost_work(error):
-            blocked = is_away(error)
-            self.post(lambda: self._failed(attempt, first_line(error), blocked=blocked))
+            # Asked on this thread, not on the protocol's: the JVM is asked for it.
+            told, blocked = first_line(error), is_away(error)
+            self.post(lambda: self._failed(attempt, told, blocked=blocked))
             if isinstance(error, ColumnsUnknownError):
                 self.post(lambda: self._lacks_columns(attempt.txid, error))
         else:
