@@ -146,7 +146,7 @@ class _Generator:
                 else self._batch(columns, kind, partitions, few)
                 for txid in range(txids)
             ]
-            known = draw.random() < 0.75
+            known = draw.random() < 0.85
             made.append((name, kind, partitions, known, columns, few, batches))
         for txid in range(txids):  # or the run would be caught up before its end
             if all(batches[txid] is None for *_, batches in made):
@@ -518,6 +518,7 @@ class _Generator:
             "max_batch_attempts": 5,
             "on_exhausted": "quarantine",
             "zookeeper_acl": "open",
+            "message_timeout_secs": 15.0,
         }
         if draw.random() < 0.3:
             config["max_group_commit"] = draw.choice((1, 2))

@@ -33,6 +33,7 @@ Row = dict[str, Any]
 WATCH_SECS = 90.0
 OVERFLOW = re.compile(r"overflow|out of range|leaves the range|cannot be represented", re.I)
 RAW = re.compile(r"Py4J|An error occurred while calling|\bo\d+\.|Traceback|java\.lang")
+WAITED = re.compile(r"waited for [\d.]+ s.*(stream|table)", re.S)
 REFUSALS = (
     r"Delta allows none of",
     r"names must differ in more than upper and lower case",
@@ -97,6 +98,9 @@ def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[Lif
             return Verdict("differs", f"no error was told, and {due}")
         return _told(error, OVERFLOW, "error")
     if error is not None:
+        unknown = any(not source.known for source in program.sources)
+        if unknown and WAITED.search(str(error)):
+            return _told(error, WAITED, "error")
         if isinstance(error, UserError):
             return _refused(error)
         if OVERFLOW.search(str(error)):  # of a partial total; the order of its rows decides

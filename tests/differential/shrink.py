@@ -62,7 +62,13 @@ def _plainer(program: Program) -> Iterator[Program]:
         for name in program.conf:
             conf = {key: value for key, value in program.conf.items() if key != name}
             yield program.model_copy(update={"conf": conf})
-    base = {"max_spout_pending", "retry_backoff_ms", "on_exhausted", "zookeeper_acl"}
+    base = {
+        "max_spout_pending",
+        "retry_backoff_ms",
+        "on_exhausted",
+        "zookeeper_acl",
+        "message_timeout_secs",
+    }
     if more := set(program.config) - base - {"max_batch_attempts"}:
         config = {key: value for key, value in program.config.items() if key not in more}
         yield program.model_copy(update={"config": config})
