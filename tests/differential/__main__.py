@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="make differential", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many programs")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--pick", help="seeds with commas between them, instead of so many")
     parser.add_argument("--seed", type=int, help="only this one; its program is printed")
     parser.add_argument("--program", type=Path, help="a file that a finding has left")
     parser.add_argument("--no-shrink", action="store_true", help="leave findings as they are")
@@ -61,11 +63,17 @@ def _one(chosen: argparse.Namespace, spark: SparkSession, folder: Path) -> int:
     return int(verdict.is_finding)
 
 
+def _seeds(chosen: argparse.Namespace) -> Iterable[int]:
+    if chosen.pick:
+        return [int(seed) for seed in chosen.pick.split(",")]
+    return range(chosen.first, chosen.first + chosen.seeds)
+
+
 def _many(chosen: argparse.Namespace, spark: SparkSession, folder: Path) -> int:
     kinds: collections.Counter[str] = collections.Counter()
     began = time.monotonic()
     findings = 0
-    for seed in range(chosen.first, chosen.first + chosen.seeds):
+    for seed in _seeds(chosen):
         program = generate(seed)
         start = time.monotonic()
         verdict = judge(program, spark, folder / f"{seed}")

@@ -103,14 +103,16 @@ class _Generator:
             self.open.append(source.name)
             kinds = ("non_transactional", "opaque", "transactional")
             self.strength[source.name] = kinds.index(source.kind)
-        tables = 0
-        wanted = draw.randint(1, 4)
-        for _ in range(14):
-            if tables < wanted and draw.random() < 0.4:
-                self._table(draw.choice(self.open[-4:]))
-                tables += 1
-            elif tables < wanted or draw.random() < 0.3:
+        made = ["stream"] * draw.randint(1, 8) + ["table"] * draw.randint(1, 3)
+        draw.shuffle(made)
+        for what in made:
+            if what == "table":
+                newest = draw.random() < 0.6
+                self._table(self.open[-1] if newest else draw.choice(self.open[-4:]))
+            else:
                 self._stream()
+        if made[-1] == "stream":
+            self._table(self.open[-1])
         self._use_everything(names)
         lives = self._lives(txids)
         return Program(
@@ -138,7 +140,8 @@ class _Generator:
             partitions = draw.choice((0, 0, 0, 2, 3))
             if kind == "non_transactional":
                 partitions = 0
-            late = draw.choice((0, 0, 0, 1, 2))
+            known = draw.random() < 0.85
+            late = draw.choice((0, 0, 0, 1, 2) if known else (0, 1, 1, 2))
             few = {column: draw.random() < 0.5 for column, _ in columns}
             batches = [
                 None
@@ -146,7 +149,6 @@ class _Generator:
                 else self._batch(columns, kind, partitions, few)
                 for txid in range(txids)
             ]
-            known = draw.random() < 0.85
             made.append((name, kind, partitions, known, columns, few, batches))
         for txid in range(txids):  # or the run would be caught up before its end
             if all(batches[txid] is None for *_, batches in made):
@@ -210,7 +212,8 @@ class _Generator:
             self._new_values,
             self._new_values,
         ]
-        draw.choice(makers)(draw.choice(self.open[-5:]))
+        of = self.open[-1] if draw.random() < 0.4 else draw.choice(self.open)
+        draw.choice(makers)(of)
 
     def _add(
         self, op: str, of: tuple[str, ...], columns: Columns, args: dict[str, Any], least: int = 2
@@ -436,7 +439,7 @@ class _Generator:
         draw = self.draw
         self.count += 1
         name = f"t{self.count}"
-        kind = draw.choice(("append", "upsert", "upsert", "log"))
+        kind = draw.choice(("append", "append", "upsert", "upsert", "log"))
         semantics = self._semantics(of)
         if kind == "append":
             if any(n.lower() == "txid" for n in self.columns[of]):

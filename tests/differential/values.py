@@ -124,7 +124,7 @@ def draw_value(draw: random.Random, kind: str, few: bool) -> Any:
         return _draw_decimal(draw, *precision_of(kind), few)
     if kind in BOUNDS:
         bound = BOUNDS[kind]
-        if few or draw.random() < 0.85:
+        if few or draw.random() < 0.8:
             return draw.randint(-2, 3) if few else draw.randint(-100, 100)
         return draw.choice((bound - 1, -bound, bound // 2 - 1))
     if kind == "boolean":
