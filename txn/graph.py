@@ -38,6 +38,7 @@ __all__ = [
     "check_join",
     "explain",
     "promise_of",
+    "quoted",
     "require_columns",
     "takes_attempt",
 ]
@@ -174,7 +175,10 @@ class Aggregation(Node):
         columns = [
             a.result(a.initial(a.partial())).alias(name) for name, a in self.aggregates.items()
         ]
-        return inputs[0].groupBy(*self.keys).agg(*columns)
+        from pyspark.sql import functions as sf
+
+        keys = [sf.col(quoted(key)) for key in self.keys]
+        return inputs[0].groupBy(*keys).agg(*columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,12 +302,12 @@ class StateQuery(Node):
         self._refuse_taken(rows, values)
         # NULL is a key like any other in a state table, so the comparison is null-safe.
         renamed = state.select(
-            *(sf.col(_quoted(name)).alias(f"txn_key_{name}") for name in keys),
-            *(sf.col(_quoted(name)) for name in values),
+            *(sf.col(quoted(name)).alias(f"txn_key_{name}") for name in keys),
+            *(sf.col(quoted(name)) for name in values),
         )
         condition = sf.lit(True)
         for name in keys:
-            condition &= rows[_quoted(name)].eqNullSafe(renamed[_quoted(f"txn_key_{name}")])
+            condition &= rows[quoted(name)].eqNullSafe(renamed[quoted(f"txn_key_{name}")])
         return rows.join(renamed, condition, "left").drop(*(f"txn_key_{name}" for name in keys))
 
     def with_nulls(self, rows: DataFrame) -> DataFrame | None:
@@ -467,7 +471,8 @@ def takes_attempt(function: Callable[..., Any]) -> bool:
     return len(needed) == 2
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column name as Spark takes it literally, dots included."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -11,7 +11,7 @@ from txn.attempts import TransactionAttempt
 from txn.conservation import COUNT_COLUMN, Conservation
 from txn.errors import ColumnsUnknownError, StateError, TableAbsentError, TableRefusedError
 from txn.evaluation import Evaluation, Rows, Unknown, empty_frame
-from txn.graph import NewValues, Sink, StateQuery, explain, require_columns
+from txn.graph import NewValues, Sink, StateQuery, explain, quoted, require_columns
 from txn.interfaces import CommitterContext, Staged
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Tables:
         if isinstance(node, NewValues):
             return empty_frame(self._spark, committer.changes_schema(schema))
         empty = empty_frame(self._spark, committer.values_schema(schema))
-        return empty.select(*node.on, *(node.aggregates or ()))
+        return empty.select(*map(quoted, (*node.on, *(node.aggregates or ()))))
 
     def _known_partials(
         self, sink: Sink, evaluation: Evaluation, *, opens: bool = False
