@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from tests.differential.declaration import Program
 from tests.differential.generate import generate
 from tests.differential.judge import Verdict, judge
+from tests.differential.mutants import MUTANTS, everything
 from tests.differential.session import session
 from tests.differential.shrink import shrink
 
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="make differential", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many programs")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--mutants", action="store_true", help="which mutants are caught")
     parser.add_argument("--pick", help="seeds with commas between them, instead of so many")
     parser.add_argument("--seed", type=int, help="only this one; its program is printed")
     parser.add_argument("--program", type=Path, help="a file that a finding has left")
@@ -47,6 +49,8 @@ def main(arguments: list[str]) -> int:
     faulthandler.register(signal.SIGUSR1)  # where it hangs
     spark = session()
     with tempfile.TemporaryDirectory(prefix="txn-differential-") as folder:
+        if chosen.mutants:
+            return _mutants(spark, Path(folder))
         if chosen.program or chosen.seed is not None:
             return _one(chosen, spark, Path(folder))
         return _many(chosen, spark, Path(folder))
@@ -61,6 +65,20 @@ def _one(chosen: argparse.Namespace, spark: SparkSession, folder: Path) -> int:
     verdict = judge(program, spark, folder / "run")
     print(f"\n{verdict.kind}: {verdict.what}")
     return int(verdict.is_finding)
+
+
+def _mutants(spark: SparkSession, folder: Path) -> int:
+    survived = judge(everything(), spark, folder / "none").kind != "equal"
+    for name, (owner, attribute, instead) in MUTANTS.items():
+        before = getattr(owner, attribute)
+        setattr(owner, attribute, instead)
+        try:
+            verdict = judge(everything(), spark, folder / "mutant")
+        finally:
+            setattr(owner, attribute, before)
+        survived |= not verdict.is_finding
+        print(f"{name}: {verdict.kind}: {verdict.what[:120]}", flush=True)
+    return int(survived)
 
 
 def _seeds(chosen: argparse.Namespace) -> Iterable[int]:

@@ -16,6 +16,7 @@ from tests.differential.values import (
     is_integer,
     order_key,
     precision_of,
+    text_of,
 )
 
 __all__ = ["OutOfRangeError", "aggregated"]
@@ -147,5 +148,5 @@ def _fold(batches: Sequence[Sequence[Row]], order: str, value: str) -> str:
     for batch in batches:
         names = list(dict.fromkeys((order, value)))
         for row in sorted(batch, key=lambda row: order_key(tuple(row[name] for name in names))):
-            text += "|-" if row[value] is None else f"|{row[value]}"
+            text += "|-" if row[value] is None else f"|{text_of(row[value])}"
     return text

@@ -13,7 +13,7 @@ from typing import Any
 from tests.differential.aggregation import aggregated
 from tests.differential.columns import Columns, columns_of, streams_of
 from tests.differential.declaration import Program, Source, Step
-from tests.differential.values import decode, group_key, order_key
+from tests.differential.values import decode, group_key, order_key, text_of
 
 __all__ = ["Expected", "emptied", "expected_tables"]
 
@@ -221,7 +221,7 @@ def _expression(expression: list[Any], row: Row, txid: int) -> Any:
         case ["copy", name]:
             return row[name]
         case ["text", name]:
-            return None if row[name] is None else _text(row[name])
+            return None if row[name] is None else text_of(row[name])
         case ["length", name]:
             return None if row[name] is None else len(row[name])
         case ["is_null", name]:
@@ -233,10 +233,6 @@ def _expression(expression: list[Any], row: Row, txid: int) -> Any:
         case ["mod", name, divisor]:
             return None if row[name] is None else row[name] % divisor
     return txid
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _holds(where: list[Any], row: Row) -> bool:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from committers.aggregates import Sum
-from committers.table_committer import TableCommitter
-from tests.differential import oracle
-from tests.differential.declaration import Life, Program, Source, Step
 from tests.differential.generate import generate
 from tests.differential.judge import judge
-from txn.graph import Join, Merge, StateQuery
+from tests.differential.mutants import MUTANTS, everything
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-SEEDS = range(1, 31)
+SEEDS = range(1, 21)
 
 
 def test_random_programs_end_as_the_oracle_says(spark: SparkSession, tmp_path: Path) -> None:
@@ -29,87 +24,6 @@ def test_random_programs_end_as_the_oracle_says(spark: SparkSession, tmp_path: P
     assert {seed: verdict for seed, verdict in found.items() if verdict.is_finding} == {}
     kinds = Counter(verdict.kind for verdict in found.values())
     assert kinds["equal"] > len(SEEDS) * 0.7, kinds
-
-
-def everything() -> Program:
-    """A small program in which every mutant shows: a join, a merge, a query, changes, a replay."""
-    columns = (("k", "string"), ("v", "bigint"))
-    left = Source(
-        name="s0",
-        kind="opaque",
-        partitions=0,
-        known=True,
-        columns=columns,
-        batches=(
-            (((("a", 1), (None, 2), ("b", 3)),),),
-            ((((None, 20), ("c", 30)),), (((None, 20), ("a", 40)),)),
-            (((("a", 100), ("b", 200)),),),
-        ),
-    )
-    right = Source(
-        name="s1",
-        kind="transactional",
-        partitions=2,
-        known=True,
-        columns=(("k", "string"), ("w", "bigint")),
-        batches=((((("a", 7),), (("a", 8),)),), None, (((), (("b", 9),)),)),
-    )
-    totals: dict[str, Any] = {
-        "layout": "upsert",
-        "semantics": "opaque",
-        "keys": ["k"],
-        "aggregates": {"n": ["Count"], "total": ["Sum", "v"]},
-    }
-    opaque = {"semantics": "opaque"}
-    asked = {"on": ["k"], "as_of": "txid-1"}
-    steps = (
-        Step(id="t1", op="state", of=("s0",), args=totals),
-        Step(id="n1", op="join", of=("s0", "s1"), args={"on": ["k"], "how": "left"}),
-        Step(id="t2", op="append", of=("n1",), args=opaque),
-        Step(id="n2", op="double", of=("s0",)),
-        Step(id="n3", op="merge", of=("n2", "s0")),
-        Step(id="t3", op="append", of=("n3",), args=opaque),
-        Step(id="n4", op="query", of=("s0", "t1"), args=asked),
-        Step(id="t4", op="append", of=("n4",), args=opaque),
-        Step(id="n5", op="new_values", of=("t1",)),
-        Step(id="t5", op="append", of=("n5",), args=opaque),
-    )
-    # The second txid is in some tables when the run dies; its replay has other rows.
-    lives = (Life(crash="between-publications", nth=7), Life())
-    return Program(seed=0, sources=(left, right), steps=steps, lives=lives)
-
-
-def inner(self: Join, inputs: Sequence[DataFrame]) -> DataFrame:
-    return inputs[0].join(inputs[1], on=list(self.on), how="inner")
-
-
-def first_only(self: Merge, inputs: Sequence[DataFrame]) -> DataFrame:
-    return inputs[0]
-
-
-asked = StateQuery.compute
-
-
-def without_null(self: StateQuery, inputs: Sequence[DataFrame]) -> DataFrame:
-    return asked(self, [inputs[0], inputs[1].where("k IS NOT NULL")])
-
-
-def once(step: Step, row: dict[str, Any], txid: int) -> list[dict[str, Any]]:
-    return [row]
-
-
-MUTANTS = {
-    "a left join is an inner one": (Join, "compute", inner),
-    "a merge loses a stream": (Merge, "compute", first_only),
-    "NULL is no key of a query": (StateQuery, "compute", without_null),
-    "a sum forgets what was stored": (Sum, "combine", lambda self, stored, partial: partial),
-    "an opaque replay takes nothing back": (
-        TableCommitter,
-        "_unfinished",
-        lambda self, publication: False,
-    ),
-    "the oracle forgets that rows may be doubled": (oracle, "_row", once),
-}
 
 
 def test_the_program_without_a_mutant_is_equal(spark: SparkSession, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "is_integer",
     "order_key",
     "precision_of",
+    "text_of",
 ]
 
 BOUNDS = {
@@ -184,6 +185,11 @@ def decode(value: Any, kind: str) -> Any:
     if is_decimal(kind):
         return Decimal(value)
     return float(value) if kind in ("float", "double") else value
+
+
+def text_of(value: Any) -> str:
+    """A simple value as SQL writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def group_key(value: Any) -> Any:
