@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
+from committers import keeping
 from committers.delta_log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
 from committers.log_actions import ActiveFile
 from committers.log_cleanup import LogCleanup
@@ -294,6 +295,17 @@ class TableCommitter(Committer):
         """Delete the scratch files of a committed attempt, and now and then what has expired."""
         self._area.discard(attempt)
         self._cleanup.run(self._log.version)
+
+    def keep(self, name: str, content: bytes) -> bool:
+        """Keep a spout's bytes beside the table; False while there is no table."""
+        if self._log.version < 0:
+            return False
+        keeping.keep(self._storage, name, content)
+        return True
+
+    def kept(self, name: str) -> bytes | None:
+        """What was kept under a name; None if nothing was."""
+        return keeping.kept(self._storage, name)
 
     def settle(self, txid: int) -> None:
         """Mark `txid` as final in the log, where a replay could have replaced or repeated it.

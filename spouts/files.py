@@ -1,8 +1,9 @@
 """A transactional spout over files: each file is in exactly one batch, whenever it arrives.
 
 The metadata of a batch names its files with their sizes and times, so that a replay reads the same
-bytes or refuses; and it knows, as short digests, every file that this and all earlier batches
-took. So a file that arrives late, with an older time or a smaller name, is still picked up.
+bytes or refuses; and it says, by short digests (`spouts/_seen.py`), which files this and all
+earlier batches took. So a file that arrives late, with an older time or a smaller name, is still
+picked up.
 
 Move files in atomically (write elsewhere on the same file system, then rename): what is seen
 under its final name is taken as whole. A file that was read is not read again when it changes.
@@ -11,9 +12,10 @@ under its final name is taken as whole. A file that was read is not read again w
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
-from collections.abc import Iterable, Sequence
-from hashlib import blake2b
+import logging
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
 
@@ -21,11 +23,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from spouts._listing import FileStat, Listing
 from spouts._schemas import as_nullable, as_struct, check_same, require_schema
+from spouts._seen import Taken, Taking
 from spouts._sizes import BatchSize, Size
 from spouts._uris import literal, plain
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, SourceChangedError, TopologyError
-from txn.interfaces import Spout, SpoutKind
+from txn.interfaces import Keeper, Spout, SpoutKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,8 +38,10 @@ __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 
 Format = Literal["csv", "json", "parquet", "text"]
 
-_DIGEST_BYTES = 8
-"""Two of a million names share a digest with probability 3e-8."""
+_LOOK = 100_000
+"""Names of one look at the folder that are kept for later batches, which then need no look."""
+
+log = logging.getLogger("txn.spouts.files")
 
 
 class PlannedFile(BaseModel):
@@ -52,10 +57,8 @@ class PlannedFile(BaseModel):
     """Time of the last change, nanoseconds since 1970; None where the storage has none."""
 
 
-class FileBatch(BaseModel):
+class FileBatch(Taken):
     """Metadata of one txid: its files, and which files were taken so far."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     files: tuple[PlannedFile, ...] = Field(strict=False)
     """In reading order."""
@@ -63,15 +66,6 @@ class FileBatch(BaseModel):
     """How paths are spelled: "relative", "absolute" or a URI scheme."""
     read_schema: str
     """Spark's JSON of the schema with which every file is read."""
-    seen: str
-    """Base64 of the sorted 8-byte digests of the paths of this and all earlier batches."""
-
-    @field_validator("seen")
-    @classmethod
-    def _whole_digests(cls, seen: str) -> str:
-        if len(b64decode(seen, validate=True)) % _DIGEST_BYTES:
-            raise ValueError("the digests of the files taken are cut off")
-        return seen
 
     @field_validator("read_schema")
     @classmethod
@@ -94,9 +88,8 @@ class FileSpout(Spout[FileBatch]):
             and it then stays. "text" has one column, `value string`.
         files_per_batch: at most so many files in one txid; (least, most): at most `least` while
             the topology is caught up, and up to `most` while it is behind.
-        forget_missing: True: a file that is gone from the folder is forgotten, which keeps the
-            metadata small where files are moved away once they are read; should it come back, or
-            was its folder only out of reach for a moment, it is read again. False: never forget.
+        forget_missing: True: a file that is gone from the folder is forgotten. Should it come back,
+            or was its folder only out of reach for a moment, it is read again. False: never forget.
         reader_options: given to Spark's reader as they are. Unless told otherwise a record that
             does not fit the schema fails the batch (`mode="FAILFAST"`), and so does a CSV header
             that names other columns than the schema (`enforceSchema=False`).
@@ -132,6 +125,13 @@ class FileSpout(Spout[FileBatch]):
         self._forget_missing = forget_missing
         self._options = _reader_defaults(format, reader_options)
         self._schema: StructType | None = None
+        self._taking = Taking()
+        self._backlog: deque[str] = deque()
+        self._planned: FileBatch | None = None
+
+    def keep_with(self, keeper: Keeper) -> None:
+        """From now on positions grow no further than to some hundred digests."""
+        self._taking.keeper = keeper
 
     def open(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
         """Settle the schema: the one given, or the one of earlier runs, or one that is inferred.
@@ -139,6 +139,7 @@ class FileSpout(Spout[FileBatch]):
         Raises:
             TopologyError: the schema differs from the one of earlier runs; paths are spelled
                 otherwise than then; the pattern is a folder; or there is no file to infer from.
+            ProgressUnreadableError: what is kept of the files that were read is gone.
         """
         if self._listing.is_folder():
             raise TopologyError(
@@ -147,6 +148,10 @@ class FileSpout(Spout[FileBatch]):
             )
         if previous is not None:
             self._check_spelling(previous)
+            try:
+                self._taking.load(previous)
+            except OSError as error:
+                log.warning("%s: %s. It is asked again when a batch is planned.", self._name, error)
         self._schema = self._settle_schema(spark, previous)
         return self._schema
 
@@ -163,23 +168,38 @@ class FileSpout(Spout[FileBatch]):
             FailedException: the storage does not answer.
         """
         try:
-            names = self._listing.names()
-            taken = _decode(previous.seen) if previous else set()
-            files = self._first_new(names, taken, self._size.now)
-        except OSError as error:
+            return self._plan(previous)
+        except Exception as error:
+            self._backlog.clear()  # what was taken off it is in no batch
+            if not isinstance(error, OSError):
+                raise
             raise FailedException(
                 f"{self._name} could not list its files for {attempt}: {error}. It is asked again."
             ) from error
+
+    def _plan(self, previous: FileBatch | None) -> FileBatch | None:
+        taken: Taken | None = previous
+        files: list[PlannedFile] = []
+        if self._backlog and previous == self._planned:
+            files = self._next_files(self._backlog)
+        if not files:
+            names = self._listing.names()
+            if taken is not None and self._forget_missing:
+                taken = self._taking.without_missing(names, taken)
+            unseen = deque(self._taking.unseen(names, taken))
+            files = self._next_files(unseen)
+            self._backlog = deque(islice(unseen, _LOOK))
         if not files:
             return None
-        if self._forget_missing:
-            taken &= {_digest(name) for name in names}
-        return FileBatch(
+        taken = self._taking.after(taken, [file.path for file in files])
+        self._planned = FileBatch(
             files=tuple(files),
             spelling=self._listing.kind,
             read_schema=self._opened().json(),
-            seen=_encode(taken | {_digest(file.path) for file in files}),
+            seen=taken.seen,
+            segments=taken.segments,
         )
+        return self._planned
 
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: FileBatch
@@ -211,18 +231,20 @@ class FileSpout(Spout[FileBatch]):
         read = (plain(unquote(uri)) for uri in batch.inputFiles())
         return sorted(planned.get(path, path) for path in read)
 
-    def _first_new(self, names: Iterable[str], taken: set[bytes], most: int) -> list[PlannedFile]:
+    def _next_files(self, names: deque[str]) -> list[PlannedFile]:
+        """The files of a batch; they, and what is no file, leave `names`."""
         files: list[PlannedFile] = []
-        for name in names:
-            if len(files) == most:
-                break
-            if _digest(name) in taken:
-                continue
-            found = self._listing.stat(name)
-            if found is not None:  # a folder, or gone since the listing
-                self._check_readable(name)
-                files.append(PlannedFile(path=name, size=found.size, mtime_ns=found.mtime_ns))
+        while names and len(files) < self._size.now:
+            if (found := self._stat(names.popleft())) is not None:
+                files.append(found)
         return files
+
+    def _stat(self, name: str) -> PlannedFile | None:
+        found = self._listing.stat(name)
+        if found is None:  # a folder, or gone since the listing
+            return None
+        self._check_readable(name)
+        return PlannedFile(path=name, size=found.size, mtime_ns=found.mtime_ns)
 
     def _check_readable(self, name: str) -> None:
         if not self._listing.remote and ":" in name.rpartition("/")[2]:
@@ -277,15 +299,15 @@ class FileSpout(Spout[FileBatch]):
         return given
 
     def _infer(self, spark: SparkSession) -> StructType:
-        first = self._first_new(self._listing.names(), set(), 1)
-        if not first:
+        first = next(filter(None, map(self._stat, self._listing.names())), None)
+        if first is None:
             raise TopologyError(
                 f"{self._name} has no schema, and no file matches from which Spark could infer "
                 "one. Give a schema, or start when the first file is there."
             )
         options = {"inferSchema": True, **self._options}
         reader = spark.read.format(self._format).options(**options)
-        return reader.load(literal(self._listing.uri(first[0].path))).schema
+        return reader.load(literal(self._listing.uri(first.path))).schema
 
     def _check_spelling(self, previous: FileBatch) -> None:
         if previous.spelling != self._listing.kind:
@@ -310,16 +332,3 @@ def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:
     if format_ == "csv" and str(given.get("header", False)).lower() == "true":
         defaults["enforceSchema"] = False
     return {k: v for k, v in defaults.items() if k.lower() not in given} | options
-
-
-def _digest(name: str) -> bytes:
-    return blake2b(name.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_BYTES).digest()
-
-
-def _encode(digests: set[bytes]) -> str:
-    return b64encode(b"".join(sorted(digests))).decode("ascii")
-
-
-def _decode(seen: str) -> set[bytes]:
-    joined = b64decode(seen)
-    return {joined[i : i + _DIGEST_BYTES] for i in range(0, len(joined), _DIGEST_BYTES)}

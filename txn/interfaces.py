@@ -48,6 +48,7 @@ __all__ = [
     "Aggregate",
     "Committer",
     "CommitterContext",
+    "Keeper",
     "Member",
     "PartitionPositions",
     "PartitionedSpout",
@@ -101,6 +102,31 @@ class Semantics(str, Enum):
     NON_TRANSACTIONAL = "non_transactional"
 
 
+class Keeper(ABC):
+    """Keeps for spouts what grows beyond a position, so that the position only names it.
+
+    What is kept lies beside the topology's tables, unchanged for good, under the digest of its own
+    bytes: whoever has the tables has it, on whatever machine and whatever becomes of ZooKeeper.
+    """
+
+    @abstractmethod
+    def keep(self, content: bytes) -> str | None:
+        """Keep these bytes; their name, once they are durable. The same bytes have the same name.
+
+        None: they are kept nowhere for now, because no table is there yet or the storage does not
+        answer. A spout then carries what it has in its position, and tries again later.
+        """
+
+    @abstractmethod
+    def kept(self, name: str) -> bytes:
+        """The bytes that were kept under a name.
+
+        Raises:
+            OSError: the storage does not answer.
+            ProgressUnreadableError: no table has them.
+        """
+
+
 class Spout(ABC, Generic[M]):
     """A source of micro-batches. Inherit, set `kind` and `metadata_type`, implement two methods.
 
@@ -117,8 +143,14 @@ class Spout(ABC, Generic[M]):
     packages: tuple[str, ...] = ()
     """Maven packages that its reading needs in the Spark session (`delta_session(packages=)`)."""
 
+    def keep_with(self, keeper: Keeper) -> None:
+        """Take note of where to keep what positions should not grow with. May be ignored.
+
+        Called once per run, before `open`.
+        """
+
     def open(self, spark: SparkSession, previous: M | None) -> StructType | None:
-        """Get ready. Called once per run, before anything else, by the driver.
+        """Get ready. Called once per run by the driver, after `keep_with`.
 
         Args:
             previous: metadata of the newest committed or started txid in which this spout had
@@ -491,6 +523,25 @@ class Committer(ABC):
         Returns:
             What makes the work visible: called between two commit turns, on their thread, so it
             appends to the log and does nothing else. None: there is nothing to do.
+        """
+        return None
+
+    def keep(self, name: str, content: bytes) -> bool:
+        """Keep a spout's bytes beside the table for good; False: it cannot, or not yet.
+
+        Where they are kept already nothing happens. They are durable when this comes back, they
+        are not part of the table, and no clean-up of it takes them.
+
+        Raises:
+            OSError: the storage does not answer.
+        """
+        return False
+
+    def kept(self, name: str) -> bytes | None:
+        """What `keep` was given under a name; None: there is no such thing.
+
+        Raises:
+            OSError: the storage does not answer.
         """
         return None
 

@@ -26,6 +26,7 @@ from txn.interfaces import (
     Published,
     Staged,
 )
+from txn.keeping import TableKeeper
 from txn.points import reached
 from txn.processing import Processing, Told
 from txn.report import Timeline
@@ -150,9 +151,11 @@ class BatchWork:
         """
         declared = {source.name for source in self._sources}
         self._columns.recall({name: kept for name, kept in columns.items() if name in declared})
+        keeper = TableKeeper(self._name, [sink.committer for sink in self._sinks])
         for source in self._sources:
             previous = newest.get(source.name)
             parsed = None if previous is None else self._emissions.parse(source, previous)
+            source.spout.keep_with(keeper)
             schema = source.spout.open(self._spark, parsed)
             if schema is not None:
                 self._columns.learn(source.name, schema)

@@ -1,0 +1,205 @@
+"""Which files a `FileSpout` has taken: an exact set of digests, of which a position holds the tail.
+
+The tail is in the position. Once it is long enough it becomes a segment, which is kept beside the
+tables and never changed; from then on positions hold its name. Eight segments of about one size
+become one, so there are few of them, however many files there were. What was merged stays kept:
+older positions, in a table's log or an exported file, still name it.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from txn.errors import ProgressUnreadableError
+from txn.interfaces import Keeper
+
+__all__ = ["Segment", "Taken", "Taking"]
+
+_DIGEST_BYTES = 8
+"""Two of a million names share a digest with probability 3e-8."""
+_TAIL = 256
+"""Digests that a position holds before they become a segment."""
+_MERGED = 8
+"""Segments of one size that become one of the next."""
+_LARGEST = 1 << 20
+"""Digests of a segment that is merged no further: 8 MB."""
+_MAGIC = b"txnseen1"
+"""Format and version, as long as a digest."""
+
+
+class Segment(BaseModel):
+    """Digests that are kept beside the tables."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str = Field(pattern="^[0-9a-f]{32}$")
+    """What the keeper calls it."""
+    files: int = Field(gt=0)
+    """How many digests it has."""
+
+
+class Taken(BaseModel):
+    """Part of a position: the files that this and all earlier batches took."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    seen: str
+    """Base64 of 8-byte digests of paths, sorted: those that are in no segment."""
+    segments: tuple[Segment, ...] = Field(default=(), strict=False)
+    """Where the others are."""
+
+    @field_validator("seen")
+    @classmethod
+    def _whole_digests(cls, seen: str) -> str:
+        if len(b64decode(seen, validate=True)) % _DIGEST_BYTES:
+            raise ValueError("the digests of the files taken are cut off")
+        return seen
+
+
+class Taking:
+    """The set that a position stands for, and the next position's.
+
+    Not safe for several threads: the planner has it.
+    """
+
+    def __init__(self) -> None:
+        self.keeper: Keeper | None = None
+        """None: everything stays in the positions."""
+        self._known: dict[str, pa.Array] = {}
+
+    def load(self, taken: Taken | None) -> None:
+        """Read the segments of a position that are not known yet.
+
+        Raises:
+            OSError: the storage does not answer.
+            ProgressUnreadableError: a segment is nowhere, or is not one.
+        """
+        wanted = {segment.name: segment for segment in taken.segments} if taken else {}
+        self._known = {name: digests for name, digests in self._known.items() if name in wanted}
+        for name, segment in wanted.items():
+            if name not in self._known:
+                self._known[name] = self._read(segment)
+
+    def unseen(self, names: Sequence[str], taken: Taken | None) -> list[str]:
+        """Those names that no batch took, in their order.
+
+        Raises: as `load`.
+        """
+        if taken is None:
+            return list(names)
+        old = pc.is_in(_digests(names), value_set=self._all(taken))
+        return [names[place] for place in pc.indices_nonzero(pc.invert(old)).to_pylist()]
+
+    def without_missing(self, names: Sequence[str], taken: Taken) -> Taken:
+        """What was taken of these names, and nothing else; whole segments stay as they are.
+
+        Raises: as `load`.
+        """
+        self.load(taken)
+        there = _digests(names)
+        rest, segments = [_left(_of(b64decode(taken.seen)), there)], []
+        for segment in taken.segments:
+            left = _left(self._known[segment.name], there)
+            if len(left) == segment.files:
+                segments.append(segment)
+            else:
+                rest.append(left)
+        return Taken(seen=_encoded(pa.concat_arrays(rest)), segments=tuple(segments))
+
+    def after(self, taken: Taken | None, names: Sequence[str]) -> Taken:
+        """The set with these names, its tail kept if it has become long.
+
+        Raises: as `load`.
+        """
+        before = self._folded(taken) if taken else Taken(seen="")
+        tail = pa.concat_arrays([_of(b64decode(before.seen)), _digests(names)])
+        return Taken(seen=_encoded(tail), segments=before.segments)
+
+    def _folded(self, taken: Taken) -> Taken:
+        tail = _of(b64decode(taken.seen))
+        if len(tail) < _TAIL or self.keeper is None:
+            return taken
+        self.load(taken)
+        merged, parts, level = [*taken.segments], [tail], _level(len(tail))
+        while True:
+            equals = [s for s in merged if _level(s.files) == level]
+            size = sum(len(part) for part in parts) + sum(s.files for s in equals)
+            if len(equals) < _MERGED - 1 or size > _LARGEST:
+                break
+            parts += [self._known[s.name] for s in equals]
+            merged = [s for s in merged if s not in equals]
+            level = _level(size)
+        segment = self._kept(pa.concat_arrays(parts))
+        return taken if segment is None else Taken(seen="", segments=(*merged, segment))
+
+    def _kept(self, digests: pa.Array) -> Segment | None:
+        assert self.keeper is not None
+        joined = _joined(digests)
+        name = self.keeper.keep(_MAGIC + joined)
+        if name is None:
+            return None
+        self._known[name] = _of(joined)
+        return Segment(name=name, files=len(self._known[name]))
+
+    def _all(self, taken: Taken) -> pa.ChunkedArray:
+        self.load(taken)
+        kept = [self._known[segment.name] for segment in taken.segments]
+        return pa.chunked_array([_of(b64decode(taken.seen)), *kept], pa.uint64())
+
+    def _read(self, segment: Segment) -> pa.Array:
+        if self.keeper is None:
+            raise ProgressUnreadableError(
+                f"A position names {segment.files} files that are kept beside the tables, and "
+                "this FileSpout was given no tables. Run it in its topology."
+            )
+        content = self.keeper.kept(segment.name)
+        if not content.startswith(_MAGIC) or len(content) != _DIGEST_BYTES * (segment.files + 1):
+            raise ProgressUnreadableError(
+                f"What is kept as '{segment.name}' beside the tables is not a list of "
+                f"{segment.files} files that this release can read. Run the release that wrote it."
+            )
+        return _of(content[len(_MAGIC) :])
+
+
+def _level(files: int) -> int:
+    level = 0
+    while files >= _TAIL * _MERGED ** (level + 1):
+        level += 1
+    return level
+
+
+def _digests(names: Sequence[str]) -> pa.Array:
+    joined = b"".join(
+        blake2b(name.encode("utf-8", "surrogateescape"), digest_size=_DIGEST_BYTES).digest()
+        for name in names
+    )
+    return _of(joined)
+
+
+def _of(joined: bytes) -> pa.Array:
+    """Digests as whole numbers, without a copy."""
+    count = len(joined) // _DIGEST_BYTES
+    return pa.Array.from_buffers(pa.uint64(), count, [None, pa.py_buffer(joined)])
+
+
+def _left(digests: pa.Array, there: pa.Array) -> pa.Array:
+    return digests.filter(pc.is_in(digests, value_set=there))
+
+
+def _encoded(digests: pa.Array) -> str:
+    return b64encode(_joined(digests)).decode("ascii")
+
+
+def _joined(digests: pa.Array) -> bytes:
+    """Each digest once, in the order of its bytes."""
+    values = digests.buffers()[1]
+    start, end = (_DIGEST_BYTES * n for n in (digests.offset, digests.offset + len(digests)))
+    joined = values.to_pybytes()[start:end] if values is not None else b""
+    found = {joined[i : i + _DIGEST_BYTES] for i in range(0, len(joined), _DIGEST_BYTES)}
+    return b"".join(sorted(found))
