@@ -49,6 +49,50 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
+def expects(node: ast.AST) -> bool:
+    """Whether something in it is asserted, or has to be raised."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Assert):
+            return True
+        match inner:
+            case ast.Attribute(value=ast.Name(id="pytest"), attr="raises" | "warns" | "fail"):
+                return True
+    return False
+
+
+def called(node: ast.AST) -> Iterator[str]:
+    """The bare names of what is called in it."""
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                yield name
+
+
+@pytest.mark.parametrize("path", TESTS, ids=relative)
+def test_every_test_expects_something(path: Path) -> None:
+    """A test asserts, or says what is raised, or calls a check of the tests that does so itself.
+
+    A check is called `assert_...`, `check...` or `judge`, and is written in the test's own file or
+    in a module of the tests that this one imports.
+    """
+    own = [ROOT / f"{name.replace('.', '/')}.py" for name in imports(path)]
+    near = [path, *(file for file in own if file.is_file() and file.is_relative_to(ROOT / "tests"))]
+    checks = {
+        function.name
+        for file in near
+        for function in functions(file)
+        if function.name.startswith(("assert_", "check", "judge")) and expects(function)
+    }
+    silent = [
+        function.name
+        for function in functions(path)
+        if function.name.startswith("test_")
+        and not expects(function)
+        and not checks & set(called(function))
+    ]
+    assert silent == []
+
+
 def test_importing_txn_is_light() -> None:
     """`import txn` and the names it exports load neither pyspark nor kazoo."""
     code = (

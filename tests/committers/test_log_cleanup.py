@@ -107,6 +107,7 @@ def test_it_is_looked_at_now_and_then(table: Any, warehouse: Path) -> None:
 def test_there_need_be_no_table(warehouse: Path) -> None:
     """Before the first batch there is nothing to clean up."""
     LogCleanup(Storage(str(warehouse)), {}).run(-1)
+    assert list(warehouse.iterdir()) == []
 
 
 def test_a_committer_cleans_up_after_a_commit(table: Any, warehouse: Path, driver: Any) -> None:

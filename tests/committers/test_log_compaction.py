@@ -171,7 +171,11 @@ def test_an_ended_compaction_is_not_looked_at_again(intents: Intents, tmp_path: 
 
 
 def test_an_intent_that_was_half_written(intents: Intents, tmp_path: Path) -> None:
-    """A process that died while it wrote its intent has written nothing else."""
-    intents.begin(3)
-    (tmp_path / "_txn/compaction-a/intent.json").write_bytes(b'{"ver')
-    intents.sweep(found(tmp_path), 5, [], {}.get)
+    """A process that died while it wrote its intent has written nothing else: the sweep goes on."""
+    folder = made(intents, tmp_path, 3)
+    other = made(intents, tmp_path, 3)
+    intent = tmp_path / "_txn" / folder.name / "intent.json"
+    intent.write_bytes(b'{"ver')
+    intents.sweep(found(tmp_path), 3, [], {}.get)
+    assert (folder.exists(), other.exists()) == (True, False)
+    assert intent.read_bytes() == b'{"ver'

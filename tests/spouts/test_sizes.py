@@ -19,7 +19,7 @@ from spouts.rate import RateSpout
 from txn import TransactionAttempt
 from txn.errors import TopologyError
 
-SPOUTS: dict[str, Callable[[Any], object]] = {
+SPOUTS: dict[str, Callable[[Any], Any]] = {
     "files_per_batch": lambda size: FileSpout("*.csv", format="csv", files_per_batch=size),
     "rows_per_batch": RateSpout,
     "versions_per_batch": lambda size: DeltaSpout("t", versions_per_batch=size),
@@ -69,8 +69,15 @@ def test_what_is_no_size_is_refused_by_the_name_of_the_setting(setting, given_si
 @pytest.mark.parametrize("setting", SPOUTS)
 @pytest.mark.parametrize("given_size", [1, (1, 1), (2, 9)])
 def test_every_cap_of_a_batch_may_be_a_range(setting, given_size):
-    """A number and a range are taken by every spout that has a cap."""
-    SPOUTS[setting](given_size)
+    """A number and a range are taken by every spout that has a cap, and it follows its target."""
+    spout = SPOUTS[setting](given_size)
+    held = [*vars(spout).values(), *getattr(spout, "_limits", {}).values()]
+    caps = [cap for cap in held if isinstance(cap, BatchSize)]
+    sizes = []
+    for share in (0.0, 1.0):
+        spout.set_batch_target(share)
+        sizes.append([cap.now for cap in caps])
+    assert ((1, 1) if given_size == 1 else given_size) in list(zip(*sizes, strict=True))
 
 
 def test_a_file_spout_takes_more_files_while_it_is_behind(tmp_path: Path, spark):

@@ -46,7 +46,10 @@ def test_counts_that_agree_pass(spark: SparkSession) -> None:
 
     Trident row 15.
     """
-    counted(spark, lambda partials: partials).check(staged(2), "t")
+    counts = counted(spark, lambda partials: partials)
+    counts.check(staged(2), "t")
+    assert counts._entered.get == {"rows": 3}
+    assert counts._left.get == {"rows": 3, "partials": 2}
 
 
 def test_a_lost_group_fails_the_batch(spark: SparkSession) -> None:

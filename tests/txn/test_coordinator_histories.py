@@ -8,17 +8,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.txn.coordinator_world import live_through
+from txn.events import Finish
 
 
 @settings(deadline=None, max_examples=500, derandomize=True)
 @given(seed=st.integers(0, 2**32), moves=st.integers(0, 80))
 def test_every_record_is_in_exactly_one_committed_txid(seed: int, moves: int) -> None:
     """Whatever fails, crashes, comes late or twice: every record is in one committed txid."""
-    live_through(random.Random(seed).choice, moves)
+    world = live_through(random.Random(seed).choice, moves)
+    assert world.memory.ended == Finish()
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), moves=st.integers(0, 30))
 def test_small_histories(data: st.DataObject, moves: int) -> None:
     """The same over choices that Hypothesis makes, so that what it finds comes out short."""
-    live_through(lambda options: options[data.draw(st.integers(0, len(options) - 1))], moves)
+    world = live_through(
+        lambda options: options[data.draw(st.integers(0, len(options) - 1))], moves
+    )
+    assert world.memory.ended == Finish()

@@ -34,7 +34,8 @@ def test_every_record_of_every_partition_is_counted_once(kind: SpoutKind) -> Non
     for seed in range(HISTORIES):
         chance = random.Random(seed)
         try:
-            live_through(kind, chance.choice, chance.randrange(40))
+            world = live_through(kind, chance.choice, chance.randrange(40))
+            assert world.memory.ended == Finish()
         except BaseException:
             print(f"again: live_through({kind}, chance.choice, ...) with random.Random({seed})")
             raise
@@ -49,7 +50,7 @@ def test_small_histories(kind: SpoutKind, data: st.DataObject, moves: int) -> No
     def choose(options: Sequence[Any]) -> Any:
         return options[data.draw(st.integers(0, len(options) - 1))]
 
-    live_through(kind, choose, moves)
+    assert live_through(kind, choose, moves).memory.ended == Finish()
 
 
 # --- the scenario of the original document ----------------------------------------------------

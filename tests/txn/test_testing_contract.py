@@ -448,8 +448,23 @@ def test_partitions_are_taken_away_and_added(
 
 def test_honest_partitions_pass(spark: SparkSession, tmp_path: Path) -> None:
     """A partitioned spout that refuses to read while a partition is away keeps its promise."""
+    refused: list[set[str]] = []
+    read: set[str] = set()
+
+    class Noting(OfPartitions):
+        """Says what the kit made it go through."""
+
+        def refuse(self, away: set[str]) -> None:
+            refused.append(away)
+            super().refuse(away)
+
+        def read(self, positions: Mapping[str, Any]) -> Iterator[int]:
+            read.update(positions)
+            return super().read(positions)
 
     class Contract(PartitionedContract):
-        spout = OfPartitions
+        spout = Noting
 
     Contract().test_it_keeps_what_its_kind_promises(spark, tmp_path)
+    assert {"b"} in refused
+    assert read == {"a", "b", "c"}
