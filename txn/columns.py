@@ -8,7 +8,6 @@ or emits other columns in a later run, those hold.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -102,9 +101,11 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
         ) from error
 
 
-def may_be_kept(kept: Mapping[str, Any]) -> bool:
+def may_be_kept(kept: Any) -> bool:
     """Whether a schema can be read back as data: a type of the user's own names code to load."""
-    return '"udt"' not in json.dumps(kept)
+    if isinstance(kept, Mapping):
+        return kept.get("type") != "udt" and all(map(may_be_kept, kept.values()))
+    return not isinstance(kept, list) or all(map(may_be_kept, kept))
 
 
 def _same(known: StructType, found: StructType) -> bool:

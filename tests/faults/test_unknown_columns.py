@@ -111,12 +111,18 @@ def test_a_join_keeps_every_row_that_it_owes(
     """Whatever is unknown of the other side, a join brings the rows that it brings without one."""
     one = topology.stream("known", known())
     other = topology.stream("unknown", never())
-    kinds = [kind for kind in KINDS if side == "right" or "_" not in kind]
+    kinds: tuple[str, ...] = tuple(kind for kind in KINDS if side == "right" or "_" not in kind)
     for kind in kinds:
         joined = one.join(other, "k", kind) if side == "right" else other.join(one, "k", kind)
         thrice = joined.join(other, "k", "left") if side == "right" else joined
         thrice.group_by("k").persistent_aggregate(
             StateTable(warehouse / kind), n=Count(), total=Sum("v")
+        )
+    if side == "right":
+        kinds = (*kinds, "below_left_of_new_values")
+        state = other.group_by("k").persistent_aggregate(StateTable(warehouse / "own"), w=Sum("w"))
+        one.join(state.new_values(), "k", "left").group_by("k").persistent_aggregate(
+            StateTable(warehouse / kinds[-1]), n=Count(), total=Sum("v")
         )
     report = topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert (report.committed_txid, report.replays, report.waits) == (2, 0, 0)
@@ -125,7 +131,10 @@ def test_a_join_keeps_every_row_that_it_owes(
     for key, value in (row for batch in BATCHES for row in batch):
         totals[key] += value
     oracle = sorted(((key, n, totals[key]) for key, n in every.items()), key=str)
-    keeps = {"left": ("left", "full", "left_anti"), "right": ("right", "full")}
+    keeps = {
+        "left": ("left", "full", "left_anti", "below_left_of_new_values"),
+        "right": ("right", "full"),
+    }
     for kind in kinds:
         whole = kind in keeps["left" if side == "right" else "right"]
         found = rows_of(warehouse / kind, "k", "n", "total", key=str)

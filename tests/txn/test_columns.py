@@ -60,6 +60,10 @@ def test_a_source_may_change_between_runs_and_not_within_one(
 def test_columns_that_name_code_are_neither_kept_nor_read() -> None:
     """A type of the user's own would have Spark import what a node in ZooKeeper names."""
     kept = {"type": "struct", "fields": [{"name": "v", "type": {"type": "udt", "pyClass": "x.Y"}}]}
+    harmless = StructType().add("udt", StringType())
+    columns = StreamColumns(print)
+    columns.recall({"s": harmless.jsonValue()})
+    assert columns.get("s") == harmless
     for bad in (kept, {"type": "nothing"}, {}):
         with pytest.raises(ProgressUnreadableError, match="stream 's' cannot be read"):
             StreamColumns(print).recall({"s": bad})
