@@ -31,7 +31,9 @@ FULL = {
     "opaque, a crash and a failure": replace(QUIET, crashes=1, failures=1),
     "opaque, a failure with a quarantine": replace(QUIET, attempts=1, quarantine=True, failures=1),
     "opaque, two leaders": replace(QUIET, records=1, takeovers=1),
-    "opaque, two leaders and a late append": replace(QUIET, records=1, takeovers=1, late=1),
+    "opaque, two leaders and a late append": replace(
+        QUIET, records=1, pending=1, takeovers=1, late=1
+    ),
     "transactional, two leaders, a late append, a crash": replace(
         QUIET, records=1, kind="transactional", semantics=SAME, takeovers=1, late=1, crashes=1
     ),
@@ -67,6 +69,9 @@ CAUGHT = {
     "judge-publications": Case(replace(QUIET, records=1, late=1)),
     "roll-forward-mixed": Case(replace(_OPAQUE, records=1)),
     "later-plans-kept": Case(replace(_OPAQUE, crashes=0)),
+    "group-unpublished": Case(
+        replace(QUIET, kind="transactional", semantics=("opaque", "opaque"), failures=1), flag=True
+    ),
     "no-quarantine-record": Case(
         replace(QUIET, attempts=1, quarantine=True, failures=1), flag=True
     ),

@@ -188,14 +188,14 @@ def _knows_schema(random: Random, kind: str, tables: dict[str, TableKind]) -> bo
 def _semantics(random: Random, kinds: tuple[str, ...]) -> str:
     if "opaque" in kinds:
         return "opaque"
-    return random.choice(("transactional", "transactional", "opaque"))
+    return random.choice(("transactional", "opaque"))
 
 
 def _config(random: Random, *, poisoned: bool, garbled: bool) -> TopologyConfig:
     attempts = (2, 2, 3) if poisoned else (2, 3, 5)
     return TopologyConfig(
         max_spout_pending=random.choice((1, 2, 3, 5, 5)),
-        max_group_commit=random.choice((1, 2, 4, 8, 8)),
+        max_group_commit=random.choice((1, 2, 4, 8, 8, 8)),
         max_group_processing=random.choice((1, 2, 4)),
         max_processing_jobs=random.choice((1, 2)),
         message_timeout_secs=2.0,

@@ -227,7 +227,8 @@ class Run:
         else:
             expected = LeaderExistsError | ProgressUnavailableError | ColumnsUnknownError
             fair = isinstance(error, expected) or (
-                isinstance(error, BatchError) and "given up" in str(error)
+                isinstance(error, BatchError)
+                and ("given up" in str(error) or "this run is to end" in str(error))
             )
         if not fair:
             self.kernel.fail(f"{process} of epoch {process.epoch} ended wrongly: {told}", error)

@@ -252,6 +252,9 @@ def run_job(write: Callable[[], None]) -> None:
     finally:
         context.jobs.pop(task, None)
     if cancelled:
+        if world.faults.on and random.random() < 0.3:
+            # The driver hears of it late: the next attempt is at work by then.
+            kernel.sleep(random.uniform(0, 0.5))
         raise SparkFault("SPARK_JOB_CANCELLED", "Job 7 was cancelled")
     if fault == "job failed":
         if random.random() < 0.5:
