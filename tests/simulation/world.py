@@ -27,6 +27,10 @@ UNSURE = ("zk answer lost", "zk write late", "append answer lost", "append late"
 _worlds: list[World] = []
 
 
+def folder_of(path: str) -> str:
+    return "/".join(path.split("/")[:2])
+
+
 def current_world() -> World:
     """The world of the run; there is one at a time."""
     if not _worlds:
@@ -176,8 +180,12 @@ class World:
             if owner is process and path in self.tables[table].blobs
         ]
         there = [one for one in mine if one not in self.offered]
-        if there and self.faults.strikes("staged file gone"):
-            table, path = self.random.choice(there)
+        # Above all one beside which others of a joint job are published already.
+        mates = {(table, folder_of(path)) for table, path in self.offered}
+        joint = [one for one in there if (one[0], folder_of(one[1])) in mates]
+        tries = 3 if joint else 1
+        if there and any(self.faults.strikes("staged file gone") for _ in range(tries)):
+            table, path = self.random.choice(joint or there)
             del self.tables[table].blobs[path]
             del self.doomed[table, path]
             self.trace(f"FAULT {table}/{path} is gone")
