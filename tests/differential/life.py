@@ -49,7 +49,10 @@ class _Mortal(MemoryProgress):
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("persist_start", "persist_committed", "assert_leading", "load"):
-            object.__getattribute__(self, "life").alive()
+            # Never under the lock: the next run would wait for it.
+            nodes: MemoryNodes = object.__getattribute__(self, "nodes")
+            if not nodes.changed._is_owned():  # type: ignore[attr-defined]
+                object.__getattribute__(self, "life").alive()
         return super().__getattribute__(name)
 
 
