@@ -129,7 +129,10 @@ def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) ->
 
 @cli.command()
 @click.argument("target", metavar="FILE.py:TOPOLOGY")
-@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option(
+    "--master",
+    help="Spark's master. [default: what spark-submit or spark-defaults.conf says, else local[*]]",
+)
 @click.option(
     "--until",
     default="forever",
@@ -156,7 +159,7 @@ def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) ->
 @_common
 def run(
     target: str,
-    master: str,
+    master: str | None,
     until: Until,
     conf: dict[str, str],
     log_level: str,

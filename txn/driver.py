@@ -47,7 +47,7 @@ def drive(
     observer: Observer,
     *,
     zookeeper: str,
-    master: str,
+    master: str | None,
     until: Until,
     conf: Mapping[str, str],
     standby: bool = False,
@@ -57,6 +57,7 @@ def drive(
 
     Args:
         zookeeper: as for `Topology.run`; so is `standby`.
+        master: Spark's; None: as for `delta_session`.
         conf: Spark settings.
 
     Raises:

@@ -403,7 +403,11 @@ def _classpath() -> str:
             "Install it (`pip install pyspark`), or name the ZooKeeper that you have: "
             '"host:2181".'
         )
-    folder = Path(found.submodule_search_locations[0]) / "jars"
+    home = Path(found.submodule_search_locations[0])
+    if not (home / "jars").is_dir():
+        # Under spark-submit pyspark is imported out of an archive; its jars are Spark's own.
+        home = Path(os.environ.get("SPARK_HOME", home))
+    folder = home / "jars"
     jars = sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(JARS))
     needed = {next((p for p in JARS if Path(jar).name.startswith(p)), "") for jar in jars}
     if len(needed) < len(JARS):

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from txn.errors import SetupError
 from txn.jars import class_archive, delta_jars, package_jars
 from txn.java import find_java
+from txn.submission import SUBMIT_ARGS, defaults_file, is_submitted, submitted, with_paths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ _JAVA_OPTION_VARIABLES = (
     "_JAVA_OPTIONS",
     "JDK_JAVA_OPTIONS",
     "SPARK_SUBMIT_OPTS",
-    "PYSPARK_SUBMIT_ARGS",
+    SUBMIT_ARGS,
 )
 # An option that names a collector, or a file of options, which may.
 _COLLECTOR = re.compile(r"-XX:[+-]Use\w+GC|-XX:(?:Flags|VMOptionsFile)=|(?:^|\s)@")
@@ -49,7 +50,7 @@ _COLLECTOR = re.compile(r"-XX:[+-]Use\w+GC|-XX:(?:Flags|VMOptionsFile)=|(?:^|\s)
 
 def delta_session(
     app_name: str,
-    master: str = "local[*]",
+    master: str | None = None,
     conf: Mapping[str, str] | None = None,
     *,
     packages: Sequence[str] = (),
@@ -58,9 +59,12 @@ def delta_session(
 
     Args:
         app_name: shown in Spark's UI and logs.
-        master: as Spark's `--master`. Anything but `local...` ships Delta's jars to executors.
-        conf: Spark settings; each wins over the default of `session_conf`. Jars and class paths
-            are added to Delta's.
+        master: as Spark's `--master`; as with Spark's own builder, what is named here wins over
+            whoever submits the program. None: the submitter's (spark-submit, PYSPARK_SUBMIT_ARGS,
+            spark-defaults.conf), and without any `local[*]`. Anything but `local...` ships Delta's
+            jars to executors.
+        conf: Spark settings; each wins over the submitter's, and these over the defaults of
+            `session_conf`. Jars, class paths and SQL extensions are added to Delta's.
         packages: Maven packages to put beside Delta, such as `KafkaSpout.packages`; fetched once.
             A session that runs already cannot be given any.
 
@@ -69,7 +73,10 @@ def delta_session(
             Delta is running in this process.
     """
     find_java()
-    settings = session_conf(master, conf or {}, packages)
+    given = dict(conf or {})
+    said = submitted()
+    master = given.get("spark.master") or master or said.get("spark.master") or "local[*]"
+    settings = session_conf(master, given, packages, said)
     _import_pyspark_quietly()
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -79,7 +86,7 @@ def delta_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with _spark_env():
+        with _spark_env(settings):
             session = builder.getOrCreate()
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
@@ -94,9 +101,15 @@ def delta_session(
 
 
 def session_conf(
-    master: str, conf: Mapping[str, str], packages: Sequence[str] = ()
+    master: str,
+    conf: Mapping[str, str],
+    packages: Sequence[str] = (),
+    said: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Every setting of a session: Delta's, ours for speed and quiet, and over them `conf`.
+
+    Args:
+        said: the submitter's settings; they win over defaults, and `conf` over them.
 
     A local master's Java collects garbage in parallel, unless the user's options, Spark's folder
     or the environment may name another collector.
@@ -104,6 +117,8 @@ def session_conf(
     Raises:
         SetupError: Delta's jars or the packages' are not there and cannot be fetched.
     """
+    said = said or {}
+    theirs = {**said, **conf}
     defaults = {
         "spark.sql.extensions": _EXTENSION,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -119,18 +134,20 @@ def session_conf(
         # Half of the code of an aggregation, for Java to compile, is a second hash table before the
         # first; a batch is over before it pays, and with few groups it is no faster either.
         "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
-        "spark.driver.defaultJavaOptions": _java_options(conf, local=_cores(master) is not None),
+        "spark.driver.defaultJavaOptions": _java_options(theirs, local=_cores(master) is not None),
         **_local_defaults(master),
     }
-    merged = {**defaults, **conf}
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit, which has placed the jars
+    # What is the submitter's and no default of ours reaches Spark by itself.
+    merged = {**defaults, **{key: said[key] for key in said if key in defaults}, **conf}
+    merged["spark.sql.extensions"] = _with_delta(theirs.get("spark.sql.extensions", ""))
+    if is_submitted():  # spark-submit has placed the jars
         return merged
     jars = [str(jar) for jar in delta_jars()]
     more = [str(jar) for jar in package_jars(packages)]
     if _cores(master) is not None:
-        merged |= _joined("spark.driver.extraClassPath", os.pathsep, jars, conf)
-        return merged | (_joined("spark.jars", ",", more, conf) if more else {})
-    return merged | _joined("spark.jars", ",", [*jars, *more], conf)
+        merged |= _joined("spark.driver.extraClassPath", os.pathsep, jars, theirs)
+        return merged | (_joined("spark.jars", ",", more, theirs) if more else {})
+    return merged | _joined("spark.jars", ",", [*jars, *more], theirs)
 
 
 def prepare() -> None:
@@ -253,21 +270,39 @@ def _joined(key: str, separator: str, ours: list[str], conf: Mapping[str, str]) 
     return {key: separator.join([*ours, *theirs])}
 
 
+def _with_delta(extensions: str) -> str:
+    named = [name.strip() for name in extensions.split(",") if name.strip()]
+    return ",".join(named if _EXTENSION in named else [_EXTENSION, *named])
+
+
 @contextmanager
-def _spark_env() -> Iterator[None]:
-    """Let Spark's launcher read our `spark-env.sh`, unless the user has a configuration folder."""
-    if _own_spark_conf():
-        yield
-        return
-    os.environ["SPARK_CONF_DIR"] = str(_SPARK_CONF)
+def _spark_env(settings: Mapping[str, str]) -> Iterator[None]:
+    """What Spark's launcher reads: our `spark-env.sh`, unless the user has a folder of their own.
+
+    It takes jars and class paths of PYSPARK_SUBMIT_ARGS in place of ours: those with ours in them
+    are said once more, behind.
+    """
+    ours: dict[str, str] = {}
+    if not _own_spark_conf():
+        ours["SPARK_CONF_DIR"] = str(_SPARK_CONF)
+    if SUBMIT_ARGS in os.environ:
+        ours[SUBMIT_ARGS] = with_paths(os.environ[SUBMIT_ARGS], settings)
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
     try:
         yield
     finally:
-        os.environ.pop("SPARK_CONF_DIR", None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _own_spark_conf() -> bool:
-    return "SPARK_CONF_DIR" in os.environ or "SPARK_HOME" in os.environ
+    if "SPARK_CONF_DIR" in os.environ or "SPARK_HOME" in os.environ:
+        return True
+    return defaults_file().is_file()
 
 
 def _import_pyspark_quietly() -> None:

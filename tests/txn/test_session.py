@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
+from deltalake import DeltaTable
 
 from txn.errors import SetupError
 from txn.jars import delta_jars, package_jars
 from txn.session import delta_session, session_conf
+from txn.submission import submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,6 +210,133 @@ def test_under_spark_submit_the_jars_are_its_own(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     settings = session_conf("yarn", {})
     assert "spark.jars" not in settings
+
+
+PROGRAM = """
+from txn import Topology
+from committers.append_table import AppendTable
+from spouts.memory import MemoryTransactionalSpout
+
+def said(df):
+    context = df.sparkSession.sparkContext
+    spark = df.sparkSession
+    print("MASTER", context.master, spark.conf.get("spark.sql.shuffle.partitions"),
+          spark.conf.get("spark.sql.extensions"), flush=True)
+    return df
+
+topology = Topology("submitted")
+rows = topology.stream("rows", MemoryTransactionalSpout([[(1,)], [(2,)]], "v int"))
+rows.transform(said).partition_persist(AppendTable("table"))
+"""
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+
+
+def test_what_spark_submit_says_wins(tmp_path: Path) -> None:
+    """Master and settings of a real spark-submit win over defaults; the program's own over them."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "start.py").write_text("from txn.cli import main\nmain()\n")
+    jars = [str(jar) for jar in delta_jars()]
+    submit = [
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--master", "local[3]", "--jars", ",".join(jars)),
+        *("--conf", "spark.sql.shuffle.partitions=5", "--conf", "spark.driver.memory=1g"),
+        *("start.py", "run", "program.py:topology", "--until", "caught_up", "--json"),
+    ]
+    ran = subprocess.run(
+        submit,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert f"MASTER local[3] 5 {EXTENSION}" in ran.stdout
+    assert DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["v"].to_pylist() == [1, 2]
+
+
+def test_what_the_environment_says_to_spark_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of defaults and PYSPARK_SUBMIT_ARGS win over ours, and Delta's jars stay in place."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(
+        "# ours\nspark.master local[3]\nspark.sql.shuffle.partitions = 7\n"
+        "spark.driver.memory 1g\nspark.ui.retainedJobs=9\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS",
+        "--conf spark.sql.shuffle.partitions=6 --driver-class-path /mine pyspark-shell",
+    )
+    code = (
+        "from txn.session import delta_session\n"
+        "spark = delta_session('said')\n"
+        f"spark.range(9).write.format('delta').save({str(tmp_path / 't')!r})\n"
+        "conf = spark.sparkContext.getConf()\n"
+        "print(conf.get('spark.master'), conf.get('spark.sql.shuffle.partitions'),\n"
+        "      conf.get('spark.ui.retainedJobs'),\n"
+        "      conf.get('spark.driver.extraClassPath').rpartition(':')[2])\n"
+        "import os; print(os.environ['PYSPARK_SUBMIT_ARGS'][-19:])\n"
+    )
+    said = child(code, tmp_path)
+    assert said.stdout == "local[3] 6 9 /mine\n/mine pyspark-shell\n", said.stderr
+
+
+HOST = {"spark.ui.enabled": "a", "spark.driver.host": "b c"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("", {}),
+        ("--master=yarn --name x pyspark-shell", {"spark.master": "yarn"}),
+        ("-c spark.ui.enabled=a --conf 'spark.driver.host=b c'", HOST),
+        ("--jars a.jar --conf spark.other=1", {"spark.jars": "a.jar"}),
+        ("--properties-file {file}", {"spark.master": "local[9]"}),
+    ],
+)
+def test_submit_arguments_are_read_as_spark_reads_them(
+    arguments: str,
+    found: dict[str, str],
+    own_java_options: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Options with their values in either spelling, and a file of properties."""
+    (tmp_path / "p").write_text("spark.master: local[9]\n\n! no\nspark.unknown\n")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments.format(file=tmp_path / "p"))
+    assert submitted() == found
+
+
+def test_submit_arguments_that_cannot_be_read_are_refused(
+    own_java_options: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What Spark could not read either is refused by the name of the variable."""
+    for arguments in ("--conf 'a", f"--properties-file {tmp_path}/none"):
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
+        with pytest.raises(SetupError, match="PYSPARK_SUBMIT_ARGS"):
+            submitted()
+
+
+def test_who_says_what_wins_in_order() -> None:
+    """The program's settings over the submitter's, and these over defaults; extensions add up."""
+    said = {
+        "spark.sql.shuffle.partitions": "5",
+        "spark.ui.enabled": "true",
+        "spark.sql.extensions": "their.Extension",
+        "spark.driver.extraClassPath": "/theirs",
+        "spark.driver.memory": "8g",
+    }
+    settings = session_conf("local[2]", {"spark.ui.enabled": "false"}, said=said)
+    assert settings["spark.sql.shuffle.partitions"] == "5"
+    assert settings["spark.ui.enabled"] == "false"
+    assert settings["spark.sql.extensions"] == f"{EXTENSION},their.Extension"
+    assert settings["spark.driver.extraClassPath"].endswith(":/theirs")
+    assert "spark.driver.memory" not in settings
+    again = session_conf("local", {"spark.sql.extensions": f"a.B, {EXTENSION}"}, said=said)
+    assert again["spark.sql.extensions"] == f"a.B,{EXTENSION}"
 
 
 def test_an_unusable_java_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,149 @@
+"""What the submitter of a program says to Spark, which wins over our defaults.
+
+Under spark-submit Spark's Java runs already and knows all of it. Otherwise pyspark starts Java
+with PYSPARK_SUBMIT_ARGS, and Java reads `spark-defaults.conf`: too late for settings that depend on
+them, such as where Delta's jars belong, so both are read here as Spark reads them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from txn.errors import SetupError
+
+__all__ = ["SUBMIT_ARGS", "defaults_file", "is_submitted", "submitted", "with_paths"]
+
+SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
+"""Name of the variable with the arguments that pyspark gives to spark-submit."""
+
+_CLASS_PATH, _JARS = "spark.driver.extraClassPath", "spark.jars"
+_OPTIONS = {
+    "--master": "spark.master",
+    "--driver-class-path": _CLASS_PATH,
+    "--driver-java-options": "spark.driver.extraJavaOptions",
+    "--jars": _JARS,
+}
+_PATHS = {_CLASS_PATH: "--driver-class-path", _JARS: "--jars"}
+# The settings that `session_conf` has a default for, or adds to.
+_KEYS = (
+    "spark.databricks.delta.snapshotPartitions",
+    "spark.driver.bindAddress",
+    "spark.driver.defaultJavaOptions",
+    "spark.driver.host",
+    "spark.scheduler.allocation.file",
+    "spark.scheduler.mode",
+    "spark.sql.catalog.spark_catalog",
+    "spark.sql.codegen.aggregate.map.twolevel.enabled",
+    "spark.sql.codegen.useIdInClassName",
+    "spark.sql.extensions",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism",
+    "spark.sql.ui.retainedExecutions",
+    "spark.ui.enabled",
+    "spark.ui.retainedJobs",
+    "spark.ui.retainedStages",
+    "spark.ui.retainedTasks",
+    "spark.ui.showConsoleProgress",
+    *_OPTIONS.values(),
+)
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit has started this program, so that Java runs already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def submitted() -> dict[str, str]:
+    """The submitter's settings, as far as the session has a default for them or adds to them.
+
+    Raises:
+        SetupError: PYSPARK_SUBMIT_ARGS or the file of properties cannot be read.
+    """
+    if is_submitted():
+        from pyspark import SparkContext
+
+        # None where nobody has said anything, whatever pyspark's annotation promises.
+        found: dict[str, str | None] = {k: SparkContext.getSystemProperty(k) for k in _KEYS}
+        return {key: value for key, value in found.items() if value is not None}
+    arguments = dict[str, str]()
+    file, explicit, adds = defaults_file(), False, False
+    for option, value in _options(os.environ.get(SUBMIT_ARGS, "")):
+        if option in ("--conf", "-c"):
+            key, _, setting = value.partition("=")
+            arguments[key] = setting
+        elif option == "--properties-file":
+            file, explicit = Path(value), True
+        elif option == "--load-spark-defaults":
+            adds = True
+        elif option in _OPTIONS:
+            arguments[_OPTIONS[option]] = value
+    properties = _properties(defaults_file()) if adds and explicit else {}
+    if explicit and not file.is_file():
+        raise SetupError(
+            f"{SUBMIT_ARGS} names the file of properties '{file}', which is not there."
+        )
+    said = {**properties, **_properties(file), **arguments}
+    return {key: value for key, value in said.items() if key in _KEYS}
+
+
+def defaults_file() -> Path:
+    """Where Spark looks for `spark-defaults.conf`; it need not be there."""
+    folder = os.environ.get("SPARK_CONF_DIR")
+    if folder is None:
+        home = os.environ.get("SPARK_HOME")
+        spec = importlib.util.find_spec("pyspark")
+        if home is None and spec is not None and spec.origin is not None:
+            home = str(Path(spec.origin).parent)
+        return Path(home or "") / "conf" / "spark-defaults.conf"
+    return Path(folder) / "spark-defaults.conf"
+
+
+def with_paths(arguments: str, settings: Mapping[str, str]) -> str:
+    """PYSPARK_SUBMIT_ARGS with the jars and class paths of `settings` as the last word on them."""
+    words = _words(arguments)
+    own = [word for key, o in _PATHS.items() if key in settings for word in (o, settings[key])]
+    at = len(words) - 1 if words[-1:] == ["pyspark-shell"] else len(words)
+    return shlex.join([*words[:at], *own, *words[at:]])
+
+
+def _options(arguments: str) -> Iterator[tuple[str, str]]:
+    """The options and their values; what is no option has none."""
+    words = iter(_words(arguments))
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option == "--load-spark-defaults" or not option.startswith("-"):
+            yield option, ""
+        elif equals:
+            yield option, value
+        elif option in (*_OPTIONS, "--conf", "-c", "--properties-file"):
+            yield option, next(words, "")
+
+
+def _words(arguments: str) -> list[str]:
+    try:
+        return shlex.split(arguments)
+    except ValueError as error:
+        raise SetupError(
+            f"{SUBMIT_ARGS} cannot be taken apart into words: {error}. Correct its quotes."
+        ) from error
+
+
+def _properties(file: Path) -> dict[str, str]:
+    """A file as `spark-defaults.conf` is: a key, then a blank, `=` or `:`, then its value."""
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise SetupError(f"Spark's settings in '{file}' cannot be read: {error}.") from error
+    found = {}
+    for line in map(str.strip, lines):
+        if line and line[0] not in "#!":
+            key, value = [*re.split(r"\s*[=:\s]\s*", line, maxsplit=1), ""][:2]
+            found[key] = value.strip()
+    return found
