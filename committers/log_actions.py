@@ -130,10 +130,14 @@ class Commit:
 
     @property
     def settled_txid(self) -> int:
-        """The newest txid that a mark calls final; 0 when this version says nothing of it."""
+        """The newest txid that a mark calls final; 0 when this version says nothing of it.
+
+        A compaction folds committed txids only, and what it has folded cannot be taken back.
+        """
         if self.settled is not None:
             return int(self.settled["txid"])
-        return int(self.mark.get("settled", 0)) if self.mark else 0
+        folded = int(self.compaction["txids"][1]) if self.compaction else 0
+        return max(folded, int(self.mark.get("settled", 0))) if self.mark else 0
 
     @property
     def last(self) -> Mapping[str, Any] | None:
@@ -186,7 +190,7 @@ def _parsed(version: int, text: bytes, table: str) -> Commit:
         publication=_publication(info, version, table),
         fence=_mark(info.get(FENCE_KEY)),
         settled=_mark(info.get(SETTLED_KEY), "txid"),
-        compaction=_mark(info.get(COMPACTION_KEY)),
+        compaction=_compaction(info.get(COMPACTION_KEY)),
         token=info.get(TOKEN_KEY),
         changed=changed,
         writer=_writer(info),
@@ -228,6 +232,16 @@ def _mark(found: Any, *more: str) -> Mapping[str, Any] | None:
     if last is not None:
         Publication.model_validate(last["publication"])
     return json_object(found)
+
+
+def _compaction(found: Any) -> Mapping[str, Any] | None:
+    """As `_mark`, with the first and last txid of what was folded."""
+    mark = _mark(found)
+    if mark is not None:
+        first, last = mark["txids"]
+        if not (type(first) is type(last) is int and 0 <= first <= last):
+            raise ValueError("txids are no range")
+    return mark
 
 
 def _path(action: Mapping[str, Any], where: str) -> str:

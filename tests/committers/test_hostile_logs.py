@@ -256,10 +256,12 @@ def test_a_state_table_that_describes_itself_wrongly(changed: dict[str, str]) ->
 
 
 def test_a_compaction_mark_is_read_with_the_same_care() -> None:
-    """Its `settled` is acted on."""
-    mark = {"epoch": 1, "last": None, "txids": [1, 2], "settled": "x"}
-    with pytest.raises(RecoveryRefusedError, match="cannot be read"):
-        parse_commit(7, commit({"commitInfo": {COMPACTION_KEY: mark}}), "t")
+    """Its `settled` is acted on, and the txids of what was folded, which are final."""
+    mark = {"epoch": 1, "last": None, "txids": [1, 2], "settled": 1}
+    assert parse_commit(7, commit({"commitInfo": {COMPACTION_KEY: mark}}), "t").settled_txid == 2
+    for wrong in ({"settled": "x"}, {"txids": None}, {"txids": [2, 1]}, {"txids": ["1", 2]}):
+        with pytest.raises(RecoveryRefusedError, match="cannot be read"):
+            parse_commit(7, commit({"commitInfo": {COMPACTION_KEY: {**mark, **wrong}}}), "t")
 
 
 def test_metadata_at_the_limit_of_depth_can_be_read_again(warehouse: Path) -> None:

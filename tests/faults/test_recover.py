@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,6 +72,8 @@ class World:
     folder: Path
     kind: SpoutKind = SpoutKind.TRANSACTIONAL
     wiped: int = 0
+    more: tuple[str, ...] = ()
+    """Tables of rows besides those of every run."""
 
     @property
     def hosts(self) -> str:
@@ -91,6 +94,8 @@ class World:
             more: dict[str, Any] = {"compact_files": 2, "compact_share": 1} if name == "log" else {}
             state = StateTable(self.folder / name, self.kind.value, layout=layout, **more)
             stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"))
+        for name in self.more:
+            stream.partition_persist(AppendTable(self.folder / name, self.kind.value))
         sys.modules["txn_test_recover"].topologies.append(topology)  # type: ignore[attr-defined]
         return topology
 
@@ -329,3 +334,39 @@ def test_a_topology_moves_to_another_ensemble(
         world.txn("quarantine", "replay", "recovered", "--all")
         world.run({"p1": 7, "p2": 4, "p3": 2})
         world.assert_holds({"p1": 7, "p2": 4, "p3": 2})
+
+
+def test_a_backup_that_is_one_txid_behind_a_compaction_is_refused(
+    world: World, tmp_path: Path
+) -> None:
+    """Progress that is one txid older than what a log table has folded is refused before the
+    table loses what the fold holds, and `txn recover` is the way on.
+    """
+    world.kind = SpoutKind.OPAQUE
+    file, folded = str(tmp_path / "progress.json"), Event()
+    world.run({"p1": 2}, max_group_commit=1)
+    assert world.export(file) == 2
+
+    def crash(attempt: TransactionAttempt) -> None:
+        if attempt.txid == 4:
+            wait_for(lambda: folded.is_set() and 3 in folds(), what=lambda: str(folds()))
+            raise CrashedError
+
+    def folds() -> list[int]:
+        marks = [c.get("txn_compaction") for c in DeltaTable(str(world.folder / "log")).history()]
+        return [mark["txids"][1] for mark in marks if mark]
+
+    points = Points(mid_processing=crash, after_maintenance=lambda _: folded.set())
+    with observing(points), pytest.raises(TxnError):
+        world.run({"p1": 4}, max_group_commit=1)
+    world.wipe()
+    world.txn("import", file)
+    # A table that the program has now, and had not then: txid 3 is not in all of them.
+    world.more = ("added",)
+    with pytest.raises(RecoveryRefusedError, match="`txn recover"):
+        world.run({"p1": 4})
+    world.more = ()
+    world.topology({"p1": 4}, frozenset())
+    assert world.recover()["committed"]["txid"] == 3
+    world.run({"p1": 5})
+    world.assert_holds({"p1": 5})
