@@ -69,18 +69,18 @@ class AppendingCommitter(TableCommitter):
         return rows.select(*columns, bigint(attempt.txid).alias(TXID))
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
-        adds = staged.files
+        adds, version = staged.files, self._log.version
         removes: tuple[ActiveFile, ...] = ()
         if self.semantics is Semantics.OPAQUE and self._unfinished(publication):
             kept, removes = self._without(publication.first_txid, staged.attempt)
             adds = (*adds, *kept)
-        return Prepared(staged, adds, removes, self._log.version)
+        return Prepared(staged, adds, removes, version)
 
     def _without(
         self, txid: int, attempt: TransactionAttempt
     ) -> tuple[tuple[StagedFile, ...], tuple[ActiveFile, ...]]:
         """Files that keep the rows below `txid`, and the files that they stand for."""
-        removes = tuple(file for file in self._log.files.values() if file.may_hold(txid))
+        removes = tuple(file for file in self._log.files_now() if file.may_hold(txid))
         # OPTIMIZE may have put rows of several txids into one file.
         mixed = [file.path for file in removes if not file.holds_only(txid)]
         if not mixed:

@@ -1,13 +1,14 @@
-"""Constants that change with every batch, kept out of the code that Spark generates."""
+"""Columns and rows that are made of nothing that is stored."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-__all__ = ["bigint"]
+__all__ = ["bigint", "no_rows"]
 
 
 def bigint(value: int) -> Column:
@@ -22,3 +23,11 @@ def bigint(value: int) -> Column:
 
     always_one = sf.least(sf.spark_partition_id(), sf.lit(0)) + sf.lit(1)
     return sf.element_at(sf.array(sf.lit(value).cast("bigint")), always_one)
+
+
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """No rows, known as such to Spark's optimizer; `createDataFrame([])` would run Python tasks."""
+    from pyspark.sql import functions as sf
+
+    columns = [sf.lit(None).cast(field.dataType).alias(field.name) for field in schema]
+    return spark.range(0).select(*columns)

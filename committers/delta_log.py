@@ -176,6 +176,37 @@ class DeltaLog:
         return columns
 
     @_in_turn
+    def files_before(self, txid: int) -> tuple[int, frozenset[str]]:
+        """(newest txid, paths) of the newest version that holds nothing of `txid` and later.
+
+        What is there now, unless something of these txids has been published: then the commit
+        files are walked back, and what each version did is undone. The paths of versions that
+        others made since (OPTIMIZE) are left out with it.
+
+        Raises:
+            TableRefusedError: the commit files that would tell were cleaned out of the log.
+        """
+        paths = frozenset(self._files)
+        if self._last is None or self._last[1].last_txid < txid:
+            return (0 if self._last is None else self._last[1].last_txid), paths
+        before, newest, version = paths, 0, self._version
+        while version >= 0:
+            commit = self.read_commit(version)
+            if commit is None:
+                raise TableRefusedError(
+                    f"Table {self._name} cannot be read as of txid {txid - 1}: version {version} "
+                    "was cleaned out of its log, and later txids are published. Restore that "
+                    "commit file from a backup; raise delta.logRetentionDuration."
+                )
+            if _newest_of(commit) and _newest_of(commit) < txid:
+                break
+            paths = (paths - {add.path for add in commit.adds}) | commit.removes
+            if commit.publication is not None:
+                before, newest = paths, commit.publication.first_txid - 1
+            version -= 1
+        return newest, before
+
+    @_in_turn
     def attach(self, topology: str) -> bool:
         """Load an existing table of this topology; False when the folder holds none.
 
@@ -530,3 +561,10 @@ class DeltaLog:
             f"Table {self._name}: {MAX_TRIES} appends in a row lost against other writers "
             f"({what}). Pause the other jobs that write to this table; the batch is tried again."
         )
+
+
+def _newest_of(commit: Commit) -> int:
+    """The newest txid that the table had come to with a version of ours; 0: it does not say."""
+    if commit.publication is not None:
+        return commit.publication.last_txid
+    return int(commit.last["publication"]["last_txid"]) if commit.last else 0

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from committers.append_table import AppendingCommitter
+from committers.constants import no_rows
 from committers.log_actions import TXID, ActiveFile
 from committers.log_append import AppendFailedError
 from committers.log_compaction import MOST_WAITING, Compaction, Intents, Pace, files_to_fold
@@ -31,7 +32,7 @@ from txn.errors import (
     TableChangedError,
     TopologyError,
 )
-from txn.interfaces import Aggregate, Semantics
+from txn.interfaces import Aggregate, Semantics, StoredRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,6 +134,46 @@ class LogCommitter(AppendingCommitter):
             f'State table {self.name} has layout="log", whose commits do not read the state, so '
             'it has no new values. Use layout="upsert" for a table whose new_values() are needed.'
         )
+
+    # --- queries -----------------------------------------------------------------------------
+
+    def state_as_of(self, txid: int, *, exact: bool) -> StoredRows:
+        """Keys and values as of `txid`, the newest committed one: its rows and those before it.
+
+        Compaction folds committed txids only, so no row has a part of a later one.
+
+        Raises:
+            TableChangedError: a file is gone that the table's newest version still has.
+        """
+        return self._up_to_date(lambda: self._as_of(txid))
+
+    def _as_of(self, txid: int) -> StoredRows:
+        rows, paths = self._rows_before(txid + 1)
+        return self._stored_rows(self._shape.shown(rows), paths)
+
+    def _rows_before(self, txid: int | None) -> tuple[DataFrame, list[str]]:
+        """The table's rows of txids before this one (None: all), and the files that have them."""
+        from pyspark.sql import functions as sf
+
+        files = self._log.files_now()
+        if txid is not None:
+            files = tuple(file for file in files if not file.holds_only(txid))
+        paths = [file.path for file in files]
+        session, schema = self._reading(), self._stored_schema()
+        if not paths:
+            return no_rows(session, schema), paths
+        rows = strict_reader(session, schema).parquet(*map(self._storage.read_url, paths))
+        if txid is not None and any(file.may_hold(txid) for file in files):
+            rows = rows.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
+        return rows, paths
+
+    def _stored_schema(self) -> StructType:
+        """Columns of the table, also before any batch has said what they are."""
+        from pyspark.sql.types import StructType
+
+        if self._rows_schema is not None:
+            return self._table_schema()
+        return StructType.fromJson(self._log.columns())
 
     # --- compaction --------------------------------------------------------------------------
 

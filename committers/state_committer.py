@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from committers.constants import bigint
+from committers.aggregates import quoted
+from committers.constants import bigint, no_rows
 from committers.log_actions import BUCKET, TXID, ActiveFile
 from committers.partials import columns_read
 from committers.staging import SCRATCH, random_id
@@ -15,15 +16,14 @@ from committers.state_join import StateJoin
 from committers.state_shape import described
 from committers.table_committer import (
     TableCommitter,
-    read_table,
     require_same_columns,
     strict_reader,
 )
 from committers.table_spec import TableSpec, storable_columns
 from committers.upsert import StateLayout, mergeable
 from txn.attempts import TransactionAttempt
-from txn.errors import TableRefusedError, TopologyError
-from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
+from txn.errors import StateError, TableRefusedError, TopologyError
+from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile, StoredRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -142,18 +142,19 @@ class StateCommitter(TableCommitter):
         return partials.withColumn(TXID, bigint(attempt.txid))
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
-        first = publication.first_txid
+        first, version = publication.first_txid, self._log.version
+        files = self._log.files_now()
         reverts = self.semantics is Semantics.OPAQUE and self._unfinished(publication)
         buckets = {_bucket(file) for file in staged.files}
         if reverts:
             # Whatever the replay mentions: the dead attempt's keys go back in every bucket.
-            buckets |= {f.bucket for f in self._log.files.values() if f.may_hold(first)}
-        old = tuple(file for file in self._log.files.values() if file.bucket in buckets)
+            buckets |= {f.bucket for f in files if f.may_hold(first)}
+        old = tuple(file for file in files if file.bucket in buckets)
         if not old and not staged.files:
-            return Prepared(staged, (), (), self._log.version)
+            return Prepared(staged, (), (), version)
         rows = self._next_rows(old, staged.files, publication, reverts)
         adds = self._area.write(rows, staged.attempt, partition_by=BUCKET)
-        return Prepared(staged, adds, old, self._log.version)
+        return Prepared(staged, adds, old, version)
 
     def _next_rows(
         self,
@@ -233,6 +234,61 @@ class StateCommitter(TableCommitter):
             raise TopologyError(f"Table {self.name} is written to before it was opened.")
         return self._table_schema
 
+    # --- queries -----------------------------------------------------------------------------
+
+    def state_as_of(self, txid: int, *, exact: bool) -> StoredRows:
+        """Keys and values as of `txid`, the newest committed one, out of the newest files.
+
+        An opaque table has the values before of all that was published since. Where another one
+        holds `txid` in one version with later ones, it is read as of the txid before them.
+
+        Raises:
+            StateError: `exact`, and the table has no version for it.
+            TableRefusedError: commit files that would tell were cleaned out of the log.
+            TableChangedError: a file is gone that the table's newest version still has.
+        """
+        return self._up_to_date(lambda: self._as_of(txid, exact=exact))
+
+    def _as_of(self, txid: int, *, exact: bool) -> StoredRows:
+        from pyspark.sql import functions as sf
+
+        schema = self._stored_schema()
+        if self.semantics is Semantics.OPAQUE:
+            files = self._log.files_now()
+            paths = [file.path for file in files]
+            rows = self._rows_of(self._reading(), paths, schema)
+            if rows is not None and any(file.may_hold(txid + 1) for file in files):
+                rows = self._layout.revert(rows, txid + 1)
+            elif rows is not None:
+                rows = self._layout.alive(rows)
+        else:
+            newest, found = self._log.files_before(txid + 1)
+            if exact and newest < txid <= self._newest_txid():
+                raise StateError(
+                    f"Table {self.name} holds txids {newest + 1} to {self._newest_txid()} in one "
+                    f"version, and cannot be read as of txid {txid} for a query as of txid - 1: "
+                    "a crash left a group of txids in this table only. Run the former program, "
+                    f"whose groups needed no such query, until txid {self._newest_txid()} is "
+                    "committed."
+                )
+            paths = sorted(found)
+            rows = self._rows_of(self._reading(), paths, schema)
+        if rows is None:
+            rows = no_rows(self._reading(), schema)
+        values = (self._layout.shown(n, sf.col(quoted(n))).alias(n) for n in self._layout.values)
+        shown = rows.select(*(sf.col(quoted(key)) for key in self._layout.keys), *values)
+        return self._stored_rows(shown, paths)
+
+    def _newest_txid(self) -> int:
+        last = self._log.last_publication()
+        return last[1].last_txid if last else 0
+
+    def _stored_schema(self) -> StructType:
+        """Columns of the table, also before any batch has said what they are."""
+        from pyspark.sql.types import StructType
+
+        return self._table_schema or StructType.fromJson(self._log.columns())
+
     # --- changes -----------------------------------------------------------------------------
 
     def changes_schema(self, partials: StructType) -> StructType:
@@ -247,7 +303,7 @@ class StateCommitter(TableCommitter):
         columns = self._layout.table_schema(spark, partials)
         return changes_schema(self._layout, spark, columns, self.name)
 
-    def changes(self, prepared: Prepared, publication: Publication) -> DataFrame:
+    def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         """What this txid changes: one row per key that it touches, with `prev_<value>`.
 
         Lazy, in the session of the run. A key that was removed has NULL values; one that was
@@ -273,26 +329,25 @@ class StateCommitter(TableCommitter):
         # In an opaque table a removed key is written, too: then files that only go tell nothing.
         tells = written or (replaced and not self._layout.keeps_previous)
         if not prepared.staged.files or not tells:
-            return self._spark.createDataFrame([], self._idle_schema())
+            return StoredRows(no_rows(self._spark, self._idle_schema()))
         schema = self._known_table_schema()
+        staged = [file.path for file in prepared.staged.files]
+        paths = (*written, *replaced, *staged)
         after = self._rows_of(self._spark, written, schema)
         if self._layout.keeps_previous and after is not None:
-            return from_previous_values(self._layout, after, txid)
+            return self._stored_rows(from_previous_values(self._layout, after, txid), paths)
         only = None
         if self.semantics is Semantics.NON_TRANSACTIONAL and self._unfinished(publication):
             # A failed attempt's rows have this txid as well, and nothing takes them back.
-            staged = [file.path for file in prepared.staged.files]
             only = self._rows_of(self._spark, staged, self._known_schema())
         before = self._rows_of(self._spark, replaced, schema)
-        return from_replaced_rows(self._layout, after, before, txid, only)
+        changed = from_replaced_rows(self._layout, after, before, txid, only)
+        return self._stored_rows(changed, paths)
 
     def _idle_schema(self) -> StructType:
         """Columns of `changes` while nothing was staged: the table itself may have to say."""
-        columns = self._table_schema
-        if columns is None and self._log.version >= 0:
-            columns = read_table(self._spark, self._storage, self._options)[0].schema
-        columns = columns or self._known_table_schema()
-        return changes_schema(self._layout, self._spark, columns, self.name)
+        known = self._stored_schema() if self._log.version >= 0 else self._known_table_schema()
+        return changes_schema(self._layout, self._spark, known, self.name)
 
     def _held_files(self, version: int, publication: Publication) -> tuple[list[str], list[str]]:
         """(files added, files removed) by the version that holds this txid already."""

@@ -6,20 +6,46 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from committers.aggregates import quoted
 from committers.delta_log import DeltaLog
-from committers.log_actions import BUCKET
+from committers.log_actions import BUCKET, load_files
 from committers.state_shape import StateShape
 from committers.storage import Storage
 from committers.upsert import bucket_of, with_keys_of
-from txn.errors import TableRefusedError
+from txn.errors import TableAbsentError, TableRefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["rows_of_keys", "version_of"]
+__all__ = ["missing_file", "newest_version", "rows_of_keys", "version_of"]
+
+
+def newest_version(storage: Storage, options: Mapping[str, str]) -> int:
+    """The newest version of a table.
+
+    Raises:
+        TableAbsentError: there is no table.
+    """
+    if not DeltaTable.is_deltatable(storage.uri, dict(options)):
+        raise TableAbsentError(
+            f"There is no table at {storage.location} yet: it is made by the first batch of its "
+            "topology. Run the topology, or correct the path."
+        )
+    return DeltaTable(storage.uri, storage_options=dict(options)).version()
+
+
+def missing_file(storage: Storage, options: Mapping[str, str], version: int) -> str | None:
+    """A file of a version that is not in storage; None: all are, or nobody can say."""
+    try:
+        table = DeltaTable(storage.uri, version=version, storage_options=dict(options))
+    except (DeltaError, OSError):
+        return None
+    paths = sorted(load_files(table))
+    sizes = storage.sizes(paths)
+    return next((path for path, size in zip(paths, sizes, strict=True) if size is None), None)
 
 
 def version_of(storage: Storage, options: Mapping[str, str], txid: int) -> int:
@@ -34,13 +60,8 @@ def version_of(storage: Storage, options: Mapping[str, str], txid: int) -> int:
             with later ones, or that was cleaned out of its log.
     """
     where = storage.location
-    if not DeltaTable.is_deltatable(storage.uri, dict(options)):
-        raise TableRefusedError(
-            f"There is no table at {where} yet: it is made by the first batch of its topology. "
-            "Run the topology, or correct the path."
-        )
+    version = newest_version(storage, options)
     log = DeltaLog(storage, storage_options=options)
-    version = DeltaTable(storage.uri, storage_options=dict(options)).version()
     newest = later = None
     same_rows = version
     while version >= 0:

@@ -11,13 +11,13 @@ from committers.log_actions import TXID
 from committers.log_committer import LogCommitter
 from committers.staging import random_id
 from committers.state_committer import StateCommitter
-from committers.state_reader import rows_of_keys, version_of
+from committers.state_reader import missing_file, newest_version, rows_of_keys, version_of
 from committers.state_shape import StateShape
 from committers.storage import Storage
 from committers.table_committer import parse_semantics, read_table
 from committers.upsert import RESERVED, StateLayout, mergeable
 from txn.errors import TopologyError
-from txn.interfaces import Aggregate, Committer, Semantics, State
+from txn.interfaces import Aggregate, Committer, Semantics, State, StoredRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -211,6 +211,15 @@ class StateTable(State):
         """
         rows, properties = read_table(spark, Storage(self.path), self._options, version)
         return StateShape.of(properties, self.path, aggregates).shown(rows)
+
+    def newest(
+        self, spark: SparkSession, aggregates: Mapping[str, Aggregate] | None = None
+    ) -> StoredRows:
+        """As `snapshot` of the newest version now, and which of its files are gone later."""
+        storage = Storage(self.path)
+        version = newest_version(storage, self._options)
+        rows = self.snapshot(spark, version, aggregates)
+        return StoredRows(rows, lambda: missing_file(storage, self._options, version))
 
     def create_view(
         self,

@@ -6,7 +6,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from deltalake import DeltaTable
 
@@ -29,6 +29,7 @@ from txn.errors import (
     TableChangedError,
     TableRefusedError,
     TopologyError,
+    TxnError,
 )
 from txn.interfaces import (
     Committer,
@@ -39,6 +40,7 @@ from txn.interfaces import (
     Published,
     Semantics,
     Staged,
+    StoredRows,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ __all__ = [
     "require_same_columns",
     "strict_reader",
 ]
+
+R = TypeVar("R")
 
 LONGEST_GROUP = 64
 """Txids of a group, twice the default of `max_group_commit`: so far back a start looks for versions
@@ -101,6 +105,7 @@ class TableCommitter(Committer):
         self._area = StagingArea(self._storage, new_id=self._new_id, unique=self._unique)
         self._cleanup = LogCleanup(self._storage, self._options)
         self._work_session: SparkSession | None = None
+        self._read_session: SparkSession | None = None
         self._fenced = False
 
     # --- open --------------------------------------------------------------------------------
@@ -186,7 +191,9 @@ class TableCommitter(Committer):
         version, held = self._held(publication)
         if held >= publication.last_txid:
             return Prepared(staged, (), (), version, skipped=True)
-        return replace(self._prepare(_after(held, staged), publication), staged=staged)
+        left = _after(held, staged)
+        prepared = self._up_to_date(lambda: self._prepare(left, publication))
+        return replace(prepared, staged=staged)
 
     @abstractmethod
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
@@ -249,6 +256,46 @@ class TableCommitter(Committer):
                 f"{held.attempt_id}, as the nulls and bounds in the Parquet files say (digests "
                 f"{member.digest} now, {held.digest} then). {remedy}"
             )
+
+    # --- files that others rewrite -------------------------------------------------------------
+
+    def _up_to_date(self, read: Callable[[], R]) -> R:
+        """What `read` makes of the table's files; once more when those were rewritten meanwhile.
+
+        Somebody's OPTIMIZE puts rows into other files, and VACUUM deletes the former ones: the log
+        is read again only when a file that it named is not there any more.
+
+        Raises:
+            TableChangedError: a file is gone that the table's newest version still has.
+        """
+        for _ in range(MAX_TRIES):
+            version = self._log.version
+            try:
+                return read()
+            except TxnError:
+                raise
+            except Exception:
+                gone = self._missing([file.path for file in self._log.files_now()])
+                if gone is None:
+                    raise
+                self._log.refresh()
+                if self._log.version == version:
+                    raise TableChangedError(
+                        f"File {gone} of table {self.name} is gone, and version {version}, the "
+                        "newest one, still has it: somebody deleted it, and VACUUM does not. "
+                        "Nothing was written. Restore the file from a backup, or start over with "
+                        "a new table and a topology of a new name."
+                    ) from None
+        return read()
+
+    def _stored_rows(self, rows: DataFrame, paths: Sequence[str]) -> StoredRows:
+        """Rows that are read from these files."""
+        return StoredRows(rows, lambda: self._missing(paths))
+
+    def _missing(self, paths: Sequence[str]) -> str | None:
+        """The first of these files that is not there; None: all are."""
+        sizes = self._storage.sizes(paths)
+        return next((p for p, size in zip(paths, sizes, strict=True) if size is None), None)
 
     # --- publish -----------------------------------------------------------------------------
 
@@ -321,7 +368,7 @@ class TableCommitter(Committer):
 
     def close(self) -> None:
         """Forget the Spark session; the table needs no closing."""
-        self._work_session = None
+        self._work_session = self._read_session = None
 
     # --- Spark -------------------------------------------------------------------------------
 
@@ -330,6 +377,14 @@ class TableCommitter(Committer):
         if self._work_session is None:
             self._work_session = self._new_session(conf)
         return self._work_session
+
+    def _reading(self) -> SparkSession:
+        """The session in which the table is read for queries."""
+        if self._read_session is None:
+            # A few hundred files are listed sooner than a Spark job is started for it.
+            threshold = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+            self._read_session = self._new_session({threshold: "1000"})
+        return self._read_session
 
     def _new_session(self, conf: Mapping[str, str]) -> SparkSession:
         """A session with the settings that all of a table's rows are computed with, and `conf`."""

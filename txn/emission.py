@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,11 @@ from pydantic import ValidationError
 from txn.attempts import TransactionAttempt
 from txn.columns import StreamColumns
 from txn.conservation import PlannedRows
-from txn.errors import ProgressUnreadableError, TopologyError
+from txn.errors import FailedException, ProgressUnreadableError, TopologyError, TxnError
 from txn.evaluation import Evaluation, Unknown, consumers, empty_frame
 from txn.events import Metadata
 from txn.graph import NewValues, Sink, Source, StateQuery
-from txn.interfaces import Prepared, Publication, SpoutKind
+from txn.interfaces import Prepared, Publication, SpoutKind, StoredRows
 from txn.tables import Staging, Tables
 
 if TYPE_CHECKING:
@@ -43,6 +44,27 @@ class Emission:
     publication: Publication | None = None
     one_task: bool = False
     """Whether one task takes each stream: other batches keep the other slots busy."""
+    stored: list[StoredRows] = field(default_factory=list)
+    """What was taken from tables."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """For jobs over its rows: one that fails because a table's file is gone has lost work.
+
+        Raises:
+            FailedException: such a file; the replay looks the rows up anew.
+        """
+        try:
+            yield
+        except Exception as error:
+            gone = next(filter(None, (stored.missing() for stored in self.stored)), None)
+            if gone is None or isinstance(error, TxnError):
+                raise
+            raise FailedException(
+                f"File {gone} of a table that attempt {self.evaluation.attempt} reads was deleted "
+                "before it was read: somebody's OPTIMIZE has put its rows into other files, and "
+                "VACUUM has deleted the former ones. The batch is replayed."
+            ) from error
 
     def check_rows(self, stagings: Iterable[Staging]) -> None:
         """Hold the rows of the streams that these jobs have read against what was planned."""
@@ -187,8 +209,15 @@ class Emissions:
 
     def _look_up(self, node: NewValues | StateQuery, emission: Emission) -> DataFrame | Unknown:
         """The rows that a stream takes from a table."""
+        found = self._stored(node, emission)
+        if isinstance(found, Unknown):
+            return found
+        emission.stored.append(found)
+        return found.rows
+
+    def _stored(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
+        evaluation = emission.evaluation
         if isinstance(node, StateQuery):
-            evaluation = emission.evaluation
             return self._tables.queried(node, evaluation, evaluation.attempt)
         name, publication = node.sink.name, emission.publication
         if publication is None:
@@ -197,7 +226,8 @@ class Emissions:
             )
         prepared = emission.prepared[name]
         if prepared.read_version < 0 and not prepared.adds:
-            return self._tables.columns(node, emission.evaluation)
+            nothing = self._tables.columns(node, evaluation)
+            return nothing if isinstance(nothing, Unknown) else StoredRows(nothing)
         return node.sink.committer.changes(prepared, self._publication_of(publication, prepared))
 
     def _share(self, frame: DataFrame, shared: list[DataFrame]) -> DataFrame:

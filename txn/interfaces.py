@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -61,6 +62,7 @@ __all__ = [
     "Staged",
     "StagedFile",
     "State",
+    "StoredRows",
     "actions_of",
     "file_system",
     "info_of",
@@ -365,6 +367,15 @@ class Aggregate(ABC):
         return stored
 
 
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows out of a table's files, which Spark reads as late as a job needs them."""
+
+    rows: DataFrame
+    missing: Callable[[], str | None] = lambda: None
+    """Asked when the job has failed: a file of them that is gone from storage; None: none is."""
+
+
 class Committer(ABC):
     """The durable end of a stream: stages in parallel, publishes in txid order.
 
@@ -498,7 +509,15 @@ class Committer(ABC):
         """
         return self.changes_schema(partials)
 
-    def changes(self, prepared: Prepared, publication: Publication) -> DataFrame:
+    def require_changes(self) -> None:
+        """Refuse, when the topology is built, new values that this table cannot tell.
+
+        Raises:
+            TopologyError: it has no `changes`, or columns of them would have the same name.
+        """
+        raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
+
+    def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         """What this txid changes (Trident: `newValuesStream`); between `prepare` and `publish`.
 
         One row per key that the
@@ -506,6 +525,21 @@ class Committer(ABC):
         for an identical replay that the table skips.
         """
         raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
+
+    def state_as_of(self, txid: int, *, exact: bool) -> StoredRows | None:
+        """Keys and values as of `txid`, the newest committed one, for a query; on any thread.
+
+        Nothing of a later txid is among them, whatever the table holds already. They are to be
+        found in the newest files that have them: VACUUM deletes others. While it looks, a later
+        txid may be committed: it is then asked again.
+
+        Args:
+            exact: as of `txid` itself; False: an older committed txid will do.
+
+        Returns:
+            None: this committer cannot say. Then `State.snapshot` is asked.
+        """
+        return None
 
     def committed(self, attempt: TransactionAttempt) -> None:
         """The txid is durable everywhere: scratch files of it may go. Best effort."""
@@ -586,3 +620,13 @@ class State(ABC):
             TableAbsentError: there is no such table (yet).
             TableRefusedError: there is no such version.
         """
+
+    def newest(
+        self, spark: SparkSession, aggregates: Mapping[str, Aggregate] | None = None
+    ) -> StoredRows:
+        """Keys and values as of the newest version, for a topology that does not keep this state.
+
+        Raises:
+            TableRefusedError: there is no such table.
+        """
+        return StoredRows(self.snapshot(spark, None, aggregates))

@@ -149,7 +149,8 @@ class Processing:
                     if work.cancelled.is_set():
                         return
                     reached("mid-processing", attempt)
-                    (staging,) = self._tables.stage(sink, [emission])
+                    with emission.reading():
+                        (staging,) = self._tables.stage(sink, [emission])
                     told.staged(work, sink.name, staging.staged, staging.read)
                     stagings.append(staging)
                 emission.check_rows(stagings)

@@ -12,7 +12,7 @@ from txn.conservation import COUNT_COLUMN, Conservation
 from txn.errors import ColumnsUnknownError, StateError, TableAbsentError, TableRefusedError
 from txn.evaluation import Evaluation, Rows, Unknown, empty_frame
 from txn.graph import NewValues, Sink, StateQuery, explain, quoted, require_columns
-from txn.interfaces import CommitterContext, Staged
+from txn.interfaces import CommitterContext, Staged, StoredRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,7 +104,7 @@ class Tables:
         """No rows, with the columns that `node` takes from a table."""
         if node.sink is None:
             state = self._elsewhere(node)
-            return state if isinstance(state, Unknown) else state.limit(0)
+            return state if isinstance(state, Unknown) else state.rows.limit(0)
         found = self._known_partials(node.sink, evaluation)
         if isinstance(found, Unknown):
             return Unknown(found.waits_for, empty=True)
@@ -134,10 +134,10 @@ class Tables:
 
         return evaluation.fitting(sink.parent, compute)
 
-    def _elsewhere(self, node: StateQuery) -> DataFrame | Unknown:
+    def _elsewhere(self, node: StateQuery) -> StoredRows | Unknown:
         """A state that somebody else keeps, as of its newest version."""
         try:
-            return node.state.snapshot(self._spark, None, node.aggregates)
+            return node.state.newest(self._spark, node.aggregates)
         except TableAbsentError:
             return Unknown(frozenset({f"table '{node.state.path}'"}), empty=True)
 
@@ -145,20 +145,36 @@ class Tables:
 
     def queried(
         self, node: StateQuery, evaluation: Evaluation, attempt: TransactionAttempt
-    ) -> DataFrame | Unknown:
-        """What a state query reads: one table version, whatever is published meanwhile."""
+    ) -> StoredRows | Unknown:
+        """What a state query reads: one txid, whatever is published or rewritten meanwhile."""
         if node.sink is None:
             return self._elsewhere(node)
-        committed = self.committed
-        if node.as_of == "txid-1" and committed.txid != attempt.txid - 1:
+        while True:
+            committed = self.committed
+            found = self._as_of(node, evaluation, attempt, committed)
+            if committed is self.committed:
+                return found
+            # A later txid was committed while it was looked up, and may be there in part.
+
+    def _as_of(
+        self,
+        node: StateQuery,
+        evaluation: Evaluation,
+        attempt: TransactionAttempt,
+        committed: Committed,
+    ) -> StoredRows | Unknown:
+        exact = node.as_of == "txid-1"
+        if exact and committed.txid != attempt.txid - 1:
             raise StateError(
                 f"Attempt {attempt} has its commit turn while txid {committed.txid} is the newest "
                 "committed one: the state as of txid - 1 cannot be read."
             )
-        version = committed.versions.get(node.sink.name)
-        if version is None:
-            return self.columns(node, evaluation)
-        return node.state.snapshot(self._spark, version, node.aggregates)
+        version = None if node.sink is None else committed.versions.get(node.sink.name)
+        if node.sink is None or version is None:
+            nothing = self.columns(node, evaluation)
+            return nothing if isinstance(nothing, Unknown) else StoredRows(nothing)
+        found = node.sink.committer.state_as_of(committed.txid, exact=exact)
+        return found or StoredRows(node.state.snapshot(self._spark, version, node.aggregates))
 
     def require_columns(self, emission: Emission) -> None:
         """Refuse an attempt of which a table that is staged now would have to wait. Runs no job.

@@ -377,7 +377,8 @@ class BatchWork:
         emission.prepared, emission.publication = prepared, publication
         with self._job([turn.tag], turn.attempts, COMMIT_POOL):
             for sink in self._tables.late:
-                (staging,) = self._tables.stage(sink, [emission])
+                with emission.reading():
+                    (staging,) = self._tables.stage(sink, [emission])
                 own = _publication(publication, staging.staged)
                 prepared[sink.name] = sink.committer.prepare(staging.staged, own)
                 late[sink.name] = staging

@@ -30,7 +30,7 @@ class Turn:
     publication: Publication
 
     def changes(self) -> DataFrame:
-        return self.committer.changes(self.prepared, self.publication)
+        return self.committer.changes(self.prepared, self.publication).rows
 
     def rows(self) -> dict[Any, tuple[Any, ...]]:
         """K -> (n, s, prev_n, prev_s), every key once."""
@@ -173,7 +173,7 @@ def test_changes_of_a_global_aggregate(driver: Any, warehouse: Path, make_public
         driver.commit(committer, driver.frame(BASE, SCHEMA), 1)
         staged = driver.stage(committer, driver.frame([], SCHEMA), 2)
         own = make_publication(2, rows=staged.rows)
-        changes = committer.changes(committer.prepare(staged, own), own)
+        changes = committer.changes(committer.prepare(staged, own), own).rows
         assert [row.asDict() for row in changes.collect()] == [{"n": 3, "prev_n": 3}]
 
 
@@ -187,7 +187,7 @@ def test_an_idle_txid_while_the_columns_of_the_batch_are_unknown(
     committer.fence()
     own = make_publication(1, epoch=2)
     prepared = committer.prepare(Staged(TransactionAttempt(1), ()), own)
-    changes = committer.changes(prepared, own)
+    changes = committer.changes(prepared, own).rows
     assert (changes.columns, changes.count()) == (["k", "n", "s", "prev_n", "prev_s"], 0)
     nowhere = StateTable(state.path / "nowhere").bind(["k"], VALUES)
     nowhere.open(state.driver.spark, CommitterContext("tests", 2), None)

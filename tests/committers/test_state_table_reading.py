@@ -205,7 +205,7 @@ def test_an_aggregate_stores_initial_and_shows_result(
         staged = driver.stage(committer, driver.frame([("a", 1), ("b", 7)], schema), 2, attempt=1)
         own = make_publication(2, 1, rows=staged.rows)
         prepared = committer.prepare(staged, own)
-        changes = committer.changes(prepared, own)
+        changes = committer.changes(prepared, own).rows
         expected = [("a", 3, "1..5..2", 2, "3..5..1"), ("b", 1, "7..7..1", None, None)]
         assert (rows(changes), changes.schema["prev_span"].dataType.simpleString()) == (
             expected,

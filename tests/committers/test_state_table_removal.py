@@ -43,7 +43,7 @@ class Stock:
         staged = self.committer.stage(partials, TransactionAttempt(txid, attempt))
         own = self.make_publication(txid, attempt, rows=staged.rows)
         prepared = self.committer.prepare(staged, own)
-        changes = self.committer.changes(prepared, own).collect()
+        changes = self.committer.changes(prepared, own).rows.collect()
         self.committer.publish(prepared, own)
         assert len(changes) == len({row[0] for row in changes})
         return {row[0]: tuple(row)[1:] for row in changes}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from txn.embedded import EmbeddedZooKeeper
 
 SCHEMA = "k string, v bigint"
+LAST_OF_TIDY = 8
 BATCHES: list[list[Any]] = [
     [("a", 1), ("b", 2), (None, 7)],
     [("a", 10), (None, 1)],
@@ -170,6 +172,68 @@ def test_a_state_that_another_topology_keeps_is_read_as_of_its_newest_version(
     )
     topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert rows_of(warehouse / "seen", "k", "total", key=str) == [("a", 13), ("z", None)]
+
+
+def tidy(path: Path) -> None:
+    """What somebody's nightly job does: OPTIMIZE, and VACUUM of all that is not current."""
+    before = set(DeltaTable(str(path)).file_uris())
+    DeltaTable(str(path)).optimize.z_order(["k"])
+    table = DeltaTable(str(path))
+    assert not before & set(table.file_uris())
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert not any(Path(uri).exists() for uri in before)
+
+
+def test_queries_go_on_while_files_are_rewritten_and_deleted(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """A query, and a commit, reads the newest version with the rows of its txid: somebody's
+    OPTIMIZE and VACUUM without retention stop no run and no restart.
+    """
+    tidied: list[str] = []
+
+    def script(txid: int, attempt_id: int) -> list[Any] | None:
+        return [("a", 1), ("b", txid)] if txid <= LAST_OF_TIDY else None
+
+    def between_runs_and_batches(attempt: TransactionAttempt) -> None:
+        if str(attempt) == "5:0" and "5:0" not in tidied:
+            tidied.append("5:0")
+            tidy(warehouse / "totals")
+            tidy(warehouse / "log")
+
+    def before_the_job(df: Any, attempt: TransactionAttempt) -> Any:
+        if str(attempt) == "7:0":
+            tidied.append("7:0")
+            tidy(warehouse / "totals")
+        return df
+
+    def run(until: int) -> Any:
+        # One at a time: VACUUM without retention deletes what others have staged, too.
+        config = TopologyConfig(max_spout_pending=1, retry_backoff_ms=1)
+        topology = Topology(warehouse.parent.name, config)
+        stream = topology.stream("s", MemoryOpaqueSpout(script, SCHEMA))
+        by_key = stream.group_by("k")
+        totals = by_key.persistent_aggregate(StateTable(warehouse / "totals"), total=Sum("v"))
+        log = by_key.persistent_aggregate(StateTable(warehouse / "log", layout="log"), n=Sum("v"))
+        stream.state_query(totals, on="k").transform(before_the_job).partition_persist(
+            AppendTable(warehouse / "seen")
+        )
+        stream.state_query(log, on="k", as_of="txid-1").partition_persist(
+            AppendTable(warehouse / "seen before")
+        )
+        with observing(Points(mid_processing=between_runs_and_batches)):
+            return topology.run(spark, zookeeper=zookeeper.hosts, until=until)
+
+    run(3)
+    for name in ("totals", "log"):
+        tidy(warehouse / name)
+    assert run(LAST_OF_TIDY).replays == 1
+    assert tidied == ["5:0", "7:0"]
+    for name, value in (("seen", "total"), ("seen before", "n")):
+        seen = rows_of(warehouse / name, "txid", "k", value)
+        sums = [("a", t, t - 1) for t in range(1, LAST_OF_TIDY + 1)]
+        sums += [("b", t, sum(range(t))) for t in range(1, LAST_OF_TIDY + 1)]
+        assert seen == sorted((t, k, total or None) for k, t, total in sums)
 
 
 # --- what is refused -------------------------------------------------------------------------
