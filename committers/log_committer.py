@@ -12,19 +12,24 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from committers.aggregates import quoted
 from committers.append_table import AppendingCommitter
-from committers.constants import no_rows
+from committers.constants import bigint, no_rows
 from committers.log_actions import TXID, ActiveFile
 from committers.log_append import AppendFailedError
 from committers.log_compaction import MOST_WAITING, Compaction, Intents, Pace, files_to_fold
-from committers.log_fold import folded
+from committers.log_fold import folded, marks_of, touched, without_removed
 from committers.partials import columns_read, partial_rows
+from committers.removal import check_condition
 from committers.staging import random_id
+from committers.state_changes import from_partials, refuse_taken_names, removed_keys
 from committers.state_shape import StateShape, described
 from committers.table_committer import strict_reader
-from committers.table_spec import TableSpec, storable_columns
+from committers.table_spec import LOG_WITH_REMOVAL, TableSpec, storable_columns
+from committers.upsert import REMOVED, nullable
 from txn.errors import (
     CommitConflictError,
     FencedError,
@@ -32,7 +37,7 @@ from txn.errors import (
     TableChangedError,
     TopologyError,
 )
-from txn.interfaces import Aggregate, Semantics, StoredRows
+from txn.interfaces import Aggregate, Prepared, Publication, Semantics, Staged, StoredRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,6 +59,8 @@ class LogCommitter(AppendingCommitter):
         aggregates: value column -> aggregate.
         compact_files: files of about one size that are folded into one; None: never.
         compact_share: share of the time that folding may take.
+        remove_where: SQL condition over keys and values, as readers see them: a key of the batch
+            that satisfies it after the update is removed; None: keys stay.
         clock: seconds that never go back.
     """
 
@@ -68,6 +75,7 @@ class LogCommitter(AppendingCommitter):
         aggregates: Mapping[str, Aggregate],
         compact_files: int | None,
         compact_share: float,
+        remove_where: str | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         storage_options: Mapping[str, str] | None = None,
@@ -80,7 +88,9 @@ class LogCommitter(AppendingCommitter):
             new_id=new_id,
             keys=keys,
         )
-        self._shape = StateShape(tuple(keys), dict(aggregates), 0, False, self.layout)
+        self._remove_where = remove_where
+        removes = remove_where is not None
+        self._shape = StateShape(tuple(keys), dict(aggregates), 0, removes, self.layout)
         self._aggregates = dict(aggregates)
         self._compact_files = compact_files
         self._pace = Pace(compact_share, clock)
@@ -91,6 +101,14 @@ class LogCommitter(AppendingCommitter):
         """Folders of compactions whose publication was not tried."""
         self._ended: list[tuple[str, bool]] = []
         """Folders of compactions that are done with, and whether to delete them."""
+
+    @property
+    def groups(self) -> bool:
+        """Whether one version may hold several txids.
+
+        Not where a key may be removed by one txid and come back with the next.
+        """
+        return self._remove_where is None
 
     def required_columns(self) -> Sequence[str]:
         """The keys and the columns that the aggregates read."""
@@ -106,34 +124,34 @@ class LogCommitter(AppendingCommitter):
 
     def _spec(self, schema: StructType) -> TableSpec:
         self._rows_schema = schema
+        if self._remove_where is not None:
+            shown = self.values_schema(schema)
+            # In the session that will evaluate it: functions of the user's own are not known there.
+            check_condition(self._session({}), self._remove_where, shown, self.name)
         return TableSpec(
             self._opened.topology,
-            self.layout,
+            self.layout if self._remove_where is None else LOG_WITH_REMOVAL,
             self.semantics,
             storable_columns(self._table_schema(), self.name),
             self._shape.keys,
             tuple((name, *described(agg, always=True)) for name, agg in self._aggregates.items()),
+            remove_where=self._remove_where,
         )
+
+    def _table_schema(self) -> StructType:
+        from pyspark.sql.types import BooleanType
+
+        schema = super()._table_schema()
+        return schema if self._remove_where is None else schema.add(REMOVED, BooleanType())
 
     def values_schema(self, partials: StructType) -> StructType:
         """Keys and values as readers see them. Runs no job."""
         from pyspark.sql import SparkSession
-        from pyspark.sql.types import LongType, StructType
+        from pyspark.sql.types import BooleanType, LongType, StructType
 
         spark = self._spark if self._context else SparkSession.builder.getOrCreate()
-        stored = StructType([*partials.fields]).add(TXID, LongType())
-        return self._shape.shown(spark.createDataFrame([], stored)).schema
-
-    def changes_schema(self, partials: StructType) -> StructType:
-        """None: a commit does not look at what the keys had before.
-
-        Raises:
-            TopologyError: always.
-        """
-        raise TopologyError(
-            f'State table {self.name} has layout="log", whose commits do not read the state, so '
-            'it has no new values. Use layout="upsert" for a table whose new_values() are needed.'
-        )
+        stored = StructType([*partials.fields]).add(TXID, LongType()).add(REMOVED, BooleanType())
+        return self._shape.shown(no_rows(spark, stored)).schema
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -148,18 +166,17 @@ class LogCommitter(AppendingCommitter):
         return self._up_to_date(lambda: self._as_of(txid))
 
     def _as_of(self, txid: int) -> StoredRows:
-        rows, paths = self._rows_before(txid + 1)
+        rows, paths = self._rows_before(txid + 1, self._reading())
         return self._stored_rows(self._shape.shown(rows), paths)
 
-    def _rows_before(self, txid: int | None) -> tuple[DataFrame, list[str]]:
+    def _rows_before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
         """The table's rows of txids before this one (None: all), and the files that have them."""
         from pyspark.sql import functions as sf
 
         files = self._log.files_now()
         if txid is not None:
             files = tuple(file for file in files if not file.holds_only(txid))
-        paths = [file.path for file in files]
-        session, schema = self._reading(), self._stored_schema()
+        paths, schema = [file.path for file in files], self._stored_schema()
         if not paths:
             return no_rows(session, schema), paths
         rows = strict_reader(session, schema).parquet(*map(self._storage.read_url, paths))
@@ -169,11 +186,106 @@ class LogCommitter(AppendingCommitter):
 
     def _stored_schema(self) -> StructType:
         """Columns of the table, also before any batch has said what they are."""
-        from pyspark.sql.types import StructType
-
         if self._rows_schema is not None:
             return self._table_schema()
-        return StructType.fromJson(self._log.columns())
+        return self._columns()
+
+    # --- changes -----------------------------------------------------------------------------
+
+    def require_changes(self) -> None:
+        """Refuse a `prev_<value>` that is the name of a key or another value."""
+        refuse_taken_names(self._shape.keys, tuple(self._aggregates), self.name)
+
+    def changes_schema(self, partials: StructType) -> StructType:
+        """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
+
+        Raises:
+            TopologyError: a `prev_<value>` that is the name of a key or another value.
+        """
+        from pyspark.sql.types import StructField, StructType
+
+        self.require_changes()
+        shown = {field.name: nullable(field.dataType) for field in self.values_schema(partials)}
+        previous = {f"prev_{name}": shown[name] for name in self._aggregates}
+        return StructType([StructField(*column) for column in (shown | previous).items()])
+
+    def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
+        """What this txid changes: one row per key that it touches, with `prev_<value>`.
+
+        Lazy, in the session of the run: the touched keys' partials of all txids before are read,
+        whatever the table holds of this one already. So a replay tells the same, also after a
+        compaction, OPTIMIZE or VACUUM.
+
+        Raises:
+            TopologyError: the publication is of several txids.
+        """
+        if publication.members:
+            raise TopologyError(
+                f"What one txid changed in table {self.name} cannot be told: txids "
+                f"{publication.first_txid} to {publication.last_txid} are published together. Run "
+                "the topology with max_group_commit=1."
+            )
+        if not prepared.staged.files:
+            schema = self._stored_schema()
+            fields = [field for field in schema if field.name not in (TXID, REMOVED)]
+            return StoredRows(no_rows(self._spark, self.changes_schema(type(schema)(fields))))
+        return self._up_to_date(lambda: self._changes(prepared.staged, publication))
+
+    def _changes(self, staged: Staged, publication: Publication) -> StoredRows:
+        rows, paths = self._touched(self._spark, self._reading(), staged, publication)
+        changed = from_partials(rows, self._shape.keys, self._aggregates, self._remove_where)
+        return self._stored_rows(changed, paths)
+
+    def _touched(
+        self,
+        session: SparkSession,
+        reading: SparkSession,
+        staged: Staged,
+        publication: Publication,
+    ) -> tuple[DataFrame, list[str]]:
+        """The keys of a txid with their partials after and before it, and the files read.
+
+        Args:
+            session: that the result belongs to.
+            reading: in which the table's own files are read.
+        """
+        # A table that applies replays again still has what a failed attempt brought.
+        applies_again = self.semantics is Semantics.NON_TRANSACTIONAL
+        first = None if applies_again else publication.first_txid
+        before, paths = self._rows_before(first, reading)
+        keys = self._shape.keys
+        if self._remove_where is not None:
+            before = without_removed(before, keys, marks_of(before, keys))
+        own = [file.path for file in staged.files]
+        new = strict_reader(session, self._stored_schema()).parquet(
+            *map(self._storage.read_url, own)
+        )
+        return touched(new, before, keys, self._aggregates), [*paths, *own]
+
+    # --- removal -----------------------------------------------------------------------------
+
+    def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
+        prepared = super()._prepare(staged, publication)
+        if self._remove_where is None or not staged.files:
+            return prepared
+        marks = self._area.write(self._marks(staged, publication), staged.attempt)
+        return replace(prepared, adds=(*prepared.adds, *marks))
+
+    def _marks(self, staged: Staged, publication: Publication) -> DataFrame:
+        """Rows that make void what the keys had that this txid removes."""
+        from pyspark.sql import functions as sf
+
+        session, keys = self._session({}), self._shape.keys
+        rows, _ = self._touched(session, session, staged, publication)
+        gone = removed_keys(rows, keys, self._aggregates, self._remove_where or "false")
+        given = {TXID: bigint(publication.last_txid), REMOVED: sf.lit(True)}
+        columns = [
+            sf.col(quoted(field.name))
+            if field.name in keys
+            else given.get(field.name, sf.lit(None)).cast(field.dataType).alias(field.name)
+            for field in self._table_schema()
+        ]
+        return gone.select(*columns)
 
     # --- compaction --------------------------------------------------------------------------
 
@@ -192,13 +304,15 @@ class LogCommitter(AppendingCommitter):
             files = files_to_fold(now, committed, factor, MOST_WAITING * factor)
         if not files:
             return None
-        compaction = self._fold(files)
+        compaction = self._fold(files, now, committed)
         return lambda: self._publish_compaction(compaction)
 
-    def _fold(self, files: tuple[ActiveFile, ...]) -> Compaction:
+    def _fold(
+        self, files: tuple[ActiveFile, ...], now: Sequence[ActiveFile], committed: int
+    ) -> Compaction:
         folder = self._intents.begin(self._log.version)
         try:
-            adds = self._area.write_folder(self._folded(files), folder)
+            adds = self._area.write_folder(self._folded(files, now, committed), folder)
         except BaseException:
             self._end(folder, delete=True)
             with suppress(OSError):
@@ -210,7 +324,10 @@ class LogCommitter(AppendingCommitter):
             self._made.add(folder)
         return Compaction(folder, adds, files)
 
-    def _folded(self, files: Sequence[ActiveFile]) -> DataFrame:
+    def _folded(
+        self, files: Sequence[ActiveFile], now: Sequence[ActiveFile], committed: int
+    ) -> DataFrame:
+        """The rows of `files`, one per key; `now`: all files of the table."""
         if self._compaction_session is None:
             self._compaction_session = self._new_session(
                 {
@@ -221,13 +338,51 @@ class LogCommitter(AppendingCommitter):
             )
         session, size = self._compaction_session, sum(file.size for file in files)
         reader = strict_reader(session, self._table_schema())
-        rows = reader.parquet(*(self._storage.read_url(file.path) for file in files))
+
+        def rows_of(some: Sequence[ActiveFile]) -> DataFrame:
+            return reader.parquet(*(self._storage.read_url(file.path) for file in some))
+
+        rows = rows_of(files)
         if size <= ONE_TASK_BYTES:
             rows = rows.coalesce(1)
         else:
             parts = math.ceil(size / FILE_BYTES)
             session.conf.set("spark.sql.shuffle.partitions", str(parts))
-        return folded(rows, self._shape.keys, self._aggregates, with_txid=True)
+        if self._remove_where is None:
+            return folded(rows, self._shape.keys, self._aggregates, with_txid=True)
+        return self._folded_with_marks(rows, rows_of, files, now, committed)
+
+    def _folded_with_marks(
+        self,
+        rows: DataFrame,
+        rows_of: Callable[[Sequence[ActiveFile]], DataFrame],
+        files: Sequence[ActiveFile],
+        now: Sequence[ActiveFile],
+        committed: int,
+    ) -> DataFrame:
+        """As `_folded`, without what was removed since, and with the marks still needed.
+
+        What is folded gets the newest txid of its key, so everything must go that is void by a
+        mark, also by one in a file that is not folded. A mark stays as long as another file may
+        have a row of its txid or before.
+        """
+        from pyspark.sql import functions as sf
+
+        keys = self._shape.keys
+        # Those of txids that are not committed may be taken back.
+        certain = rows_of([file for file in now if not file.holds_only(committed + 1)])
+        marks = marks_of(certain.where(sf.col(TXID) <= committed), keys)
+        living = without_removed(rows, keys, marks)
+        found = folded(living, keys, self._aggregates, with_txid=True)
+        own = {file.path for file in files}
+        left = [file for file in now if file.path not in own]
+        oldest = min((file.txid_min or 0 for file in left), default=None)
+        if oldest is None:
+            return found.withColumn(REMOVED, sf.lit(None).cast("boolean"))
+        needed = marks_of(rows, keys).where(sf.col(TXID) >= oldest)
+        return found.unionByName(
+            needed.withColumn(REMOVED, sf.lit(True)), allowMissingColumns=True
+        ).select(*(sf.col(quoted(name)) for name in self._table_schema().fieldNames()))
 
     def _publish_compaction(self, compaction: Compaction) -> None:
         """Append the version that has the result in place of what was folded.

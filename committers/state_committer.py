@@ -10,8 +10,14 @@ from committers.aggregates import quoted
 from committers.constants import bigint, no_rows
 from committers.log_actions import BUCKET, TXID, ActiveFile
 from committers.partials import columns_read
+from committers.removal import check_condition
 from committers.staging import SCRATCH, random_id
-from committers.state_changes import changes_schema, from_previous_values, from_replaced_rows
+from committers.state_changes import (
+    changes_schema,
+    from_previous_values,
+    from_replaced_rows,
+    refuse_taken_names,
+)
 from committers.state_join import StateJoin
 from committers.state_shape import described
 from committers.table_committer import (
@@ -113,7 +119,7 @@ class StateCommitter(TableCommitter):
         if self._layout.remove_where is not None:
             shown = self._layout.shown_schema(self._spark, table_schema)
             # In the session that will evaluate it: functions of the user's own are not known there.
-            _check_condition(self._joining(), self._layout.remove_where, shown, self.name)
+            check_condition(self._joining(), self._layout.remove_where, shown, self.name)
         self._partials_schema, self._table_schema = schema, table_schema
         self._forget()
         return TableSpec(
@@ -285,11 +291,13 @@ class StateCommitter(TableCommitter):
 
     def _stored_schema(self) -> StructType:
         """Columns of the table, also before any batch has said what they are."""
-        from pyspark.sql.types import StructType
-
-        return self._table_schema or StructType.fromJson(self._log.columns())
+        return self._table_schema or self._columns()
 
     # --- changes -----------------------------------------------------------------------------
+
+    def require_changes(self) -> None:
+        """Refuse a `prev_<value>` that is the name of a key or another value."""
+        refuse_taken_names(self._layout.keys, self._layout.values, self.name)
 
     def changes_schema(self, partials: StructType) -> StructType:
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
@@ -418,19 +426,3 @@ def _reader(session: SparkSession, schema: StructType) -> DataFrameReader:
     from pyspark.sql.types import StructType
 
     return strict_reader(session, StructType([f for f in schema if f.name != BUCKET]))
-
-
-def _check_condition(spark: SparkSession, condition: str, shown: StructType, table: str) -> None:
-    """Refuse a `remove_where` that is no condition over keys and values. Runs no job."""
-    from pyspark.errors import AnalysisException, ParseException
-    from pyspark.sql import functions as sf
-
-    nothing = spark.createDataFrame([], shown)
-    try:
-        # `where` alone says what is boolean; `select` is how it is evaluated: without subqueries.
-        nothing.where(condition).select(sf.expr(condition))
-    except (AnalysisException, ParseException) as error:
-        raise TopologyError(
-            f"remove_where={condition!r} of state table {table} is no SQL condition over its keys "
-            f"and values ({', '.join(shown.fieldNames())}): {str(error).strip().splitlines()[0]}"
-        ) from error

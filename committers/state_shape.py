@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from committers.aggregates import by_identity, identity, quoted
-from committers.log_fold import folded
+from committers.log_fold import folded, marks_of, without_removed
+from committers.table_spec import LOG_WITH_REMOVAL
 from committers.upsert import REMOVED, overrides
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate, Semantics
@@ -72,8 +73,8 @@ class StateShape:
         Raises:
             TableRefusedError: no state table, or an aggregate that is missing or another one.
         """
-        layout = properties.get("txn.kind")
-        if layout not in ("upsert", "log"):
+        kind = properties.get("txn.kind")
+        if kind not in ("upsert", "log", LOG_WITH_REMOVAL):
             raise TableRefusedError(
                 f"Table {table} is not a state table (its property txn.kind is "
                 f"{properties.get('txn.kind')}). Read it with spark.read.format('delta')."
@@ -94,8 +95,9 @@ class StateShape:
             keys,
             values,
             buckets,
-            removes and properties.get("txn.semantics") == Semantics.OPAQUE.value,
-            layout,
+            kind == LOG_WITH_REMOVAL
+            or (removes and properties.get("txn.semantics") == Semantics.OPAQUE.value),
+            "upsert" if kind == "upsert" else "log",
         )
 
     def shown(self, rows: DataFrame) -> DataFrame:
@@ -116,6 +118,8 @@ class StateShape:
         from pyspark.sql import functions as sf
 
         aggregates = {name: value for name, value in self.values.items() if value is not None}
+        if self.keeps_removed:
+            rows = without_removed(rows, self.keys, marks_of(rows, self.keys))
         columns = [sf.col(quoted(key)) for key in self.keys]
         for name, aggregate in aggregates.items():
             stored = aggregate.initial(sf.col(quoted(name)))

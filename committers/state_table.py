@@ -127,10 +127,11 @@ class StateTable(State):
 
     def _bind_log(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Committer:
         _refuse_names(keys, aggregates, (TXID, *RESERVED), self.path)
-        if self.remove_where is not None:
+        if self.remove_where is not None and self.semantics is Semantics.NON_TRANSACTIONAL:
             raise TopologyError(
-                f'State table {self.path} has layout="log", whose commits do not read the state, '
-                'and remove_where needs the values after the update. Use layout="upsert".'
+                f'State table {self.path} has layout="log" and semantics="non_transactional", so '
+                "what a failed attempt removed stays removed, and its replay's rows with it. Use "
+                'layout="upsert" for remove_where, or semantics="opaque".'
             )
         for name, aggregate in aggregates.items():
             if not mergeable(aggregate) or isinstance(aggregate, Fold):
@@ -146,6 +147,7 @@ class StateTable(State):
             aggregates,
             self.compact_files,
             self.compact_share,
+            self.remove_where,
             storage_options=self._options,
             new_id=self._new_id,
         )

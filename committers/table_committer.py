@@ -257,6 +257,19 @@ class TableCommitter(Committer):
                 f"{member.digest} now, {held.digest} then). {remedy}"
             )
 
+    def _columns(self) -> StructType:
+        """The columns of the table itself, bookkeeping included.
+
+        Raises:
+            TopologyError: it was not opened, or there is none.
+        """
+        from pyspark.sql.types import StructType
+
+        columns = self._log.columns()
+        if columns is None:
+            raise TopologyError(f"Table {self.name} is read before it was opened.")
+        return StructType.fromJson(columns)
+
     # --- files that others rewrite -------------------------------------------------------------
 
     def _up_to_date(self, read: Callable[[], R]) -> R:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMAT",
+    "LOG_WITH_REMOVAL",
     "TableSpec",
     "refuse_features",
     "refuse_foreign",
@@ -30,6 +31,10 @@ __all__ = [
 
 FORMAT = "1"
 """Bump when columns, properties or the hash of the buckets change their meaning."""
+
+LOG_WITH_REMOVAL = "log-with-removal"
+"""Kind of a log table whose keys may be removed. A release that knows nothing of the marks that
+removal leaves would count what is void; it refuses a kind that it does not know."""
 
 _REMOVE_WHERE = "txn.remove_where"
 _SIMPLE_TYPES = frozenset(
@@ -58,7 +63,7 @@ class TableSpec:
     """The shape that a committer needs.
 
     Args:
-        kind: "append", "upsert" or "log".
+        kind: "append", "upsert", "log", or `LOG_WITH_REMOVAL`.
         columns: (name, Delta type as JSON) of every column, in order, partition column included.
         keys: key columns of a state table.
         values: of each value column: its name, the identity of its aggregate, such as

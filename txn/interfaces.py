@@ -515,7 +515,8 @@ class Committer(ABC):
         Raises:
             TopologyError: it has no `changes`, or columns of them would have the same name.
         """
-        raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
+        if type(self).changes is Committer.changes:
+            raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         """What this txid changes (Trident: `newValuesStream`); between `prepare` and `publish`.

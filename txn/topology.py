@@ -431,7 +431,11 @@ class TxnState:
         One row per key that the batch touched; `prev_<value>` is the value as of txid - 1, NULL
         for a new key. What follows is computed in the commit turn of the same txid, and what it
         feeds is committed with that txid.
+
+        Raises:
+            TopologyError: the table has no new values, or a column `prev_<value>` already.
         """
+        self.sink.committer.require_changes()
         return Stream(self.topology, NewValues(self.sink))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from committers.aggregates import Aggregate, Count, Sum
@@ -82,10 +83,13 @@ def table(driver: Any, warehouse: Path, make_publication: Any) -> Any:
     return make
 
 
+@pytest.mark.parametrize("layout", ["upsert", "log"])
 @pytest.mark.parametrize("semantics", ["opaque", "transactional", "non_transactional"])
-def test_changes_are_the_touched_keys_with_the_values_before(table: Any, semantics: str) -> None:
+def test_changes_are_the_touched_keys_with_the_values_before(
+    table: Any, semantics: str, layout: str
+) -> None:
     """One row per key that the batch touched: keys, values, values as of txid - 1, and no more."""
-    state = table(semantics)
+    state = table(semantics, layout=layout)
     first = state.turn(1, BASE)
     assert first.rows() == {
         "a": (1, 1, None, None),
@@ -95,9 +99,9 @@ def test_changes_are_the_touched_keys_with_the_values_before(table: Any, semanti
     first.publish()
     context = state.driver.spark.sparkContext
     second = state.turn(2, [("a", 5), ("c", 7), (None, None)])
-    context.setJobGroup(f"lazy-{semantics}", "no job may run")
+    context.setJobGroup(f"lazy-{semantics}-{layout}", "no job may run")
     changes = second.changes()
-    jobs = context.statusTracker().getJobIdsForGroup(f"lazy-{semantics}")
+    jobs = context.statusTracker().getJobIdsForGroup(f"lazy-{semantics}-{layout}")
     context.setLocalProperty("spark.jobGroup.id", None)
     assert list(jobs) == []
     assert changes.columns == ["k", "n", "s", "prev_n", "prev_s"]
@@ -111,12 +115,13 @@ def test_changes_are_the_touched_keys_with_the_values_before(table: Any, semanti
     assert (nothing.changes().schema, nothing.rows()) == (declared, {})
 
 
-def test_an_opaque_replay_changes_what_it_touches(table: Any) -> None:
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+def test_an_opaque_replay_changes_what_it_touches(table: Any, layout: str) -> None:
     """Values before are those of txid - 1, not the failed attempt's; its other keys are no change.
 
     A key that only the failed attempt brought, and that the replay brings again, is new.
     """
-    state = table()
+    state = table(layout=layout)
     state.commit(1, BASE)
     state.commit(2, [("a", 5), ("b", 5), ("dead", 7), ("again", 7)])
     replay = state.turn(2, [("a", 6), ("again", 8)], attempt=1)
@@ -147,6 +152,30 @@ def test_a_skipped_replay_changes_the_same(table: Any) -> None:
         again.changes()
 
 
+def test_a_log_table_tells_the_same_whatever_was_folded_or_vacuumed(table: Any) -> None:
+    """A transactional replay that is skipped, after a compaction, OPTIMIZE, VACUUM and a restart,
+    and changes that a VACUUM comes before.
+    """
+    state = table("transactional", layout="log", compact_files=2, compact_share=1)
+    state.commit(1, BASE)
+    state.commit(2, [("b", 1), ("b", 2)])
+    batch = [("a", 5), ("b", 7), ("c", 7)]
+    first = state.turn(3, batch)
+    said = first.rows()
+    assert said == {"a": (2, 6, 1, 1), "b": (4, 20, 3, 13), "c": (1, 7, None, None)}
+    first.publish()
+    state.committer.maintain(2)()
+    state.reopen(2)
+    again = state.turn(3, batch, attempt=1)
+    assert (again.prepared.skipped, again.rows()) == (True, said)
+    delta = DeltaTable(str(state.path))
+    delta.optimize.z_order(["k"])
+    delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    # What this attempt had staged is gone as well, as it would be staged again.
+    again = state.turn(3, batch, attempt=2)
+    assert (again.prepared.skipped, again.rows()) == (True, said)
+
+
 def test_a_group_of_txids_has_no_changes_one_by_one(table: Any, make_publication: Any) -> None:
     """What one txid of several that were published together changed is not guessed."""
     state = table("transactional")
@@ -167,8 +196,9 @@ def test_a_non_transactional_replay_changes_its_own_keys(table: Any) -> None:
 
 def test_changes_of_a_global_aggregate(driver: Any, warehouse: Path, make_publication: Any) -> None:
     """Without keys there is one row of values before and after, for an empty batch as well."""
-    for semantics in ("opaque", "transactional"):
-        committer = StateTable(warehouse / semantics, semantics).bind([], {"n": Count()})
+    for semantics, layout in (("opaque", "upsert"), ("transactional", "upsert"), ("opaque", "log")):
+        state = StateTable(warehouse / f"{semantics}-{layout}", semantics, layout)
+        committer = state.bind([], {"n": Count()})
         driver.open(committer, SCHEMA)
         driver.commit(committer, driver.frame(BASE, SCHEMA), 1)
         staged = driver.stage(committer, driver.frame([], SCHEMA), 2)
@@ -177,19 +207,20 @@ def test_changes_of_a_global_aggregate(driver: Any, warehouse: Path, make_public
         assert [row.asDict() for row in changes.collect()] == [{"n": 3, "prev_n": 3}]
 
 
+@pytest.mark.parametrize("layout", ["upsert", "log"])
 def test_an_idle_txid_while_the_columns_of_the_batch_are_unknown(
-    table: Any, make_publication: Any
+    table: Any, make_publication: Any, layout: str
 ) -> None:
     """An idle txid changes nothing; the columns come out of the table, where there is one."""
-    state = table()
-    committer = StateTable(state.path, buckets=2).bind(["k"], VALUES)
+    state = table(layout=layout)
+    committer = StateTable(state.path, layout=layout, buckets=2).bind(["k"], VALUES)
     committer.open(state.driver.spark, CommitterContext("tests", 2), None)
     committer.fence()
     own = make_publication(1, epoch=2)
     prepared = committer.prepare(Staged(TransactionAttempt(1), ()), own)
     changes = committer.changes(prepared, own).rows
     assert (changes.columns, changes.count()) == (["k", "n", "s", "prev_n", "prev_s"], 0)
-    nowhere = StateTable(state.path / "nowhere").bind(["k"], VALUES)
+    nowhere = StateTable(state.path / "nowhere", layout=layout).bind(["k"], VALUES)
     nowhere.open(state.driver.spark, CommitterContext("tests", 2), None)
     prepared = nowhere.prepare(Staged(TransactionAttempt(1), ()), own)
     with pytest.raises(TopologyError, match="before it was opened"):
@@ -198,7 +229,11 @@ def test_an_idle_txid_while_the_columns_of_the_batch_are_unknown(
 
 def test_a_key_named_like_a_previous_value_is_refused(driver: Any, warehouse: Path) -> None:
     """A transactional table may have it, but its new values cannot."""
-    committer = StateTable(warehouse / "t", "transactional").bind(["PREV_n"], {"n": Count()})
-    partials = committer.partials(driver.frame([], "PREV_n string")).schema
-    with pytest.raises(TopologyError, match="need a column 'prev_n'"):
-        committer.changes_schema(partials)
+    for layout in ("upsert", "log"):
+        state = StateTable(warehouse / "t", "transactional", layout)
+        committer = state.bind(["PREV_n"], {"n": Count()})
+        partials = committer.partials(driver.frame([], "PREV_n string")).schema
+        with pytest.raises(TopologyError, match="need a column 'prev_n'"):
+            committer.require_changes()
+        with pytest.raises(TopologyError, match="need a column 'prev_n'"):
+            committer.changes_schema(partials)

@@ -23,17 +23,43 @@ class Stock:
     """A state table that drops a key when its sum is 0; whole rows by delta-rs."""
 
     def __init__(
-        self, driver: Any, make_publication: Any, path: Path, semantics: str, buckets: int
+        self,
+        driver: Any,
+        make_publication: Any,
+        path: Path,
+        semantics: str,
+        layout: str,
+        buckets: int,
     ) -> None:
         self.driver, self.make_publication, self.path = driver, make_publication, path
-        condition = "s = 0 AND k IS NOT NULL"
-        self.state = StateTable(path, semantics, buckets=buckets, remove_where=condition)
+        self.state = StateTable(
+            path,
+            semantics,
+            layout,
+            buckets=buckets,
+            compact_files=2,
+            compact_share=1,
+            remove_where="s = 0 AND k IS NOT NULL",
+        )
+        self.epoch = 0
+        self.reopen()
+
+    def reopen(self) -> None:
+        """A new process takes over."""
+        self.epoch += 1
         self.committer = self.state.bind(["k"], VALUES)
-        driver.open(self.committer, SCHEMA)
+        self.driver.open(self.committer, SCHEMA, self.epoch)
 
     def commit(self, txid: int, rows: Iterable[Sequence[Any]], attempt: int = 0) -> None:
         batch = self.driver.frame(rows, SCHEMA)
-        self.driver.commit(self.committer, batch, txid, attempt)
+        self.driver.commit(self.committer, batch, txid, attempt, self.epoch)
+
+    def compact(self, committed: int) -> bool:
+        """Both halves of a compaction; whether there was anything to do."""
+        publish = self.committer.maintain(committed)
+        if publish is not None:
+            publish()
+        return publish is not None
 
     def changes(
         self, txid: int, rows: Iterable[Sequence[Any]], attempt: int = 0
@@ -41,7 +67,7 @@ class Stock:
         """Commit a batch; k -> (n, s, prev_n, prev_s), asked for between prepare and publish."""
         partials = self.committer.partials(self.driver.frame(rows, SCHEMA))
         staged = self.committer.stage(partials, TransactionAttempt(txid, attempt))
-        own = self.make_publication(txid, attempt, rows=staged.rows)
+        own = self.make_publication(txid, attempt, self.epoch, staged.rows)
         prepared = self.committer.prepare(staged, own)
         changes = self.committer.changes(prepared, own).rows.collect()
         self.committer.publish(prepared, own)
@@ -54,7 +80,11 @@ class Stock:
         return {row["k"]: row for row in rows}
 
     def read(self) -> dict[Any, tuple[Any, ...]]:
-        """K -> (n, s) of the keys that are there, out of `stored`."""
+        """K -> (n, s) of the keys that are there, out of `stored`, or as readers see them."""
+        if self.state.layout == "log":
+            found = self.state.read(self.driver.spark).collect()
+            assert len(found) == len({row["k"] for row in found})
+            return {row["k"]: (row["n"], row["s"]) for row in found}
         rows = self.stored().values()
         return {row["k"]: (row["n"], row["s"]) for row in rows if not row.get("txn_removed")}
 
@@ -63,19 +93,22 @@ class Stock:
 def stock(driver: Any, make_publication: Any, warehouse: Path) -> Any:
     """A factory of `Stock`, by semantics."""
 
-    def make(semantics: str = "opaque", buckets: int = 1) -> Stock:
-        return Stock(driver, make_publication, warehouse / "stock", semantics, buckets)
+    def make(semantics: str = "opaque", layout: str = "upsert", buckets: int = 1) -> Stock:
+        return Stock(driver, make_publication, warehouse / "stock", semantics, layout, buckets)
 
     return make
 
 
+@pytest.mark.parametrize("layout", ["upsert", "log"])
 @pytest.mark.parametrize("semantics", ["opaque", "transactional"])
-def test_a_key_that_satisfies_the_condition_is_removed(stock: Any, semantics: str) -> None:
+def test_a_key_that_satisfies_the_condition_is_removed(
+    stock: Any, semantics: str, layout: str
+) -> None:
     """It is gone in the txid that made it so, told as a change, and starts afresh with new rows.
 
     Trident row 53.
     """
-    table = stock(semantics)
+    table = stock(semantics, layout)
     table.commit(1, [("a", 3), ("b", 5), (None, 0)])
     said = table.changes(2, [("a", -3), ("b", 1), ("brief", 0)])
     assert said == {"a": (None, None, 1, 3), "b": (2, 6, 1, 5)}
@@ -115,26 +148,43 @@ REPLAYS: dict[str, tuple[list[tuple[str, int]], dict[str, tuple[int, int]]]] = {
 }
 
 
+@pytest.mark.parametrize("layout", ["upsert", "log"])
 @pytest.mark.parametrize(("replay", "expected"), REPLAYS.values(), ids=REPLAYS.keys())
 def test_an_opaque_replay_takes_a_removal_back(
-    stock: Any, replay: list[tuple[str, int]], expected: dict[str, tuple[int, int]]
+    stock: Any, replay: list[tuple[str, int]], expected: dict[str, tuple[int, int]], layout: str
 ) -> None:
-    """A key that a failed attempt removed is back, values and all, unless the replay removes it."""
-    table = stock()
-    table.commit(1, [("a", 3), ("b", 5)])
-    table.commit(2, [("a", -3), ("dead", 1)])
-    table.commit(2, replay, attempt=1)
+    """A key that a failed attempt removed is back, values and all, unless the replay removes it.
+
+    After a compaction and a restart in between, too.
+    """
+    table = stock("opaque", layout)
+    table.commit(1, [("a", 1), ("b", 5)])
+    table.commit(2, [("a", 2), ("a", -1), ("a", 1)])
+    expected = {k: (n + 3, s) if k == "a" else (n, s) for k, (n, s) in expected.items()}
+    table.commit(3, [("a", -3), ("dead", 1)])
+    assert table.compact(2) is (layout == "log")
+    table.reopen()
+    table.commit(3, replay, attempt=1)
     assert table.read() == expected
 
 
-def test_a_random_history_agrees_with_plain_python(stock: Any) -> None:
-    """Values and changes of every attempt are what a dictionary gives, removals and all."""
-    table = stock(buckets=3)
+@pytest.mark.parametrize(("layout", "semantics"), [("upsert", "opaque"), ("log", "opaque")])
+def test_a_random_history_agrees_with_plain_python(stock: Any, layout: str, semantics: str) -> None:
+    """Values and changes of every attempt are what a dictionary gives, removals and all, whatever
+    is compacted, optimized and restarted between.
+    """
+    table = stock(semantics, layout, buckets=3)
     source = random.Random(12)
     committed: dict[Any, tuple[int, int]] = {}
-    removals = 0
-    for txid in range(1, 8):
+    removals = folds = 0
+    for txid in range(1, 10 if layout == "log" else 8):
         after = committed
+        if layout == "log":
+            folds += source.random() < 0.6 and table.compact(txid - 1)
+            if source.random() < 0.2:
+                DeltaTable(str(table.path)).optimize.compact()
+            if source.random() < 0.3:
+                table.reopen()
         for attempt in range(source.choice([1, 1, 2, 3])):
             keys = [None, "a", "b", "c", "d"]
             rows = [
@@ -158,7 +208,33 @@ def test_a_random_history_agrees_with_plain_python(stock: Any) -> None:
             assert table.changes(txid, rows, attempt) == expected
             assert table.read() == after
         committed = after
+        assert table.read() == committed
     assert removals > 3
+    assert folds > 2 or layout == "upsert"
+
+
+def test_a_fold_leaves_out_what_was_removed_in_a_file_that_it_does_not_fold(stock: Any) -> None:
+    """A key's rows from before and after its removal are folded, and the file with the mark is not:
+    the former do not come back, and the mark goes when no file has rows that it is for.
+    """
+    table = stock("opaque", "log")
+    table.commit(1, [("a", 3), ("b", 5), ("c", 1)])
+    table.commit(2, [("a", -3), ("c", 1)])
+    table.commit(3, [("a", 7), ("b", 1)])
+    expected = {"a": (1, 7), "b": (2, 6), "c": (2, 2)}
+    assert table.read() == expected
+    now = table.committer._log.files_now()
+    some = tuple(file for file in now if file.txid_max != 2)
+    table.committer._publish_compaction(table.committer._fold(some, now, 3))
+    assert table.read() == expected
+    assert table.compact(3)
+    assert table.read() == expected
+    rows = DeltaTable(str(table.path)).to_pyarrow_table().to_pylist()
+    assert sorted((row["k"], row["txn_removed"]) for row in rows) == [
+        ("a", None),
+        ("b", None),
+        ("c", None),
+    ]
 
 
 def test_a_tombstone_goes_with_the_next_txid(stock: Any) -> None:
@@ -193,35 +269,41 @@ def test_a_key_that_came_back_can_be_taken_back(stock: Any) -> None:
     assert table.read() == {"b": (2, 6)}
 
 
+@pytest.mark.parametrize("layout", ["upsert", "log"])
 @pytest.mark.parametrize("semantics", ["opaque", "transactional"])
-def test_a_key_that_is_brought_and_removed_at_once_is_no_change(stock: Any, semantics: str) -> None:
+def test_a_key_that_is_brought_and_removed_at_once_is_no_change(
+    stock: Any, semantics: str, layout: str
+) -> None:
     """Nothing was there before and nothing after: with no other key, and beside a tombstone."""
-    table = stock(semantics)
+    table = stock(semantics, layout)
     assert table.changes(1, [("brief", 0)]) == {}
     table.commit(2, [("a", 3)])
     table.commit(3, [("a", -3)])
     assert table.changes(4, [("brief", 0)]) == {}
-    assert table.stored() == {}
+    assert table.read() == {}
 
 
-def test_a_skipped_replay_tells_removals_as_well(stock: Any) -> None:
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+def test_a_skipped_replay_tells_removals_as_well(stock: Any, layout: str) -> None:
     """An identical replay of a transactional txid that removed its only key says so again."""
-    table = stock("transactional")
+    table = stock("transactional", layout)
     table.commit(1, [("a", 3)])
     assert table.changes(2, [("a", -3)]) == {"a": (None, None, 1, 3)}
-    assert table.stored() == {}
+    assert table.read() == {}
+    table.reopen()
     assert table.changes(2, [("a", -3)], attempt=1) == {"a": (None, None, 1, 3)}
 
 
 def test_the_condition_sees_what_readers_see(driver: Any, warehouse: Path) -> None:
     """For an aggregate that stores something else, its result is compared."""
-    state = StateTable(warehouse / "t", buckets=1, remove_where="mean < 2")
-    committer = state.bind(["k"], {"mean": Avg("v")})
-    driver.open(committer, SCHEMA)
-    driver.commit(committer, driver.frame([("a", 4), ("b", 1)], SCHEMA), 1)
-    driver.commit(committer, driver.frame([("a", 1), ("c", 3)], SCHEMA), 2)
-    found = state.read(driver.spark).collect()
-    assert sorted(map(tuple, found)) == [("a", 2.5), ("c", 3.0)]
+    for layout in ("upsert", "log"):
+        state = StateTable(warehouse / layout, layout=layout, buckets=1, remove_where="mean < 2")
+        committer = state.bind(["k"], {"mean": Avg("v")})
+        driver.open(committer, SCHEMA)
+        driver.commit(committer, driver.frame([("a", 4), ("b", 1)], SCHEMA), 1)
+        driver.commit(committer, driver.frame([("a", 1), ("c", 3)], SCHEMA), 2)
+        found = state.read(driver.spark).collect()
+        assert sorted(map(tuple, found)) == [("a", 2.5), ("c", 3.0)]
 
 
 CONDITIONS = {
@@ -237,9 +319,10 @@ def test_a_condition_that_means_nothing_is_refused(
     driver: Any, warehouse: Path, condition: str, message: str
 ) -> None:
     """The condition is checked when the table is opened, before it is made."""
-    committer = StateTable(warehouse / "t", remove_where=condition).bind(["k"], VALUES)
-    with pytest.raises(TopologyError, match=message):
-        driver.open(committer, SCHEMA)
+    for layout in ("upsert", "log"):
+        state = StateTable(warehouse / "t", layout=layout, remove_where=condition)
+        with pytest.raises(TopologyError, match=message):
+            driver.open(state.bind(["k"], VALUES), SCHEMA)
     assert not (warehouse / "t").exists()
 
 

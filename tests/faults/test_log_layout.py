@@ -16,7 +16,6 @@ from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import Points, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
-from txn.errors import TopologyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +47,8 @@ def test_totals_are_exact_while_they_are_compacted(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, as_of: Any
 ) -> None:
     """Attempts that differ are published and replayed, files are folded meanwhile, and a query
-    reads the state in the same run: every total is exact, and so is what the query saw.
+    reads the state in the same run: every total is exact, and so is what the query saw, and what
+    each txid changed.
     """
     failed: set[int] = set()
     compacted = Event()
@@ -77,6 +77,7 @@ def test_totals_are_exact_while_they_are_compacted(
     stream.state_query(state, on="k", as_of=as_of).partition_persist(
         AppendTable(warehouse / "seen", "opaque")
     )
+    state.new_values().partition_persist(AppendTable(warehouse / "moves", "opaque"))
     points = Points(
         after_publish=fail, mid_processing=hold, after_maintenance=lambda _: compacted.set()
     )
@@ -94,6 +95,15 @@ def test_totals_are_exact_while_they_are_compacted(
         assert [total for _, _, total, _ in seen] == [before[-1] for before in wanted]
     else:
         assert all(total in before for (_, _, total, _), before in zip(seen, wanted, strict=True))
+    moves = rows_of(warehouse / "moves", "txid", "k", "total", "prev_total", key=str)
+    assert moves == sorted(
+        (
+            (t, k, totals(BATCHES[:t])[k], totals(BATCHES[: t - 1]).get(k))
+            for t, batch in enumerate(BATCHES, 1)
+            for k in dict(batch)
+        ),
+        key=str,
+    )
     log = [path.read_text() for path in (warehouse / "totals/_delta_log").glob("*.json")]
     folds = [
         json.loads(text.splitlines()[0])["commitInfo"]["txn_compaction"]["txids"]
@@ -117,16 +127,3 @@ def test_rows_are_conserved(
     topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert {row["k"]: row["total"] for row in table.read(spark).collect()} == totals(BATCHES)
     assert [row["n"] for row in alone.read(spark).collect()] == [sum(map(len, BATCHES))]
-
-
-def test_new_values_are_refused(
-    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
-) -> None:
-    """A stream below the commits of a log table is refused before anything runs."""
-    topology = Topology(warehouse.parent.name)
-    stream = topology.stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA))
-    table = StateTable(warehouse / "totals", "transactional", "log")
-    state = stream.group_by("k").persistent_aggregate(table, total=Sum("v"))
-    state.new_values().partition_persist(AppendTable(warehouse / "moves", "transactional"))
-    with pytest.raises(TopologyError, match='no new values. Use layout="upsert"'):
-        topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")

@@ -339,8 +339,8 @@ def test_a_topology_moves_to_another_ensemble(
 def test_a_backup_that_is_one_txid_behind_a_compaction_is_refused(
     world: World, tmp_path: Path
 ) -> None:
-    """Progress that is one txid older than what a log table has folded is refused before the
-    table loses what the fold holds, and `txn recover` is the way on.
+    """A log table never loses what was folded: progress that is older than a fold is refused, and
+    `txn recover` is the way on.
     """
     world.kind = SpoutKind.OPAQUE
     file, folded = str(tmp_path / "progress.json"), Event()

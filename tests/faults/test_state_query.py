@@ -12,10 +12,12 @@ from deltalake import DeltaTable
 from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
+from spouts.delta import DeltaSpout
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
+from tests.faults.harness import read_log, wait_for
 from tests.faults.support import Points, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
-from txn.errors import TopologyError
+from txn.errors import TopologyError, TxnError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,8 +189,8 @@ def tidy(path: Path) -> None:
 def test_queries_go_on_while_files_are_rewritten_and_deleted(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
 ) -> None:
-    """A query, and a commit, reads the newest version with the rows of its txid: somebody's
-    OPTIMIZE and VACUUM without retention stop no run and no restart.
+    """Somebody's OPTIMIZE and VACUUM, with any retention, stop no query and no commit, in a run or
+    at a restart.
     """
     tidied: list[str] = []
 
@@ -234,6 +236,74 @@ def test_queries_go_on_while_files_are_rewritten_and_deleted(
         sums = [("a", t, t - 1) for t in range(1, LAST_OF_TIDY + 1)]
         sums += [("b", t, sum(range(t))) for t in range(1, LAST_OF_TIDY + 1)]
         assert seen == sorted((t, k, total or None) for k, t, total in sums)
+
+
+class CrashedError(TxnError):
+    """The run ends here, as if the process had died."""
+
+
+def test_no_query_sees_the_rest_of_a_group_that_was_half_published(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """After a crash in a group of which a table holds all, its txids are committed one by one: a
+    query as of the committed one sees none of the open ones, and a chained topology gets each row
+    once.
+    """
+    batches = [[("a", 1)] for _ in range(6)]
+    staged: list[TransactionAttempt] = []
+    published: list[TransactionAttempt] = []
+
+    def hold(attempt: TransactionAttempt) -> None:
+        wait_for(lambda: len(staged) >= 4, what=lambda: str(staged))
+
+    def crash(attempt: TransactionAttempt) -> None:
+        published.extend([attempt] * (attempt.txid > 1))
+        if len(published) == 3:
+            raise CrashedError
+
+    def run(until: int | str, **config: Any) -> None:
+        topology = Topology(warehouse.parent.name, TopologyConfig(**config))
+        stream = topology.stream("s", MemoryTransactionalSpout(batches, SCHEMA))
+        by_key = stream.group_by("k")
+        totals = by_key.persistent_aggregate(
+            StateTable(warehouse / "totals", "transactional"), total=Sum("v")
+        )
+        log = by_key.persistent_aggregate(
+            StateTable(warehouse / "log", "transactional", "log"), n=Sum("v")
+        )
+        stream.partition_persist(AppendTable(warehouse / "rows", "transactional"))
+        stream.state_query(totals, on="k").state_query(log, on="k").partition_persist(
+            AppendTable(warehouse / "seen")
+        )
+        topology.run(spark, zookeeper=zookeeper.hosts, until=until)
+
+    points = Points(before_publish=hold, after_staging=staged.append, between_publications=crash)
+    with observing(points), pytest.raises(CrashedError):
+        run("caught_up", max_processing_jobs=1, max_group_processing=1)
+    assert read_log(warehouse / "totals")[-1].first == 2
+    assert read_log(warehouse / "totals")[-1].txid > 3
+    assert read_log(warehouse / "seen")[-1].txid == 1
+    one_by_one = {"max_spout_pending": 1, "max_group_commit": 1}
+    run(2, **one_by_one)
+    chain(spark, zookeeper, warehouse)
+    run("caught_up", **one_by_one)
+    seen = rows_of(warehouse / "seen", "txid", "total", "n", key=str)
+    # Each batch adds one, so a value is the txid that was read.
+    assert [txid for txid, _, _ in seen] == list(range(1, 7))
+    assert all((total or 0) < txid and (n or 0) < txid for txid, total, n in seen)
+    assert [n for txid, _, n in seen if txid > 2] == [2, 3, 4, 5]
+    chain(spark, zookeeper, warehouse)
+    assert rows_of(warehouse / "chained", "k", "first") == [("a", txid) for txid in range(1, 7)]
+
+
+def chain(spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path) -> None:
+    """A topology that reads the other one's rows."""
+    topology = Topology(f"{warehouse.parent.name}-chained")
+    rows = topology.stream("rows", DeltaSpout(warehouse / "rows"))
+    rows.transform(lambda df: df.selectExpr("k", "txid AS first")).partition_persist(
+        AppendTable(warehouse / "chained")
+    )
+    topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
 
 
 # --- what is refused -------------------------------------------------------------------------
