@@ -339,7 +339,8 @@ def test_a_topology_moves_to_another_ensemble(
 def test_a_backup_that_is_one_txid_behind_a_compaction_is_refused(
     world: World, tmp_path: Path
 ) -> None:
-    """A log table never loses what was folded: progress that is older than a fold is refused, and
+    """A log table never loses what was folded: progress that is older than a fold is refused.
+
     `txn recover` is the way on.
     """
     world.kind = SpoutKind.OPAQUE

@@ -10,7 +10,8 @@ from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from txn import Topology, TopologyConfig
 from txn.errors import TopologyError
-from txn.interfaces import SpoutKind
+from txn.interfaces import SpoutKind, State
+from txn.testing.committer import RecordingCommitter
 
 SCHEMA = "k string, v int"
 
@@ -237,3 +238,33 @@ def test_every_method_returns_a_new_stream_and_leaves_the_old_one(topology, tmp_
     totals = stream.aggregate(total=Sum("v"))
     assert len({stream, large, totals}) == 3
     assert tuple(source.name for source in topology.sources) == ("s",)
+
+
+def test_new_values_that_a_table_cannot_tell_are_refused_when_they_are_asked_for(
+    topology, tmp_path
+):
+    """A committer without changes, columns of one name, removal that no replay could undo: the
+    topology is not built, so that `txn plan` says so, too.
+    """
+
+    class Recorded(State):
+        """A state kept by a committer that tells nothing."""
+
+        path = str(tmp_path / "recorded")
+
+        def bind(self, keys, aggregates):
+            return RecordingCommitter(self.path)
+
+        def snapshot(self, spark, version, aggregates=None):
+            raise AssertionError("nothing is read")
+
+    by_key = topology.stream("s", MemoryOpaqueSpout({}, "k string, prev_n string")).group_by
+    with pytest.raises(TopologyError, match="recorded has no new values"):
+        by_key("k").persistent_aggregate(Recorded(), n=Count()).new_values()
+    log = StateTable(tmp_path / "log", layout="log")
+    with pytest.raises(TopologyError, match="need a column 'prev_n'"):
+        by_key("prev_n").persistent_aggregate(log, n=Count()).new_values()
+    again = StateTable(tmp_path / "t", "non_transactional", "log", remove_where="n = 0")
+    with pytest.raises(TopologyError, match="what a failed attempt removed stays removed"):
+        by_key("k").persistent_aggregate(again, n=Count())
+    StateTable(tmp_path / "u", layout="log", remove_where="n = 0").bind(["k"], {"n": Count()})
