@@ -167,22 +167,34 @@ class LogCommitter(AppendingCommitter):
 
     def _as_of(self, txid: int) -> StoredRows:
         rows, paths = self._rows_before(txid + 1, self._reading())
-        return self._stored_rows(self._shape.shown(rows), paths)
+        return self._stored_rows(self._shown(rows), paths)
+
+    def _shown(self, rows: DataFrame) -> DataFrame:
+        """Keys and values as readers see them."""
+        return self._shape.shown(rows)
 
     def _rows_before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
         """The table's rows of txids before this one (None: all), and the files that have them."""
+        files = self._log.files_now()
+        if txid is None:
+            paths = [file.path for file in files]
+            return self._rows_in(paths, None, session), paths
+        files = tuple(file for file in files if not file.holds_only(txid))
+        paths = [file.path for file in files]
+        mixed = any(file.may_hold(txid) for file in files)
+        return self._rows_in(paths, txid if mixed else None, session), paths
+
+    def _rows_in(self, paths: Sequence[str], below: int | None, session: SparkSession) -> DataFrame:
+        """The rows of these files; only those of txids before `below`, unless it is None."""
         from pyspark.sql import functions as sf
 
-        files = self._log.files_now()
-        if txid is not None:
-            files = tuple(file for file in files if not file.holds_only(txid))
-        paths, schema = [file.path for file in files], self._stored_schema()
+        schema = self._stored_schema()
         if not paths:
-            return no_rows(session, schema), paths
+            return no_rows(session, schema)
         rows = strict_reader(session, schema).parquet(*map(self._storage.read_url, paths))
-        if txid is not None and any(file.may_hold(txid) for file in files):
-            rows = rows.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
-        return rows, paths
+        if below is None:
+            return rows
+        return rows.where((sf.col(TXID) < below) | sf.col(TXID).isNull())
 
     def _stored_schema(self) -> StructType:
         """Columns of the table, also before any batch has said what they are."""

@@ -256,34 +256,45 @@ class StateCommitter(TableCommitter):
         return self._up_to_date(lambda: self._as_of(txid, exact=exact))
 
     def _as_of(self, txid: int, *, exact: bool) -> StoredRows:
-        from pyspark.sql import functions as sf
-
-        schema = self._stored_schema()
         if self.semantics is Semantics.OPAQUE:
             files = self._log.files_now()
+            reverts = any(file.may_hold(txid + 1) for file in files)
             paths = [file.path for file in files]
-            rows = self._rows_of(self._reading(), paths, schema)
-            if rows is not None and any(file.may_hold(txid + 1) for file in files):
-                rows = self._layout.revert(rows, txid + 1)
-            elif rows is not None:
-                rows = self._layout.alive(rows)
-        else:
-            newest, found = self._log.files_before(txid + 1)
-            if exact and newest < txid <= self._newest_txid():
-                raise StateError(
-                    f"Table {self.name} holds txids {newest + 1} to {self._newest_txid()} in one "
-                    f"version, and cannot be read as of txid {txid} for a query as of txid - 1: "
-                    "a crash left a group of txids in this table only. Run the former program, "
-                    f"whose groups needed no such query, until txid {self._newest_txid()} is "
-                    "committed."
-                )
-            paths = sorted(found)
-            rows = self._rows_of(self._reading(), paths, schema)
+            return self._stored_rows(self._state_in(paths, txid + 1 if reverts else None), paths)
+        newest, found = self._log.files_before(txid + 1)
+        if exact and newest < txid <= self._newest_txid():
+            raise StateError(
+                f"Table {self.name} holds txids {newest + 1} to {self._newest_txid()} in one "
+                f"version, and cannot be read as of txid {txid} for a query as of txid - 1: "
+                "a crash left a group of txids in this table only. Run the former program, "
+                f"whose groups needed no such query, until txid {self._newest_txid()} is "
+                "committed."
+            )
+        paths = sorted(found)
+        return self._stored_rows(self._state_in(paths, None), paths)
+
+    def _state_in(self, paths: Sequence[str], revert_from: int | None) -> DataFrame:
+        """Keys and values in these files.
+
+        Args:
+            revert_from: as they were before this txid; None: as they are.
+        """
+        from pyspark.sql import functions as sf
+
+        session, schema = self._reading(), self._stored_schema()
+        rows = self._rows_of(session, paths, schema)
         if rows is None:
-            rows = no_rows(self._reading(), schema)
-        values = (self._layout.shown(n, sf.col(quoted(n))).alias(n) for n in self._layout.values)
-        shown = rows.select(*(sf.col(quoted(key)) for key in self._layout.keys), *values)
-        return self._stored_rows(shown, paths)
+            rows = no_rows(session, schema)
+        elif revert_from is not None:
+            rows = self._layout.revert(rows, revert_from)
+        else:
+            rows = self._layout.alive(rows)
+        keys = (sf.col(quoted(key)) for key in self._layout.keys)
+        values = (
+            self._layout.shown(name, sf.col(quoted(name))).alias(name)
+            for name in self._layout.values
+        )
+        return rows.select(*keys, *values)
 
     def _newest_txid(self) -> int:
         last = self._log.last_publication()

@@ -118,6 +118,7 @@ def _patches() -> list[Patch]:
         (txn.columns, "columns_of", spark.columns_of),
         (txn.evaluation, "_nothing_of", spark.nothing_of),
         (txn.graph.StateQuery, "compute", spark.query_rows),
+        (committers.state_committer, "no_rows", spark.empty_frame),
         (committers.state_committer, "from_previous_values", tables.from_previous_values),
         (committers.state_committer, "from_replaced_rows", tables.from_replaced_rows),
         (committers.log_cleanup, "DeltaTable", delta.SimDeltaTable),

@@ -70,13 +70,7 @@ class SimTable(State):
         raise TypeError("bound already")
 
     def snapshot(self, spark: object, version: int | None, aggregates: object = None) -> Any:
-        """Its rows as of a version, out of the files that are there now."""
-        world = self._world
-        world.io("query")
-        table = world.table(self.path)
-        assert version is not None
-        world.books.queried(table, version)
-        return Frame(model.merge(_read(table, table.files_at(version))))
+        raise TypeError("its committer is asked")
 
 
 class SimLog(LogCommitter):
@@ -102,7 +96,18 @@ class SimLog(LogCommitter):
     def _rows_below(self, mixed: Sequence[str], txid: int) -> Any:
         return Frame(model.rows_below(_rows_of(self, mixed), txid))
 
-    def _folded(self, files: Sequence[ActiveFile]) -> Any:
+    def _reading(self) -> Any:
+        return None
+
+    def _rows_in(self, paths: Sequence[str], below: int | None, session: Any) -> Any:
+        current_world().io("query")
+        rows = _rows_of(self, paths)
+        return Frame(rows if below is None else model.rows_below(rows, below))
+
+    def _shown(self, rows: Any) -> Any:
+        return Frame(model.merge(rows.rows))
+
+    def _folded(self, files: Sequence[ActiveFile], now: object, committed: object) -> Any:
         return Frame(model.fold(_rows_of(self, [file.path for file in files])))
 
 
@@ -133,6 +138,11 @@ class SimState(StateCommitter):
 
     def _idle_schema(self) -> Any:
         return RECORDS
+
+    def _state_in(self, paths: Sequence[str], revert_from: int | None) -> Any:
+        current_world().io("query")
+        rows = _rows_of(self, paths)
+        return Frame(rows if revert_from is None else model.revert(rows, revert_from))
 
     def _rows_of(self, session: Any, paths: Sequence[str], schema: Any) -> Any:
         return Frame(_rows_of(self, paths)) if paths else None
