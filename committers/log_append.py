@@ -22,6 +22,7 @@ __all__ = [
     "CHECKPOINT_INTERVAL",
     "AppendFailedError",
     "StaleFilesError",
+    "StorageAwayError",
     "create_table",
     "epoch_app",
     "file_actions",
