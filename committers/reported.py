@@ -6,16 +6,27 @@ path, the list is short, or empty, and nothing else would tell: the rows would b
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from txn.errors import FailedException
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
 
-__all__ = ["Reported", "reported"]
+__all__ = ["Reported", "reported", "rows_written"]
 
-Reported = Callable[[], "int | None"]
-"""To be called after the job: the rows that it wrote; None: it was not asked."""
+REPORT_SECS = 60.0
+"""How long Spark may take to report a job that has ended: milliseconds, unless its listeners are
+behind with the events of many tasks."""
+_LOOK_SECS = 0.002
+
+Reported = Callable[[str], "int | None"]
+"""To be called after the job, with words for where it wrote: the rows; None: it was not asked.
+
+Raises FailedException when Spark does not say.
+"""
 
 
 def reported(rows: DataFrame) -> tuple[DataFrame, Reported]:
@@ -27,18 +38,38 @@ def reported(rows: DataFrame) -> tuple[DataFrame, Reported]:
     """
     master = str(rows.sparkSession.sparkContext.master)
     if master == "local" or master.startswith("local["):
-        return rows, lambda: None
+        return rows, lambda _: None
     from pyspark.sql import Observation
     from pyspark.sql import functions as sf
 
     written = Observation()
+    counted = rows.observe(written, sf.count(sf.lit(1)).alias("rows"))
+    return counted, lambda where: rows_written(written, where)
 
-    def count() -> int:
-        from py4j.protocol import Py4JJavaError
 
-        try:
-            return int(written.get["rows"])
-        except Py4JJavaError:
-            return 0  # Spark saw that there are no rows, and counted nothing
+def rows_written(
+    observation: Observation, where: str, clock: Callable[[], float] = time.monotonic
+) -> int:
+    """The observed rows of a job that has ended.
 
-    return rows.observe(written, sf.count(sf.lit(1)).alias("rows")), count
+    `Observation.get` by itself waits for ever for a report that was dropped.
+
+    Raises:
+        FailedException: Spark has not reported them in time.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    until, java = clock() + REPORT_SECS, observation._jo
+    while java is None or not java.future().isCompleted():
+        if clock() > until:
+            raise FailedException(
+                f"Spark has not reported the rows that it wrote {where} within {REPORT_SECS:g} s, "
+                "so nobody can tell whether this process sees all of them. The batch is replayed; "
+                "if this goes on, Spark drops events of its jobs ('Dropping event from queue' in "
+                "its log): raise spark.scheduler.listenerbus.eventqueue.capacity."
+            )
+        time.sleep(_LOOK_SECS)
+    try:
+        return int(observation.get["rows"])
+    except Py4JJavaError:
+        return 0  # Spark saw that there are no rows, and counted nothing

@@ -181,6 +181,7 @@ class StagingArea:
 
         Raises:
             StagedFileError: the job says that it wrote another number of rows.
+            FailedException: it does not say.
         """
         rows, count = reported(rows)
         writer = rows.write.options(**self._options)
@@ -188,7 +189,8 @@ class StagingArea:
             writer = writer.partitionBy(partition_by)
         writer.parquet(self._storage.url(folder))
         found = self._describe(folder, partition_by)
-        written, seen = count(), sum(file.rows for file, _ in found)
+        written = count(f"into '{folder}' of table {self._storage.location}")
+        seen = sum(file.rows for file, _ in found)
         if written is not None and written != seen:
             raise StagedFileError(
                 f"Spark's executors wrote {written} rows into '{folder}' of table "

@@ -73,6 +73,8 @@ class TableCommitter(Committer):
         keys: columns of which no file has the same values twice; empty: there are none.
     """
 
+    lies_in_folder = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -164,8 +166,7 @@ class TableCommitter(Committer):
         """(table version, publication) of the newest publication in the log; None if none."""
         return self._log.last_publication()
 
-    @property
-    def table_id(self) -> str | None:
+    def physical_id(self) -> str | None:
         """Delta's own id of the table; None while there is none."""
         return self._log.table_id
 

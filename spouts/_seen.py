@@ -77,7 +77,7 @@ class Taking:
         """Read the segments of a position that are not known yet.
 
         Raises:
-            OSError: the storage does not answer.
+            OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
             ProgressUnreadableError: a segment is nowhere, or is not one.
         """
         wanted = {segment.name: segment for segment in taken.segments} if taken else {}

@@ -27,7 +27,12 @@ from spouts._seen import Taken, Taking
 from spouts._sizes import BatchSize, Size
 from spouts._uris import literal, plain
 from txn.attempts import TransactionAttempt
-from txn.errors import FailedException, SourceChangedError, TopologyError
+from txn.errors import (
+    FailedException,
+    SourceChangedError,
+    StorageUnavailableError,
+    TopologyError,
+)
 from txn.interfaces import Keeper, Spout, SpoutKind
 
 if TYPE_CHECKING:
@@ -131,6 +136,7 @@ class FileSpout(Spout[FileBatch]):
 
     def keep_with(self, keeper: Keeper) -> None:
         """From now on positions grow no further than to some hundred digests."""
+        self._taking = Taking()  # a run asks for all that is kept, so that no table lacks it
         self._taking.keeper = keeper
 
     def open(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
@@ -150,7 +156,7 @@ class FileSpout(Spout[FileBatch]):
             self._check_spelling(previous)
             try:
                 self._taking.load(previous)
-            except OSError as error:
+            except (OSError, StorageUnavailableError) as error:
                 log.warning("%s: %s. It is asked again when a batch is planned.", self._name, error)
         self._schema = self._settle_schema(spark, previous)
         return self._schema

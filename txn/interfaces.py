@@ -124,7 +124,8 @@ class Keeper(ABC):
         """The bytes that were kept under a name.
 
         Raises:
-            OSError: the storage does not answer.
+            OSError, StorageUnavailableError, StorageRefusedError: no table has them of those that
+                answer, and one does not.
             ProgressUnreadableError: no table has them.
         """
 
@@ -391,8 +392,11 @@ class Committer(ABC):
     storage_options: Mapping[str, str] = MappingProxyType({})
     """Credentials and endpoints with which the table's log can be read, for delta-rs."""
 
-    @property
-    def table_id(self) -> str | None:
+    lies_in_folder: bool = False
+    """Whether `name` is a folder into whose files executors write, and whose files this process
+    reads. Where executors are elsewhere, such a folder must be one that they share."""
+
+    def physical_id(self) -> str | None:
         """What tells the table from any other, wherever it lies; None: not there, or not known.
 
         No two committers of a run may have the same: they would be two names of one table.
@@ -568,7 +572,7 @@ class Committer(ABC):
         are not part of the table, and no clean-up of it takes them.
 
         Raises:
-            OSError: the storage does not answer.
+            OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
         """
         return False
 
@@ -576,7 +580,7 @@ class Committer(ABC):
         """What `keep` was given under a name; None: there is no such thing.
 
         Raises:
-            OSError: the storage does not answer.
+            OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
         """
         return None
 

@@ -12,50 +12,59 @@ import re
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from txn.errors import ProgressUnreadableError
+from txn.errors import ProgressUnreadableError, StorageRefusedError, StorageUnavailableError
 from txn.interfaces import Committer, Keeper
 
 __all__ = ["TableKeeper"]
 
 _DIGEST_BYTES = 16
 _NAME = re.compile(r"[0-9a-f]{32}")
+_FAILURES = (OSError, StorageUnavailableError, StorageRefusedError)
+"""Of one table's storage: the others are asked all the same."""
 
 log = logging.getLogger("txn.keeping")
 
 
 class TableKeeper(Keeper):
-    """Keeps with all tables of a topology; any one of them is enough to find it again."""
+    """Keeps with all tables of a topology; any one of them is enough to find it again.
+
+    Not safe for several threads: the start has it, then the planner.
+    """
 
     def __init__(self, topology: str, committers: Sequence[Committer]) -> None:
         self._topology = topology
         self._committers = tuple(committers)
+        self._lacking: set[str] = set()
+        """Names of which some table has no whole copy, or did not answer."""
+        self._told = False
 
     def keep(self, content: bytes) -> str | None:
-        """Keep with every table that is there; None if there is none, or one does not answer."""
+        """Keep with every table that takes it; None if none does."""
         name = _name_of(content)
-        try:
-            kept = [committer.keep(name, content) for committer in self._committers]
-        except OSError as error:
-            log.warning(
-                "[%s] could not keep %d bytes of a spout beside the tables: %s. Until that works "
-                "they stay in the spout's position, which grows.",
-                self._topology,
-                len(content),
-                error,
-            )
-            return None
-        return name if any(kept) else None
+        kept, failed = self._keep(name, content, self._committers)
+        if kept:
+            return name
+        if not failed:
+            self._tell_of_no_place()
+        return None
 
     def kept(self, name: str) -> bytes:
-        """What the first table has that holds it whole; tables without it are given it."""
+        """What the first table has that holds it whole; tables without it are given it.
+
+        Raises:
+            OSError, StorageUnavailableError, StorageRefusedError: no table has it of those that
+                answer, and one does not.
+            ProgressUnreadableError: no table has it.
+        """
         found: bytes | None = None
-        failed: OSError | None = None
+        failures: list[Exception] = []
         without: list[Committer] = []
         for committer in self._committers if _NAME.fullmatch(name) else ():
             try:
                 content = committer.kept(name)
-            except OSError as error:
-                failed = error
+            except _FAILURES as error:
+                failures.append(error)
+                log.warning("[%s] '%s': %s", self._topology, committer.name, error)
                 continue
             if content is not None and _name_of(content) == name:
                 found = content
@@ -64,25 +73,75 @@ class TableKeeper(Keeper):
                 log.warning("'%s' beside table %s is damaged", name, committer.name)
             without.append(committer)
         if found is not None:
-            self._repair(name, found, without)
+            self._lacking.discard(name)
+            self._keep(name, found, without)
+            if failures:
+                self._lacking.add(name)
             return found
-        if failed is not None:
-            raise failed
+        if failures:
+            # What waiting may mend comes first: that table may have it.
+            raise min(failures, key=lambda error: isinstance(error, StorageRefusedError))
         raise ProgressUnreadableError(
             f"A position of topology '{self._topology}' names {name!r}, and beside none of its "
-            f"tables ({', '.join(c.name for c in self._committers)}) anything whole of that name "
+            f"tables ({self._names()}) anything whole of that name "
             "is kept. Restore the folder `_txn_progress` of one of these tables from a backup or "
             "from a copy of the table, or add the table that has it to the topology again; without "
             "it nobody can tell what was read. To start over, use a new topology name and new "
             "tables."
         )
 
-    def _repair(self, name: str, content: bytes, without: Sequence[Committer]) -> None:
-        for committer in without:
+    def mend(self) -> None:
+        """Give tables what they were found to lack, now that they are open. Best effort."""
+        for name in sorted(self._lacking):
             try:
-                committer.keep(name, content)
-            except OSError as error:
-                log.warning("[%s] '%s': %s", self._topology, committer.name, error)
+                self.kept(name)
+            except _FAILURES as error:
+                log.warning("[%s] '%s' is not copied: %s", self._topology, name, error)
+
+    def _keep(
+        self, name: str, content: bytes, committers: Sequence[Committer]
+    ) -> tuple[bool, bool]:
+        """Whether one of these tables has taken it, and whether the storage of one has failed."""
+        kept, failed = 0, 0
+        for committer in committers:
+            try:
+                kept += committer.keep(name, content)
+            except _FAILURES as error:
+                failed += 1
+                log.warning(
+                    "[%s] could not keep %d bytes of a spout beside table '%s': %s. While no table "
+                    "takes them they stay in the spout's position, which grows.",
+                    self._topology,
+                    len(content),
+                    committer.name,
+                    error,
+                )
+        if kept < len(committers):
+            self._lacking.add(name)
+        return kept > 0, failed > 0
+
+    def _tell_of_no_place(self) -> None:
+        if self._told:
+            return
+        self._told = True
+        if all(type(committer).keep is Committer.keep for committer in self._committers):
+            why = (
+                "their committers keep nothing. It grows with everything that is read: define "
+                "`keep` and `kept` in one of them, or add a table that has them (AppendTable, "
+                "StateTable)"
+            )
+        else:
+            why = "no table that keeps is there yet. Until one is, it grows"
+        log.warning(
+            "[%s] a spout's position carries on with what it should keep beside the tables (%s): "
+            "%s.",
+            self._topology,
+            self._names(),
+            why,
+        )
+
+    def _names(self) -> str:
+        return ", ".join(committer.name for committer in self._committers)
 
 
 def _name_of(content: bytes) -> str:

@@ -256,8 +256,8 @@ class RunningTopology:
         master = str(self._spark.sparkContext.master)
         if runs_here(master):
             return []
-        tables = [sink.name for sink in self._topology.sinks]
-        return local_tables(tables, self._topology.config.shared_folders, master)
+        committers = [sink.committer for sink in self._topology.sinks]
+        return local_tables(committers, self._topology.config.shared_folders, master)
 
     def _work(self, remember: Callable[[str, dict[str, Any]], None]) -> BatchWork:
         topology = self._topology

@@ -23,6 +23,8 @@ from txn.locations import identity, local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from txn.interfaces import Committer
+
 __all__ = ["local_tables", "runs_here", "try_folder"]
 
 _SCRATCH = "_txn"
@@ -34,8 +36,8 @@ def runs_here(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def local_tables(tables: Iterable[str], shared: Sequence[str], master: str) -> list[str]:
-    """The tables in local folders, which are to be tried.
+def local_tables(committers: Iterable[Committer], shared: Sequence[str], master: str) -> list[str]:
+    """The tables in local folders, which are to be tried; names of anything else are passed over.
 
     Args:
         shared: folders that are declared to be the same for every executor.
@@ -43,6 +45,7 @@ def local_tables(tables: Iterable[str], shared: Sequence[str], master: str) -> l
     Raises:
         TopologyError: one of them is not below any of `shared`.
     """
+    tables = [committer.name for committer in committers if committer.lies_in_folder]
     local = [table for table in tables if local_path(table) is not None]
     for table in local:
         place = Path(identity(table))

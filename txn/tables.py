@@ -82,7 +82,7 @@ class Tables:
         """
         names: dict[str, str] = {}
         for sink in (*self.early, *self.late):
-            table_id = sink.committer.table_id
+            table_id = sink.committer.physical_id()
             if table_id is None:
                 continue
             other = names.setdefault(table_id, sink.name)

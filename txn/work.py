@@ -110,6 +110,7 @@ class BatchWork:
         self._name = name
         self._sources = tuple(sources)
         self._sinks = tuple(sinks)
+        self._keeper = TableKeeper(name, [sink.committer for sink in sinks])
         self._targets = BatchTargets({source.name: source.spout for source in sources})
         self._tables = Tables(spark, sinks, verify_rows=verify_rows)
         self._columns = StreamColumns(remember)
@@ -151,11 +152,10 @@ class BatchWork:
         """
         declared = {source.name for source in self._sources}
         self._columns.recall({name: kept for name, kept in columns.items() if name in declared})
-        keeper = TableKeeper(self._name, [sink.committer for sink in self._sinks])
         for source in self._sources:
             previous = newest.get(source.name)
             parsed = None if previous is None else self._emissions.parse(source, previous)
-            source.spout.keep_with(keeper)
+            source.spout.keep_with(self._keeper)
             schema = source.spout.open(self._spark, parsed)
             if schema is not None:
                 self._columns.learn(source.name, schema)
@@ -183,9 +183,11 @@ class BatchWork:
         """Refuse wrong columns, shapes and tables; create what is missing. Reads no data.
 
         A table whose stream has a schema still unknown is attached now and checked with the
-        first batch, before any job.
+        first batch, before any job. What the spouts' positions name is given to tables that lack
+        it.
         """
         self._tables.check_and_open(context, self._emissions.nothing())
+        self._keeper.mend()
 
     def fence_tables(self) -> dict[str, tuple[int, Publication] | None]:
         """Shut older leaders out of every table, then read the newest publication of each."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,7 @@ class World:
     folder: Path
     warehouse: Path
     ensemble: int = 0
+    tables: tuple[str, ...] = TABLES
 
     @property
     def hosts(self) -> str:
@@ -60,7 +62,7 @@ class World:
         topology = Topology("files", TopologyConfig(max_group_commit=1))
         spout = FileSpout(str(self.folder / "*.txt"), format="text", files_per_batch=160)
         stream = topology.stream("s", spout)
-        for name in TABLES:
+        for name in self.tables:
             stream.partition_persist(AppendTable(self.warehouse / name, "transactional"))
         sys.modules["txn_test_files"].newest = topology  # type: ignore[attr-defined]
         return topology
@@ -98,6 +100,15 @@ class World:
             unfinished.write_text(f"{name}\n")
             unfinished.rename(self.folder / f"{name}.txt")
 
+    def assert_kept_everywhere(self) -> None:
+        """Every table has all that the newest position names, whole."""
+        named = positions(self.warehouse / "a")[-1]["segments"]
+        assert named
+        for table, segment in ((t, s["name"]) for t in self.tables for s in named):
+            kept = self.warehouse / table / "_txn_progress" / segment
+            assert kept.exists(), f"{table} lacks {segment}"
+            assert blake2b(kept.read_bytes(), digest_size=16).hexdigest() == segment
+
     def assert_read_once(self, expected: list[str]) -> None:
         """Both tables hold the line of every file once, and every position was small."""
         for name in TABLES:
@@ -133,8 +144,9 @@ def world(
 
 
 def test_each_file_is_read_once_whatever_becomes_of_zookeeper(world: World) -> None:
-    """However many files a spout has read, every file is in exactly one txid and no position grows
-    with them, also when ZooKeeper or all but one copy of what was read is lost.
+    """However many files a spout has read, every file is in exactly one txid and, with a table that
+    keeps for spouts, no position grows with them, also when ZooKeeper or all but one copy of what
+    was read is lost.
     """
     names = [f"{n:04}" for n in range(100, 700)]
     world.add(*names)
@@ -149,15 +161,20 @@ def test_each_file_is_read_once_whatever_becomes_of_zookeeper(world: World) -> N
     world.run()
     names += late
     world.assert_read_once(names)
+    world.assert_kept_everywhere()
     file = str(world.folder.parent / "progress.json")
     world.txn("export", "files", "-o", file)
     world.ensemble += 1
     world.txn("import", file)
+    for copy in (world.warehouse / "b" / "_txn_progress").iterdir():
+        copy.write_bytes(bytes(copy.stat().st_size))
+    world.tables = (*TABLES, "later")
     world.add("0002")
     world.run()
     names.append("0002")
     world.assert_read_once(names)
-    for table in TABLES:
+    world.assert_kept_everywhere()
+    for table in world.tables:
         shutil.rmtree(world.warehouse / table / "_txn_progress")
     with pytest.raises(ProgressUnreadableError, match="_txn_progress"):
         world.run()

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from committers.append_table import AppendTable
 from tests.faults.harness import Spec, drivers, make_records, read_tables, rows_expected, wait_for
 from tests.faults.test_executor_loss import CLUSTER, CONF, executors
 from txn.errors import TopologyError
 from txn.java import find_java
 from txn.shared_folders import local_tables
+from txn.testing.committer import RecordingCommitter
 
 LAUNCHER = """#!/bin/sh
 # Java, with a disk of its own mounted over a folder once FLAG is there.
@@ -77,12 +79,24 @@ def test_rows_that_executors_write_elsewhere_fail_the_batch(tmp_path: Path) -> N
     assert len(image.rows) == max(p.end for p in image.final)
 
 
+class Own(RecordingCommitter):
+    """A user's own, whose name is not a folder."""
+
+    lies_in_folder = False
+
+
 def test_a_local_table_of_a_cluster_has_to_be_declared_shared(tmp_path: Path) -> None:
     """A table in a local folder is refused with executors elsewhere, unless declared shared."""
     table = str(tmp_path / "lake" / "t")
+    there = [RecordingCommitter("s3://lake/t"), AppendTable(table)]
     with pytest.raises(TopologyError, match="executors of master 'spark://h:7077'") as error:
-        local_tables([table], [str(tmp_path / "la")], "spark://h:7077")
+        local_tables(there, [str(tmp_path / "la")], "spark://h:7077")
     assert f"shared_folders=('{tmp_path}/lake',)" in str(error.value)
     for shared in (str(tmp_path), f"file:{tmp_path}/lake/", table):
-        assert local_tables([table], [shared], "yarn") == [table]
-    assert local_tables(["s3://lake/t", table], [str(tmp_path)], "yarn") == [table]
+        assert local_tables(there, [shared], "yarn") == [table]
+
+
+def test_a_name_that_is_no_folder_is_not_looked_for_on_disk() -> None:
+    """A user's own committer may be called anything; only what lies in a folder is refused."""
+    names = ["sales", "jdbc:postgresql://h/db.sales", "/etc"]
+    assert local_tables([Own(name) for name in names], (), "yarn") == []

@@ -137,9 +137,9 @@ def empty_frame(spark: object, schema: object) -> Frame:
     return Frame(())
 
 
-def reported(rows: Frame) -> tuple[Frame, Callable[[], int | None]]:
+def reported(rows: Frame) -> tuple[Frame, Callable[[str], int | None]]:
     """In place of `committers.reported.reported`: executors see what the driver sees."""
-    return rows, lambda: None
+    return rows, lambda _: None
 
 
 def side_by_side(frames: Sequence[Frame]) -> Frame:

@@ -42,6 +42,8 @@ class RecordingCommitter(Committer):
         folder: an empty folder, or that of an earlier run.
     """
 
+    lies_in_folder = True
+
     def __init__(self, folder: str | Path, semantics: Semantics | str = Semantics.OPAQUE) -> None:
         self.name = str(folder)
         self.semantics = Semantics(semantics)
