@@ -70,6 +70,7 @@ from txn.coordinator_rules import (
     new_batch,
     plan_for,
     positions_before,
+    waited_for,
     with_batch,
     without_batches,
 )
@@ -266,14 +267,21 @@ def _replay(state: CoordinatorState, batch: Batch) -> Step:
 
 
 def _ask_for_new(state: CoordinatorState) -> Step:
-    """Ask for the next txid if there is room, it is due, and all before it has metadata."""
+    """Ask for the next txid if there is room, it is due, and all before it has metadata.
+
+    Batches that wait for the columns of idle streams may fill the window. Those streams, and no
+    others, are then asked for a txid beyond it: nothing else can bring what the batches wait for.
+    Each gets one such txid, so that the window is exceeded by no more than there are streams.
+    """
     batch = new_batch(state)
     is_ready = all(
         b.phase in AT_WORK or (b.phase is Phase.WAITING and may_overtake(state, b))
         for b in state.batches.values()
     )
     has_room = len(state.batches) < state.max_spout_pending
-    if state.plan_scheduled or not is_ready or not has_room:
+    if not has_room:
+        batch = replace(batch, asks=waited_for(state))
+    if state.plan_scheduled or not is_ready or not (has_room or batch.asks):
         return state, ()
     if _is_beyond_end(state, batch.attempt.txid):
         return state, ()
@@ -329,12 +337,12 @@ def _nothing_to_read(state: CoordinatorState, batch: Batch) -> Step:
     state = replace(
         without_batches(state, {txid}),
         next_attempts={txid: attempt_id + 1},
-        plan_idle=True,
+        plan_idle=batch.asks is None,
         plan_scheduled=True,
     )
     # Asked with nothing in flight: whatever a commit brought about was there to be seen, and no
-    # replay of a quarantined txid was wanted.
-    if state.until_caught_up and not state.batches:
+    # replay of a quarantined txid was wanted. Unless some streams were not asked.
+    if state.until_caught_up and not state.batches and batch.asks is None:
         return _end(state, Finish())
     return state, (SchedulePlan(idle=True),)
 
@@ -359,7 +367,7 @@ def _on_processed(state: CoordinatorState, event: BatchProcessed) -> Step:
     batch = current(state, event.attempt, Phase.PROCESSING)
     if batch is None:
         return state, ()
-    processed = replace(batch, phase=Phase.PROCESSED, blocked=None, waits=0)
+    processed = replace(batch, phase=Phase.PROCESSED, blocked=None, waits=0, lacks=frozenset())
     return _advance(with_batch(state, processed))
 
 
@@ -446,6 +454,7 @@ def _fail(
         failures=batch.failures + (0 if event.blocked else 1),
         blocked=error if event.blocked else None,
         waits=batch.waits + 1 if event.blocked else 0,
+        lacks=event.lacks if isinstance(event, BatchFailed) else frozenset(),
         held=True,
     )
     if state.stopping:

@@ -29,6 +29,7 @@ __all__ = [
     "new_batch",
     "plan_for",
     "positions_before",
+    "waited_for",
     "with_batch",
     "without_batches",
 ]
@@ -136,7 +137,7 @@ def may_overtake(state: CoordinatorState, batch: Batch) -> bool:
 
 def _asked_streams(state: CoordinatorState, batch: Batch) -> tuple[str, ...]:
     if not batch.started:
-        return state.streams
+        return tuple(s for s in state.streams if batch.asks is None or s in batch.asks)
     return tuple(stream for stream in state.streams if stream in state.opaque_streams)
 
 
@@ -148,7 +149,7 @@ def plan_for(state: CoordinatorState, batch: Batch) -> Plan:
         batch.attempt,
         streams,
         {s: known[s] for s in streams if s in known},
-        is_new=not batch.started,
+        is_new=not batch.started and batch.asks is None,
         replaying=_replaying(state),
     )
 
@@ -160,7 +161,8 @@ def answered(state: CoordinatorState, batch: Batch, event: PlanMade) -> dict[str
         ValueError: the answer is not about the streams that were asked, or it is the replay of a
             quarantined txid where none may begin.
     """
-    if event.replay_of is not None and (batch.started or event.replay_of in _replaying(state)):
+    is_new = not batch.started and batch.asks is None
+    if event.replay_of is not None and (not is_new or event.replay_of in _replaying(state)):
         raise ValueError(
             f"PlanMade for {event.attempt} replays the quarantined txid {event.replay_of}, but "
             "its question was not about a new txid, or that replay is in flight already"
@@ -171,12 +173,26 @@ def answered(state: CoordinatorState, batch: Batch, event: PlanMade) -> dict[str
             f"PlanMade for {event.attempt} answers for the streams {sorted(event.metadata)}, but "
             f"{sorted(asked)} were asked; the shell must answer each, with None for nothing"
         )
-    return {**(batch.metadata or {}), **event.metadata}
+    unasked = {} if batch.asks is None or batch.started else dict.fromkeys(state.streams)
+    return {**unasked, **(batch.metadata or {}), **event.metadata}
 
 
 def _replaying(state: CoordinatorState) -> frozenset[int]:
     """Quarantined txids whose replay is in flight."""
     return frozenset(b.replay_of for b in state.batches.values() if b.replay_of is not None)
+
+
+def waited_for(state: CoordinatorState) -> frozenset[str]:
+    """Streams whose columns an open batch waits for, while no open batch reads them.
+
+    With opaque streams there are none: nothing is planned behind a batch that waits, and what an
+    opaque stream lacks it is asked for with every attempt.
+    """
+    if state.opaque_streams:
+        return frozenset()
+    batches = state.batches.values()
+    read = {s for b in batches for s, m in (b.metadata or {}).items() if m is not None}
+    return frozenset(s for b in batches for s in b.lacks if s in state.streams) - read
 
 
 def new_batch(state: CoordinatorState) -> Batch:

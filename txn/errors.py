@@ -89,7 +89,14 @@ class ColumnsUnknownError(SourceUnavailableError):
 
     The batch waits until they are. A run that is to end (`until`) does not wait for longer than
     `message_timeout_secs`.
+
+    Args:
+        streams: the names of those streams.
     """
+
+    def __init__(self, message: str, streams: frozenset[str] = frozenset()) -> None:
+        super().__init__(message)
+        self.streams = streams
 
 
 class StorageUnavailableError(SourceUnavailableError):

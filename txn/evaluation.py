@@ -107,6 +107,8 @@ class Evaluation:
     idle: Callable[[str], DataFrame | None] = _no_stream
     assumed: Collection[str] = frozenset()
     done: dict[Node, Result] = field(default_factory=dict)
+    doubts: dict[str, UserError] = field(default_factory=dict)
+    """What did not fit the columns of earlier runs, by stream, as `Unknown.waits_for` names it."""
 
     def rows(self, node: Node) -> Result:
         """The rows of `node`, as far as they are known."""
@@ -127,13 +129,25 @@ class Evaluation:
         """
         try:
             return compute()
-        except UserError:
-            doubtful = {s.name for s in node.sources()} & set(self.assumed) - set(self.inputs)
-            if not doubtful:
+        except UserError as error:
+            doubted = self.doubted(node, error)
+            if doubted is None:
                 raise
-            live = {s.name for s in node.sources()} & set(self.inputs)
-            waits_for = frozenset(map(stream_called, doubtful))
-            return Unknown(waits_for, empty=False, streams=frozenset(live))
+            return doubted
+
+    def doubted(self, node: Node, error: UserError) -> Unknown | None:
+        """What `node` is, if columns of earlier runs may be all that is wrong; None: they are not.
+
+        The error is noted, so that whoever waits for the columns can tell it.
+        """
+        doubtful = {s.name for s in node.sources()} & set(self.assumed) - set(self.inputs)
+        if not doubtful:
+            return None
+        live = {s.name for s in node.sources()} & set(self.inputs)
+        waits_for = frozenset(map(stream_called, doubtful))
+        for stream in waits_for:
+            self.doubts.setdefault(stream, error)
+        return Unknown(waits_for, empty=False, streams=frozenset(live))
 
     def _compute(self, node: Node) -> Result:
         if isinstance(node, Source):

@@ -89,6 +89,10 @@ class Batch:
     """The quarantined txid whose records it reads: fixed by its START, no stream's position."""
     had_turn: bool = False
     """A commit turn of this txid has begun: some table may hold it, so it is never emptied."""
+    lacks: frozenset[str] = frozenset()
+    """Streams whose unknown columns it waits for; kept while attempts look again."""
+    asks: frozenset[str] | None = None
+    """The streams that it was made for, beyond `max_spout_pending`; None: all of them."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,8 @@ class BatchFailed:
     error: str
     blocked: bool = False
     """True: a source is away (SourceUnavailableError); the batch waits, and nothing is counted."""
+    lacks: frozenset[str] = frozenset()
+    """What it waits for is the columns of these streams."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +249,8 @@ class Plan:
     previous: Metadata
     """stream -> newest metadata of a smaller txid (absent: there is none)."""
     is_new: bool = True
-    """True: the txid has no START yet, so that it may become the replay of a quarantined one."""
+    """True: all streams are asked about a txid that has no START yet, so that it may become the
+    replay of a quarantined one."""
     replaying: frozenset[int] = frozenset()
     """Quarantined txids whose replay is in flight: this must not become a second one."""
 

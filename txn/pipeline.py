@@ -147,7 +147,9 @@ class Pipeline:
         self._lacking: dict[int, ColumnsUnknownError] = {}
         self._scheduled = 0
         self._recorder = Recorder(name, epoch, state.committed, clock)
-        self._threads = Threads(name, config.max_spout_pending, config.stop_grace_secs)
+        self._threads = Threads(
+            name, config.max_spout_pending, config.stop_grace_secs, config.message_timeout_secs
+        )
         self._live = LiveAttempts(work, self._threads)
         self._turns = CommitTurns(
             work,
@@ -526,13 +528,21 @@ class Pipeline:
         if is_lost_work(error):
             # Asked on this thread, not on the protocol's: the JVM is asked for it.
             told, blocked = first_line(error), is_away(error)
-            self.post(lambda: self._failed(attempt, told, blocked=blocked))
+            lacks = error.streams if isinstance(error, ColumnsUnknownError) else frozenset()
+            self.post(lambda: self._failed(attempt, told, blocked=blocked, lacks=lacks))
             if isinstance(error, ColumnsUnknownError):
                 self.post(lambda: self._lacks_columns(attempt.txid, error))
         else:
             self.post(lambda: self._fatal(attempt, error))
 
-    def _failed(self, attempt: TransactionAttempt, error: str, *, blocked: bool = False) -> None:
+    def _failed(
+        self,
+        attempt: TransactionAttempt,
+        error: str,
+        *,
+        blocked: bool = False,
+        lacks: frozenset[str] = frozenset(),
+    ) -> None:
         """Report the failure of a live attempt; that of a dead one changes nothing."""
         batch = self._state.batches.get(attempt.txid)
         if batch is None or batch.attempt != attempt:
@@ -543,8 +553,10 @@ class Pipeline:
             self._recorder.blocked(batch, error)
         else:
             self._recorder.failed(attempt, error)
-        failure = PlanFailed if batch.phase is Phase.PLANNING else BatchFailed
-        self.post(failure(attempt, error, blocked))
+        if batch.phase is Phase.PLANNING:
+            self.post(PlanFailed(attempt, error, blocked))
+        else:
+            self.post(BatchFailed(attempt, error, blocked, lacks))
 
     def _lacks_columns(self, txid: int, error: ColumnsUnknownError) -> None:
         """A run that is to end must not wait for ever for columns that may never be known."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from txn.attempts import TransactionAttempt
 from txn.conservation import COUNT_COLUMN, Conservation
 from txn.errors import ColumnsUnknownError, StateError, TableAbsentError, TableRefusedError
-from txn.evaluation import Evaluation, Rows, Unknown, empty_frame
+from txn.evaluation import Evaluation, Rows, Unknown, empty_frame, stream_called
 from txn.graph import NewValues, Sink, StateQuery, explain, quoted, require_columns
-from txn.interfaces import CommitterContext, Staged, StoredRows
+from txn.interfaces import CommitterContext, SpoutKind, Staged, StoredRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from txn.emission import Emission
 
@@ -127,12 +128,10 @@ class Tables:
             rows = _completed(sink, evaluation.rows(sink.parent))
             if isinstance(rows, Unknown):
                 return rows
-            partials = self._partials(sink, rows.frame)
-            if opens:
-                self._open(sink, partials)
-            return replace(rows, frame=partials)
+            return replace(rows, frame=self._partials(sink, rows.frame))
 
-        return evaluation.fitting(sink.parent, compute)
+        found = evaluation.fitting(sink.parent, compute)
+        return self._opened_with(sink, found, evaluation) if opens else found
 
     def _elsewhere(self, node: StateQuery) -> StoredRows | Unknown:
         """A state that somebody else keeps, as of its newest version."""
@@ -226,13 +225,12 @@ class Tables:
         """The partials of rows that are to be staged, for which the table is open."""
 
         def compute() -> Rows | Unknown:
-            partials = self._partials(sink, rows.frame, counts)
-            self._open(sink, partials)
-            return replace(rows, frame=partials)
+            return replace(rows, frame=self._partials(sink, rows.frame, counts))
 
         found = evaluation.fitting(sink.parent, compute)
+        found = self._opened_with(sink, found, evaluation)
         if isinstance(found, Unknown):
-            raise _waits(sink, evaluation.attempt, found.waits_for)
+            raise self._waits(sink, evaluation, found.waits_for)
         return found.frame
 
     @staticmethod
@@ -241,8 +239,7 @@ class Tables:
             return [sink.committer.stage(*group[0])]
         return sink.committer.stage_together(group) if group else []
 
-    @staticmethod
-    def _rows(sink: Sink, emission: Emission) -> Rows | None:
+    def _rows(self, sink: Sink, emission: Emission) -> Rows | None:
         """What is to be staged; None: nothing of the attempt is meant for this table.
 
         Raises:
@@ -256,8 +253,46 @@ class Tables:
             own = any(source.name in emission.parts for source in sink.parent.sources_read())
             if rows.empty and not own:
                 return None
-            raise _waits(sink, evaluation.attempt, rows.waits_for)
+            raise self._waits(sink, evaluation, rows.waits_for)
         return rows
+
+    def _waits(
+        self, sink: Sink, evaluation: Evaluation, waits_for: Iterable[str]
+    ) -> ColumnsUnknownError:
+        names = sorted(waits_for)
+        advice = []
+        sources = {s.name: s for each in (*self.early, *self.late) for s in each.parent.sources()}
+        streams = frozenset(name for name in sources if stream_called(name) in names)
+        fixed = [n for n in streams if sources[n].spout.kind is SpoutKind.TRANSACTIONAL]
+        kinds = {source.spout.kind for source in sources.values()}
+        if fixed and kinds != {SpoutKind.TRANSACTIONAL}:
+            advice.append(
+                "Another stream is not transactional, so that no later txid is planned meanwhile: "
+                "unless the spout learns its columns by itself (find_schema), it waits until they "
+                "are declared and the program is started anew."
+            )
+        else:
+            advice.append("It goes on by itself as soon as they are.")
+        if streams:
+            advice.append(
+                "To declare them, return the schema from the spout's open() "
+                "(DeltaSpout: schema=...)."
+            )
+        if any(name.startswith("table ") for name in names):
+            advice.append("Run the topology that makes the table, or correct the path.")
+        why = "nothing was read from there so far."
+        doubts = [str(evaluation.doubts[name]) for name in names if name in evaluation.doubts]
+        if doubts:
+            why = (
+                "what earlier runs have read there does not fit the program "
+                f"({'; '.join(dict.fromkeys(doubts))}). If that is not for columns that have "
+                "changed there, correct the program."
+            )
+        return ColumnsUnknownError(
+            f"Attempt {evaluation.attempt} waits to be staged for table '{sink.name}': the columns "
+            f"of {' and of '.join(names)} are not known yet: {why} {' '.join(advice)}",
+            streams,
+        )
 
     def _partials(
         self, sink: Sink, rows: DataFrame, counts: Conservation | None = None
@@ -270,12 +305,34 @@ class Tables:
             explain(sink.parent, lambda: sink.committer.partials(entering, COUNT_COLUMN))
         )
 
-    def _open(self, sink: Sink, partials: DataFrame) -> None:
+    def _opened_with(
+        self, sink: Sink, partials: Rows | Unknown, evaluation: Evaluation
+    ) -> Rows | Unknown:
+        """`partials`, once the table is open for them; Unknown if they do not fit it for certain.
+
+        Raises:
+            TableRefusedError: the table, whatever the columns are; or columns that are certain.
+        """
+        if isinstance(partials, Unknown):
+            return partials
+        try:
+            self._open(sink, partials.frame.schema)
+        except TableRefusedError as refused:
+            doubted = evaluation.doubted(sink.parent, refused)
+            if doubted is None:
+                raise
+            # What other columns would not mend is told at once.
+            sink.committer.open(self._spark, self._context, None)
+            self.require_apart()
+            return doubted
+        return partials
+
+    def _open(self, sink: Sink, schema: StructType) -> None:
         with self._opening:
             if sink.name not in self._opened:
-                sink.committer.open(self._spark, self._context, partials.schema)
-                self._opened.add(sink.name)
+                sink.committer.open(self._spark, self._context, schema)
                 self.require_apart()
+                self._opened.add(sink.name)
 
 
 def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:
@@ -286,22 +343,3 @@ def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:
     if frame is None:
         return Unknown(rows.lacks, rows.empty, rows.streams)
     return replace(rows, frame=frame, lacks=frozenset())
-
-
-def _waits(
-    sink: Sink, attempt: TransactionAttempt, waits_for: Iterable[str]
-) -> ColumnsUnknownError:
-    names = sorted(waits_for)
-    advice = []
-    if any(name.startswith("stream ") for name in names):
-        advice.append(
-            "To declare them, return the schema from the spout's open() (DeltaSpout: schema=...)."
-        )
-    if any(name.startswith("table ") for name in names):
-        advice.append("Run the topology that makes the table, or correct the path.")
-    return ColumnsUnknownError(
-        f"Attempt {attempt} waits to be staged for table '{sink.name}': the columns of "
-        f"{' and of '.join(names)} are not known yet: nothing was read from there so far, or what "
-        "earlier runs have read there does not fit the program. "
-        f"It goes on by itself as soon as they are. {' '.join(advice)}"
-    )

@@ -109,6 +109,12 @@ class Pool:
                 self._changed.wait(left)
         return self.at_work()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        with self._changed:
+            return not self._busy and not self._jobs
+
     def at_work(self) -> list[Straggler]:
         """Who is at work now, the longest first."""
         with self._changed:
@@ -148,11 +154,19 @@ class Threads:
     Args:
         pending: batches in flight; dead attempts may still be ending, hence twice as many threads.
         grace: seconds in which a thread has to come back once the run has ended.
+        clean_up: seconds for which the end works off what is left to be cleaned up.
     """
 
-    def __init__(self, topology: str, pending: int, grace: float = GRACE_SECS) -> None:
+    def __init__(
+        self,
+        topology: str,
+        pending: int,
+        grace: float = GRACE_SECS,
+        clean_up: float = GRACE_SECS,
+    ) -> None:
         self._topology = topology
         self._grace = grace
+        self._clean_up = clean_up
         self._until: float | None = None
         self.planner = Pool(1, "txn-planner")
         self.processing = Pool(2 * pending, "txn-processing")
@@ -193,7 +207,8 @@ class Threads:
     def join(self, cancel: Job = lambda: None) -> list[Straggler]:
         """Wait for the end of every thread, while there is grace; who did not come back.
 
-        Jobs not yet begun are dropped, but for clean-up.
+        Jobs not yet begun are dropped, but for clean-up. A thread of clean-up is never named: what
+        it leaves, the next run deletes.
 
         Args:
             cancel: called again and again, so that what waits for Spark comes back.
@@ -202,8 +217,21 @@ class Threads:
         for pool in working:
             pool.close(cancel=True)
         found = [one for pool in working for one in self._joined(pool, cancel)]
+        self._finish_clean_up(self.left() if found else self._clean_up)
+        return found
+
+    def _finish_clean_up(self, seconds: float) -> None:
+        """Work clean-up off for so long, unless one job of it outlasts the grace by itself."""
         self.cleaner.close(cancel=False)
-        return found + self._joined(self.cleaner, lambda: None)
+        until = time.monotonic() + seconds
+        # Whoever has only just begun has the whole grace, however long the queue before it was.
+        while not self.cleaner.is_done:
+            hung = [one for one in self.cleaner.join(_CANCEL_SECS) if one.seconds >= self._grace]
+            if hung or (time.monotonic() >= until and not self.cleaner.is_done):
+                self.cleaner.close(cancel=True)
+                what = ", ".join(map(str, hung)) or f"not done within {seconds:g} s"
+                log.warning("[%s] clean-up is left to the next run: %s", self._topology, what)
+                return
 
     def _joined(self, pool: Pool, cancel: Job) -> list[Straggler]:
         while stragglers := pool.join(min(self.left(), _CANCEL_SECS)):

@@ -226,6 +226,53 @@ def test_columns_that_never_come_end_a_run_that_is_to_end(
     assert not (warehouse / "joined").exists()
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_full_window_does_not_keep_away_the_rows_that_it_waits_for(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, restarted: bool
+) -> None:
+    """Batches that wait for a stream's columns fill the window, and the stream is asked all the
+    same. A program that does not fit the columns of earlier runs is told what does not fit.
+    """
+    batches: list[list[Any]] = [[("a", 1)], [("b", 2)], [("c", 3)]]
+    names: dict[int, list[Any]] = {}
+
+    def build(select: str = "", of: Mapping[int, list[Any]] = names) -> Topology:
+        topology = Topology(
+            warehouse.parent.name,
+            TopologyConfig(retry_backoff_ms=1, max_spout_pending=2, message_timeout_secs=20.0),
+        )
+        rows = topology.stream("rows", MemoryTransactionalSpout(batches, SCHEMA))
+        other = topology.stream("names", TwoMethods(of, "k string, name string"))
+        joined = rows.join(other, "k", "left")
+        if select:
+            joined = joined.transform(lambda df: df.select("k", select))
+        joined.partition_persist(AppendTable(warehouse / "joined"))
+        return topology
+
+    running = build().start(spark, zookeeper=zookeeper.hosts, until="forever")
+    pause = threading.Event()
+    while len(waiting(running).in_flight) < 2:
+        pause.wait(0.05)
+    if restarted:
+        running.stop(PATIENCE_SECS)
+    names.update({3: [("z", "late")]})
+    if restarted:
+        build().run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    else:
+        for _ in range(int(PATIENCE_SECS / 0.05)):
+            if running.status().committed_txid >= 4:
+                break
+            pause.wait(0.05)
+        running.stop(PATIENCE_SECS)
+    oracle = [(1, "a", 1), (2, "b", 2), (4, "c", 3)]
+    assert rows_of(warehouse / "joined", "txid", "k", "v") == oracle
+    if restarted:
+        batches.append([("d", 4)])
+        wrong = build("nope", {}).start(spark, zookeeper=zookeeper.hosts)
+        assert "nope" in (waiting(wrong).in_flight[0].blocked or "")
+        wrong.stop(PATIENCE_SECS)
+
+
 def test_a_delta_table_that_is_not_there_yet(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
 ) -> None:
@@ -316,11 +363,11 @@ def test_a_ledger_does_not_close_without_the_job_that_read(
     """
     topology.stream("rows", known()).partition_persist(AppendTable(warehouse / "rows"))
 
-    def forgets(sink: Sink, emission: Emission) -> None:
+    def forgets(_: Tables, sink: Sink, emission: Emission) -> None:
         """Compute what is to be staged, as always, and then stage nothing."""
         emission.evaluation.rows(sink.parent)
 
-    monkeypatch.setattr(Tables, "_rows", staticmethod(forgets))
+    monkeypatch.setattr(Tables, "_rows", forgets)
     with pytest.raises(BatchError, match="planned and never read: part"):
         topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert not deltalake.DeltaTable(str(warehouse / "rows")).to_pyarrow_table().num_rows

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.txn.coordinator_run import MIXED, OPAQUE, TRANSACTIONAL, Run, a, three
+from tests.txn.coordinator_run import MIXED, OPAQUE, TRANSACTIONAL, Run, a, record, three
 from txn.events import (
     BatchFailed,
     Cancel,
     Finish,
     Halt,
+    PersistStart,
     Plan,
+    PlanDue,
     PlanFailed,
     Process,
     Publish,
+    SchedulePlan,
     ScheduleRetry,
     StopRequested,
 )
@@ -131,3 +134,58 @@ def test_blocked_in_its_commit_turn() -> None:
     assert blocked(run, "1:0")[0] == Cancel(a("1:0"))
     run.retry_due("1:1")
     assert isinstance(run.processed("1:1")[0], Publish)
+
+
+def lacking(run: Run, name: str, *streams: str) -> tuple[object, ...]:
+    """A processing attempt finds that the columns of these streams are not known."""
+    return run.tell(BatchFailed(a(name), "nobody knows", True, frozenset(streams)))
+
+
+def full(until: str = "forever", pending: int = 2) -> Run:
+    """Recovered batches of stream "s" alone that fill the window; "t" and "u" were idle."""
+    batches = tuple(record(txid, s=txid, t=None, u=None) for txid in range(1, pending + 1))
+    streams = {"s": False, "t": False, "u": False}
+    run = Run(streams, batches=batches, until=until, max_spout_pending=pending)
+    assert not any(isinstance(order, Plan) for order in run.start())
+    return run
+
+
+def test_streams_that_a_full_window_waits_for_are_asked_beyond_it() -> None:
+    """Each stream whose columns are waited for gets one txid of its own, and no other stream is
+    asked, so that the window is exceeded by no more than there are streams.
+    """
+    run = full()
+    question = Plan(a("3:0"), ("t", "u"), {}, is_new=False)
+    assert lacking(run, "1:1", "t", "u", "gone")[-1] == question
+    assert run.answer("3:0", t=None, u=None) == (SchedulePlan(idle=True),)
+    assert run.tell(PlanDue())[-1].attempt == a("3:1")  # type: ignore[attr-defined]
+    orders = run.plan("3:1", t=7, u=None)
+    assert orders[0] == PersistStart(a("3:1"), {"s": None, "t": 7, "u": None})
+    assert orders[-1] == Plan(a("4:0"), ("u",), {}, is_new=False)
+    run.plan("4:0", u=8)
+    assert lacking(run, "2:1", "t", "u")[-1] == ScheduleRetry(a("2:2"), 1, blocked=True)
+    for name in ("1:2", "2:2"):
+        run.retry_due(name)
+    for name in ("1:2", "2:2", "3:1", "4:0"):
+        run.processed(name)
+    for name in ("1:2", "2:2", "3:1"):
+        orders = run.published(name)
+    assert orders[-1] == Plan(a("5:0"), ("s", "t", "u"), {"s": 2, "t": 7, "u": 8})
+
+
+def test_an_idle_stream_beyond_the_window_does_not_end_a_run() -> None:
+    """That one stream has nothing to read does not say that all are caught up."""
+    run = full("caught_up", pending=1)
+    assert lacking(run, "1:1", "t")[-1] == Plan(a("2:0"), ("t",), {}, is_new=False)
+    run.retry_due("1:2")
+    run.processed("1:2")
+    run.published("1:2")
+    assert run.answer("2:0", t=None) == (SchedulePlan(idle=True),)
+    assert run.tell(PlanDue()) == (Plan(a("2:1"), ("s", "t", "u"), {"s": 1}),)
+    assert run.answer("2:1", s=None, t=None, u=None) == (Finish(),)
+
+
+def test_nothing_is_asked_beyond_the_window_behind_an_opaque_stream() -> None:
+    """What would be planned behind a batch that waits would not be valid."""
+    run = three(MIXED)
+    assert not any(isinstance(order, Plan) for order in lacking(run, "1:0", "t"))

@@ -224,6 +224,7 @@ def test_columns_of_earlier_runs_that_do_not_fit_are_unknown_and_not_wrong(s, t,
     node = Join(s, Transform(t, lambda df: df.selectExpr("k", "new")), ("k",), "left")
     run = Evaluation({"s": rows}, {}, lambda f: f, idle=lambda _: rows.limit(0), assumed={"t"})
     assert run.rows(node) == Unknown(frozenset({"stream 't'"}), empty=False, streams={"s"})
+    assert "new" in str(run.doubts["stream 't'"]), "Whoever waits can tell what did not fit."
     sure = Evaluation({"s": rows}, {}, lambda f: f, idle=lambda _: rows.limit(0))
     with pytest.raises(TopologyError, match="new"):
         sure.rows(node)
