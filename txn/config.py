@@ -39,7 +39,8 @@ class TopologyConfig(BaseModel):
     stop_grace_secs: float = Field(default=20.0, gt=0)
     """Seconds in which every thread has to come back once a run ends, cancelled work included. Who
     does not (a call of yours that blocks) is named, leadership is given up all the same, and the
-    run ends with AbandonedError."""
+    run ends with AbandonedError. Clean-up is worked off for up to `message_timeout_secs`, if none
+    of its jobs takes longer than the grace; what is not done then is left to the next run."""
     ackers: int = Field(default=1, ge=0)
     """0 switches tracking off, as in Storm; there is one acker however large the number."""
     batch_emit_interval_ms: int = Field(default=0, ge=0)
