@@ -147,9 +147,8 @@ class Pipeline:
         self._lacking: dict[int, ColumnsUnknownError] = {}
         self._scheduled = 0
         self._recorder = Recorder(name, epoch, state.committed, clock)
-        self._threads = Threads(
-            name, config.max_spout_pending, config.stop_grace_secs, config.message_timeout_secs
-        )
+        patience = config.stop_grace_secs, config.message_timeout_secs
+        self._threads = Threads(name, config.max_spout_pending, *patience)
         self._live = LiveAttempts(work, self._threads)
         self._turns = CommitTurns(
             work,

@@ -266,6 +266,10 @@ class Pool:
             self._idle.wait()
         return []
 
+    @property
+    def is_done(self) -> bool:
+        return not self._busy
+
     def at_work(self) -> list[Any]:
         return []
 
