@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -116,7 +116,9 @@ class Station:
         """An emission that knows its attempt."""
         if attempt.txid == self.poisoned:
             raise FailedException("poisoned")
-        return SimpleNamespace(attempt=attempt, one_task=one_task, check_rows=lambda _: None)
+        return SimpleNamespace(
+            attempt=attempt, one_task=one_task, check_rows=lambda _: None, reading=nullcontext
+        )
 
     def require_columns(self, emission: Any) -> None:
         """Some have to wait."""
