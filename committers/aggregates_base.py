@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from txn.errors import TopologyError
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, DecimalType
 
 __all__ = [
     "Builtin",
@@ -17,14 +20,26 @@ __all__ = [
     "as_text",
     "as_values",
     "either",
+    "exact_add",
     "exact_sum",
     "if_any",
     "input_column",
+    "input_value",
+    "or_overflow",
+    "overflows_of",
     "quoted",
     "require_number",
+    "require_numeric",
     "require_text",
+    "wants_exact_check",
 ]
 
+_OVERFLOW = "ARITHMETIC_OVERFLOW: {} leaves the range of its type."
+"""What our own expressions raise."""
+_OVERFLOWN = re.compile(r"ARITHMETIC_OVERFLOW: (.+?) leaves the range of its type\.")
+
+_MOST_DIGITS = 38
+_SAFE_DIGITS = 28
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _VALUE = re.compile(rf"`(?:[^`]|``)+`|[0-9]+|{_PLAIN.pattern}", re.ASCII)
 
@@ -48,17 +63,107 @@ def either(combined: Column, stored: Column, partial: Column) -> Column:
     return sf.coalesce(combined, stored, partial)
 
 
-def exact_sum(values: Column, kind: DataType) -> Column:
+def input_value(name: str, kinds: Mapping[str, DataType]) -> Column:
+    """The input column of this name, with 0.0 for -0.0.
+
+    SQL takes both for one value, so which of them is kept would depend on the batches.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import FractionalType
+
+    column, kind = input_column(name), kinds.get(name)
+    if isinstance(kind, FractionalType) and kind.typeName() != "decimal":
+        return column + sf.lit(0.0).cast(kind)
+    return column
+
+
+def or_overflow(total: Column, counted: Column, what: str) -> Column:
+    """`total`; an error where it is NULL although `counted` is true."""
+    from pyspark.sql import functions as sf
+
+    error = sf.raise_error(sf.lit(_OVERFLOW.format(what)))
+    return sf.coalesce(total, sf.when(counted, error))
+
+
+@contextmanager
+def overflows_of(table: str) -> Iterator[None]:
+    """Name the table and the aggregate when a job inside fails because a total is out of range.
+
+    Raises:
+        OverflowError: no error of the product's own, so that a group of txids goes on one by one,
+            and stops at the one whose rows are too much.
+    """
+    try:
+        yield
+    except Exception as error:
+        found = _OVERFLOWN.search(str(error))
+        if found is None:
+            raise
+        raise OverflowError(
+            f"{found[1]} of table {table} leaves the range of the type that it is kept in. Nothing "
+            "of this txid was stored, and the table is as it was. Keep the rows that are too large "
+            "away (a transform), or cast the column to a wider type, such as decimal(38,0), in a "
+            "topology with a table of its own."
+        ) from error
+
+
+def wants_exact_check(kind: DataType | None) -> bool:
+    """Whether a sum of values of this type can leave the range of the sum's type in one batch.
+
+    Spark gives the sum of a narrower decimal ten digits more: it takes 10,000,000,000 rows.
+    """
+    from pyspark.sql.types import DecimalType
+
+    return not isinstance(kind, DecimalType) or kind.precision > _SAFE_DIGITS
+
+
+def exact_sum(values: Column, kind: DataType, what: str) -> Column:
     """Sum of those that are not NULL, of the type `kind`; an error where it leaves the range.
 
-    Whatever `spark.sql.ansi.enabled` says: where totals are read, the session is the user's.
+    Whatever the session's settings say: where totals are read, the session is the user's.
+
+    Args:
+        what: whose sum it is, for the error.
     """
     from pyspark.sql import functions as sf
 
-    total = sf.try_sum(values).try_cast(kind)
-    message = f"ARITHMETIC_OVERFLOW: a running total leaves the range of {kind.simpleString()}"
-    overflow = total.isNull() & (sf.count(values) > 0)
-    return sf.when(overflow, sf.raise_error(sf.lit(message))).otherwise(total)
+    return or_overflow(sf.try_sum(values).try_cast(kind), sf.count(values) > 0, what)
+
+
+def exact_add(stored: Column, partial: Column, kind: DataType, what: str) -> Column:
+    """Both, or the one that is not NULL, of the type `kind`; an error where it leaves the range.
+
+    Whatever the session's settings say, and without losing a digit of the scale.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import DecimalType
+
+    if isinstance(kind, DecimalType) and kind.precision == _MOST_DIGITS and kind.scale > 0:
+        both = _widest_sum(stored.cast(kind), partial.cast(kind), kind)
+    else:
+        both = sf.try_add(stored, partial).try_cast(kind)
+    there = stored.isNotNull() & partial.isNotNull()
+    total = sf.when(there, both).otherwise(sf.coalesce(stored, partial).cast(kind))
+    return or_overflow(total, there, what)
+
+
+def _widest_sum(one: Column, other: Column, kind: DecimalType) -> Column:
+    """The sum of two decimals of 38 digits; NULL where it has more.
+
+    `one + other` has 39 digits, of which Spark gives up the last one of the scale, and `-one` is
+    rounded to 34. Whole numbers have no scale to give up: both are counted in units of the last
+    place, by way of text, which moves the point exactly. Needs ANSI mode, where the text of a
+    small decimal has no exponent; in any other the result is NULL, and never wrong.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import DecimalType
+
+    def moved_point(value: Column, places: int, to: DecimalType) -> Column:
+        return sf.concat(value.cast("string"), sf.lit(f"E{places}")).try_cast(to)
+
+    whole = DecimalType(kind.precision, 0)
+    units = [moved_point(value, kind.scale, whole) for value in (one, other)]
+    return moved_point(sf.try_add(*units), -kind.scale, kind)
 
 
 def if_any(merged: Column, partial: Column) -> Column:
@@ -128,6 +233,23 @@ def require_number(aggregate: Aggregate, name: str, value: object, low: int, hig
     return value
 
 
+def require_numeric(aggregate: Aggregate, name: str, kinds: Mapping[str, DataType]) -> None:
+    """Refuse a column that is no number; Spark would make doubles of texts.
+
+    Raises:
+        TopologyError: naming the column and its type.
+    """
+    from pyspark.sql.types import NumericType
+
+    kind = kinds.get(name)
+    if kind is not None and not isinstance(kind, NumericType):
+        raise TopologyError(
+            f"{aggregate!r} needs a column of numbers, and '{name}' is {kind.simpleString()}. "
+            "Cast it to the type that it is to be added up in: a bigint or a decimal is exact, a "
+            "double is not."
+        )
+
+
 class Builtin(Aggregate):
     """An aggregate of this package: a table can name it, and be read by that name alone."""
 
@@ -138,6 +260,18 @@ class Builtin(Aggregate):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({as_text(self.parameters)})"
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """`partial`, over columns of known types (by name).
+
+        Raises:
+            TopologyError: a type that the aggregate cannot take.
+        """
+        return self.partial()
+
+    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
+        """`combine`, for stored values and partials of the type `kind`, and of that type."""
+        return self.combine(stored, partial)
 
     def zero(self) -> Column:
         """NULL, as SQL has it for no rows."""

@@ -5,16 +5,22 @@ Source: Trident's builtin `Count`, `Sum`, `Min`, `Max`, with SQL's treatment of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from committers.aggregates_base import (
     Builtin,
     OfColumn,
     either,
+    exact_add,
     exact_sum,
     if_any,
     input_column,
+    input_value,
+    or_overflow,
+    require_numeric,
     require_text,
+    wants_exact_check,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +64,7 @@ class Count(Builtin):
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """The sum of all; NULL counts as 0."""
-        return _or_zero(exact_sum(partial, kind))
+        return _or_zero(exact_sum(partial, kind, repr(self)))
 
     def zero(self) -> Column:
         """0."""
@@ -71,22 +77,29 @@ class Sum(OfColumn):
     """Sum of a column over the rows where it is not NULL; NULL when there are none.
 
     Integers add up to bigint, decimals to decimal(precision + 10, scale), as in Spark's SQL. A sum
-    that leaves its type's range is an error (ARITHMETIC_OVERFLOW), never a wrapped number.
+    that leaves its type's range is an error, never a wrapped number, whatever the session says.
     """
 
     def partial(self) -> Column:
         """sum(column)."""
-        from pyspark.sql import functions as sf
+        return _checked_sum(self, None)
 
-        return sf.sum(input_column(self.column))
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """sum(column), of numbers only."""
+        require_numeric(self, self.column, kinds)
+        return _checked_sum(self, kinds.get(self.column))
 
     def combine(self, stored: Column, partial: Column) -> Column:
-        """The sum of those that are not NULL."""
+        """The sum of those that are not NULL; `combine_as` keeps every digit of wide decimals."""
         return either(stored + partial, stored, partial)
+
+    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
+        """The sum of those that are not NULL."""
+        return exact_add(stored, partial, kind, repr(self))
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """The sum of those that are not NULL."""
-        return exact_sum(partial, kind)
+        return exact_sum(partial, kind, repr(self))
 
 
 class Min(OfColumn):
@@ -94,9 +107,13 @@ class Min(OfColumn):
 
     def partial(self) -> Column:
         """min(column)."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """min(column), 0.0 for -0.0."""
         from pyspark.sql import functions as sf
 
-        return sf.min(input_column(self.column))
+        return sf.min(input_value(self.column, kinds))
 
     def combine(self, stored: Column, partial: Column) -> Column:
         """The smaller of those that are not NULL."""
@@ -116,9 +133,13 @@ class Max(OfColumn):
 
     def partial(self) -> Column:
         """max(column)."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """max(column), 0.0 for -0.0."""
         from pyspark.sql import functions as sf
 
-        return sf.max(input_column(self.column))
+        return sf.max(input_value(self.column, kinds))
 
     def combine(self, stored: Column, partial: Column) -> Column:
         """The greater of those that are not NULL."""
@@ -144,10 +165,18 @@ class Avg(OfColumn):
 
     def partial(self) -> Column:
         """struct<sum, count> of the column."""
+        return self._sum_and_count(None)
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """struct<sum, count> of a column of numbers."""
+        require_numeric(self, self.column, kinds)
+        return self._sum_and_count(kinds.get(self.column))
+
+    def _sum_and_count(self, kind: DataType | None) -> Column:
         from pyspark.sql import functions as sf
 
-        column = input_column(self.column)
-        return sf.struct(sf.sum(column).alias("sum"), sf.count(column).alias("count"))
+        total, count = _checked_sum(self, kind), sf.count(input_column(self.column))
+        return sf.struct(total.alias("sum"), count.alias("count"))
 
     def combine(self, stored: Column, partial: Column) -> Column:
         """Sum by sum, count by count."""
@@ -158,13 +187,23 @@ class Avg(OfColumn):
         both = sf.struct(either(ours + theirs, ours, theirs).alias("sum"), counts.alias("count"))
         return _unless_both_null(stored, partial, both)
 
+    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
+        """Sum by sum, count by count."""
+        from pyspark.sql import functions as sf
+
+        kinds = {field.name: field.dataType for field in cast("StructType", kind)}
+        total = exact_add(stored["sum"], partial["sum"], kinds["sum"], repr(self))
+        count = exact_add(stored["count"], partial["count"], kinds["count"], repr(self))
+        both = sf.struct(total.alias("sum"), _or_zero(count).alias("count"))
+        return _unless_both_null(stored, partial, both)
+
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """Sums and counts added up."""
         from pyspark.sql import functions as sf
 
         kinds = {field.name: field.dataType for field in cast("StructType", kind)}
-        total = exact_sum(partial["sum"], kinds["sum"])
-        count = exact_sum(partial["count"], kinds["count"])
+        total = exact_sum(partial["sum"], kinds["sum"], repr(self))
+        count = exact_sum(partial["count"], kinds["count"], repr(self))
         both = sf.struct(total.alias("sum"), _or_zero(count).alias("count"))
         return if_any(both, partial)
 
@@ -172,7 +211,9 @@ class Avg(OfColumn):
         """The quotient; NULL, not an error, when nothing was counted."""
         from pyspark.sql import functions as sf
 
-        return stored["sum"] / sf.nullif(stored["count"], sf.lit(0))
+        counted = stored["count"] > 0
+        mean = sf.when(counted, sf.try_divide(stored["sum"], stored["count"]))
+        return or_overflow(mean, counted, repr(self))
 
 
 class Variance(OfColumn):
@@ -186,8 +227,13 @@ class Variance(OfColumn):
 
     def partial(self) -> Column:
         """struct<count, mean, m2> of the column."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """struct<count, mean, m2> of a column of numbers."""
         from pyspark.sql import functions as sf
 
+        require_numeric(self, self.column, kinds)
         column = input_column(self.column).cast("double")
         count = sf.count(column)
         return sf.struct(
@@ -336,6 +382,20 @@ class BitXor(OfColumn):
         from pyspark.sql import functions as sf
 
         return sf.bit_xor(partial)
+
+
+def _checked_sum(aggregate: OfColumn, kind: DataType | None) -> Column:
+    """sum(column); an error where it leaves the range of its type, in a session without ANSI too.
+
+    Args:
+        kind: the column's type; None: not known.
+    """
+    from pyspark.sql import functions as sf
+
+    column = input_column(aggregate.column)
+    # `try_sum` of decimals takes twice the time of `sum`.
+    total = sf.try_sum(column) if wants_exact_check(kind) else sf.sum(column)
+    return or_overflow(total, sf.count(column) > 0, repr(aggregate))
 
 
 def _or_zero(count: Column) -> Column:

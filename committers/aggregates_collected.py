@@ -5,6 +5,7 @@ Source: Trident's `minBy`, `maxBy` and `FirstN`; distinct counts by Spark's HLL 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from committers.aggregates_base import (
@@ -13,6 +14,7 @@ from committers.aggregates_base import (
     either,
     if_any,
     input_column,
+    input_value,
     require_number,
     require_text,
 )
@@ -39,12 +41,16 @@ class _Ordered(Builtin):
         """The value and the order."""
         return (self.column, self.order_by)
 
-    def _row(self) -> Column:
+    def partial(self) -> Column:
+        """The (order, value) at the extreme."""
+        return self.partial_of({})
+
+    def _row(self, kinds: Mapping[str, DataType]) -> Column:
         """struct<order, value>, NULL where the order is: such a row is neither first nor last."""
         from pyspark.sql import functions as sf
 
-        order = input_column(self.order_by)
-        row = sf.struct(order.alias("order"), input_column(self.column).alias("value"))
+        order, value = (input_value(name, kinds) for name in (self.order_by, self.column))
+        row = sf.struct(order.alias("order"), value.alias("value"))
         return sf.when(order.isNotNull(), row)
 
     def result(self, stored: Column) -> Column:
@@ -60,11 +66,11 @@ class First(_Ordered):
     result does not depend on batches. Stored as struct<order, value>. Source: Trident's `minBy`.
     """
 
-    def partial(self) -> Column:
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
         """The least (order, value)."""
         from pyspark.sql import functions as sf
 
-        return sf.min(self._row())
+        return sf.min(self._row(kinds))
 
     def combine(self, stored: Column, partial: Column) -> Column:
         """The lesser (order, value) of those that are not NULL."""
@@ -87,11 +93,11 @@ class Last(_Ordered):
     struct<order, value>. Source: Trident's `maxBy`.
     """
 
-    def partial(self) -> Column:
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
         """The greatest (order, value)."""
         from pyspark.sql import functions as sf
 
-        return sf.max(self._row())
+        return sf.max(self._row(kinds))
 
     def combine(self, stored: Column, partial: Column) -> Column:
         """The greater (order, value) of those that are not NULL."""
@@ -141,9 +147,13 @@ class FirstN(Builtin):
 
     def partial(self) -> Column:
         """min_by(row, row, n), or max_by."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """min_by(row, row, n), or max_by, 0.0 for -0.0."""
         from pyspark.sql import functions as sf
 
-        row = sf.struct(*(input_column(name).alias(name) for name in self.columns))
+        row = sf.struct(*(input_value(name, kinds).alias(name) for name in self.columns))
         present = sf.when(input_column(self.order_by).isNotNull(), row)
         name = "max_by" if self.descending else "min_by"
         found = sf.call_function(name, present, present, sf.lit(self.n))
@@ -202,9 +212,13 @@ class CollectSet(OfColumn):
 
     def partial(self) -> Column:
         """The smallest values of collect_set(column)."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """The smallest values of collect_set(column), 0.0 for -0.0."""
         from pyspark.sql import functions as sf
 
-        return self._smallest(sf.collect_set(input_column(self.column)))
+        return self._smallest(sf.collect_set(input_value(self.column, kinds)))
 
     def zero(self) -> Column:
         """No values."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from committers.aggregates_base import Builtin, if_any, input_column, require_text
+from committers.aggregates_base import Builtin, if_any, input_value, require_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -54,9 +55,13 @@ class Fold(Builtin):
 
     def partial(self) -> Column:
         """The rows, sorted."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """The rows, sorted, 0.0 for -0.0."""
         from pyspark.sql import functions as sf
 
-        row = sf.struct(*(input_column(name).alias(name) for name in self.columns))
+        row = sf.struct(*(input_value(name, kinds).alias(name) for name in self.columns))
         return sf.sort_array(sf.collect_list(row))
 
     def initial(self, partial: Column) -> Column:

@@ -116,7 +116,7 @@ def create_table(
             Schema.from_json(spec.schema_json()),
             mode="error",
             partition_by=spec.partition_by,
-            configuration={**spec.properties(), **interval},
+            configuration={**spec.properties(), **spec.session_properties(), **interval},
             storage_options=dict(options),
             commit_properties=CommitProperties(
                 custom_metadata={FENCE_KEY: fence},

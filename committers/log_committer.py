@@ -37,7 +37,15 @@ from txn.errors import (
     TableChangedError,
     TopologyError,
 )
-from txn.interfaces import Aggregate, Prepared, Publication, Semantics, Staged, StoredRows
+from txn.interfaces import (
+    Aggregate,
+    Prepared,
+    Publication,
+    Semantics,
+    Staged,
+    StoredRows,
+    computing_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -341,12 +349,13 @@ class LogCommitter(AppendingCommitter):
     ) -> DataFrame:
         """The rows of `files`, one per key; `now`: all files of the table."""
         if self._compaction_session is None:
-            self._compaction_session = self._new_session(
+            self._compaction_session = computing_session(
+                self._spark,
                 {
                     # What is asked for below is what is done: each task writes one file.
                     "spark.sql.adaptive.enabled": "false",
                     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
-                }
+                },
             )
         session, size = self._compaction_session, sum(file.size for file in files)
         reader = strict_reader(session, self._table_schema())

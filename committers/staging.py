@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow import parquet
 
+from committers.aggregates_base import overflows_of
 from committers.log_actions import TXID
 from committers.parquet_stats import delta_stats
 from committers.reported import reported
@@ -29,10 +30,10 @@ from committers.storage import Storage
 from committers.unions import side_by_side
 from txn.attempts import TransactionAttempt
 from txn.errors import StagedFileError
-from txn.interfaces import Staged, StagedFile, retried
+from txn.interfaces import Staged, StagedFile, retried, to_write
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["DATA", "SCRATCH", "StagingArea", "newest_txid", "random_id", "write_options"]
 
@@ -68,16 +69,19 @@ class StagingArea:
         storage: the table's folder.
         new_id: source of folder names; letters and digits.
         unique: a column that has no value twice in a file; None: there is none.
+        session: that in which rows are written; None: that in which they are.
     """
 
     def __init__(
         self,
         storage: Storage,
         *,
+        session: Callable[[], SparkSession] | None = None,
         new_id: Callable[[], str] = random_id,
         unique: str | None = None,
     ) -> None:
         self._storage = storage
+        self._session = session
         self._options = write_options(storage, unique)
         self._new_id = new_id
         self._lock = threading.Lock()
@@ -121,7 +125,8 @@ class StagingArea:
                 for rows, attempt in group
             ]
         attempts = [attempt for _, attempt in group]
-        rows = side_by_side([frame for frame, _ in group])
+        session = self._session() if self._session else None
+        rows = side_by_side([frame for frame, _ in group], session)
         found = self._write(rows, attempts, below, partition_by)
         by_txid: dict[int, list[_Found]] = {attempt.txid: [] for attempt in attempts}
         for one in found:
@@ -183,11 +188,14 @@ class StagingArea:
             StagedFileError: the job says that it wrote another number of rows.
             FailedException: it does not say.
         """
+        if self._session is not None:
+            rows = to_write(rows, self._session())
         rows, count = reported(rows)
         writer = rows.write.options(**self._options)
         if partition_by is not None:
             writer = writer.partitionBy(partition_by)
-        writer.parquet(self._storage.url(folder))
+        with overflows_of(self._storage.location):
+            writer.parquet(self._storage.url(folder))
         found = self._describe(folder, partition_by)
         written = count(f"into '{folder}' of table {self._storage.location}")
         seen = sum(file.rows for file, _ in found)

@@ -41,6 +41,9 @@ from txn.interfaces import (
     Semantics,
     Staged,
     StoredRows,
+    computing_session,
+    own_session,
+    settings_of,
 )
 
 if TYPE_CHECKING:
@@ -104,10 +107,16 @@ class TableCommitter(Committer):
             incarnation=context.incarnation,
             takes_over=context.takes_over,
         )
-        self._area = StagingArea(self._storage, new_id=self._new_id, unique=self._unique)
+        self._area = StagingArea(
+            self._storage,
+            session=lambda: self._spark,
+            new_id=self._new_id,
+            unique=self._unique,
+        )
         self._cleanup = LogCleanup(self._storage, self._options)
         self._work_session: SparkSession | None = None
         self._read_session: SparkSession | None = None
+        self._users: SparkSession | None = None
         self._fenced = False
 
     # --- open --------------------------------------------------------------------------------
@@ -119,12 +128,14 @@ class TableCommitter(Committer):
         if context != self._context:
             self._context = context
             self._begin()
-        self._spark = spark
+        if spark is not self._users:
+            self._users, self._spark = spark, own_session(spark)
         if schema is None:
             if self._log.version < 0:
                 self._log.attach(context.topology)
             return
-        self._log.open(self._spec(schema), context.epoch)
+        settings = tuple(sorted(settings_of(self._spark).items()))
+        self._log.open(replace(self._spec(schema), settings=settings), context.epoch)
         if self._fenced:
             # Opened after the fence was asked for: the table may be a moment older than we are.
             self._log.fence(context.epoch)
@@ -389,7 +400,7 @@ class TableCommitter(Committer):
     def _session(self, conf: Mapping[str, str]) -> SparkSession:
         """A session of our own over the same executors: the user's settings stay untouched."""
         if self._work_session is None:
-            self._work_session = self._new_session(conf)
+            self._work_session = computing_session(self._spark, conf)
         return self._work_session
 
     def _reading(self) -> SparkSession:
@@ -397,23 +408,8 @@ class TableCommitter(Committer):
         if self._read_session is None:
             # A few hundred files are listed sooner than a Spark job is started for it.
             threshold = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-            self._read_session = self._new_session({threshold: "1000"})
+            self._read_session = computing_session(self._spark, {threshold: "1000"})
         return self._read_session
-
-    def _new_session(self, conf: Mapping[str, str]) -> SparkSession:
-        """A session with the settings that all of a table's rows are computed with, and `conf`."""
-        session = self._spark.newSession()
-        own = {
-            # A running total that leaves its type's range must raise, not wrap or turn NULL.
-            "spark.sql.ansi.enabled": "true",
-            # INT96, Spark's default, is a deprecated type that other readers round.
-            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-            "spark.sql.session.timeZone": str(self._spark.conf.get("spark.sql.session.timeZone")),
-            **conf,
-        }
-        for key, value in own.items():
-            session.conf.set(key, value)
-        return session
 
 
 def _after(txid: int, staged: Staged) -> Staged:

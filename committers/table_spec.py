@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from committers.log_actions import BUCKET
 from txn.errors import TableRefusedError, TopologyError
-from txn.interfaces import Semantics, refused_features
+from txn.interfaces import DEFAULT, Semantics, refused_features, same_setting
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -37,6 +37,7 @@ LOG_WITH_REMOVAL = "log-with-removal"
 removal leaves would count what is void; it refuses a kind that it does not know."""
 
 _REMOVE_WHERE = "txn.remove_where"
+_SESSION = "txn.session."
 _SIMPLE_TYPES = frozenset(
     [
         "string",
@@ -71,6 +72,7 @@ class TableSpec:
             when the class is the user's.
         buckets: number of hash buckets of a state table, 0 for others.
         remove_where: condition under which a state table drops a key, None for none.
+        settings: (setting, value) of the session, those that decide what becomes of a row.
     """
 
     topology: str
@@ -81,6 +83,7 @@ class TableSpec:
     values: tuple[tuple[str, ...], ...] = ()
     buckets: int = 0
     remove_where: str | None = None
+    settings: tuple[tuple[str, str], ...] = ()
 
     @property
     def partition_by(self) -> list[str]:
@@ -101,6 +104,10 @@ class TableSpec:
             **removal,
         }
 
+    def session_properties(self) -> dict[str, str]:
+        """The settings of the session, as Delta table properties."""
+        return {f"{_SESSION}{key}": value for key, value in self.settings}
+
     def schema_json(self) -> str:
         """The columns as a Delta (and Spark) schema, everything nullable."""
         fields = [
@@ -117,6 +124,7 @@ class TableSpec:
         """
         refuse_foreign(table, name, self.topology)
         self._require_properties(table.metadata().configuration, name)
+        self._require_settings(table.metadata().configuration, name)
         self._require_columns(json.loads(table.schema().to_json())["fields"], name)
         if table.metadata().partition_columns != self.partition_by:
             raise TableRefusedError(
@@ -134,6 +142,23 @@ class TableSpec:
                 raise TableRefusedError(
                     f"Table {name} was made with {key} = {stored}, and this topology says "
                     f"{wanted}. {_REMEDY}"
+                )
+
+    def _require_settings(self, found: Mapping[str, str | None], name: str) -> None:
+        stored = {key: value or DEFAULT for key, value in found.items() if key.startswith(_SESSION)}
+        if not stored or not self.settings:
+            return  # made by a release that did not write them down
+        now = self.session_properties()
+        for key in sorted({*stored, *now}):
+            then, value = stored.get(key, DEFAULT), now.get(key, DEFAULT)
+            if not same_setting(then, value):
+                setting = key.removeprefix(_SESSION)
+                raise TableRefusedError(
+                    f"Table {name} was made in a session with {setting} = {then}, and in this one "
+                    f"it is {value}. It decides what transforms and sources make of a row, so "
+                    "later rows would not fit those that are there. Run the topology with "
+                    f"{setting} = {then}; or, if it is to be {value} from now on: ALTER TABLE "
+                    f"delta.`{name}` SET TBLPROPERTIES ('{key}' = '{value}')."
                 )
 
     def _require_columns(self, fields: list[dict[str, Any]], name: str) -> None:

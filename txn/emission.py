@@ -17,7 +17,7 @@ from txn.errors import FailedException, ProgressUnreadableError, TopologyError, 
 from txn.evaluation import Evaluation, Unknown, consumers, empty_frame
 from txn.events import Metadata
 from txn.graph import NewValues, Sink, Source, StateQuery
-from txn.interfaces import Prepared, Publication, SpoutKind, StoredRows
+from txn.interfaces import Prepared, Publication, SpoutKind, StoredRows, moved
 from txn.tables import Staging, Tables
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Emissions:
     """Asks the spouts for the rows of attempts, and keeps them until they are let go.
 
     Args:
+        own: the session in which rows are written (`txn.own_session`).
         sources: the topology's streams.
         sinks: its committers.
         columns: of the streams.
@@ -87,6 +88,7 @@ class Emissions:
     def __init__(
         self,
         spark: SparkSession,
+        own: SparkSession,
         name: str,
         sources: Sequence[Source],
         sinks: Sequence[Sink],
@@ -97,6 +99,7 @@ class Emissions:
         verify_rows: bool,
     ) -> None:
         self._spark = spark
+        self._own = own
         self._name = name
         self._sources = tuple(sources)
         self._tables = tables
@@ -159,7 +162,9 @@ class Emissions:
                 rows = source.spout.planned_rows(parsed) if self._counts_sources else None
                 if rows is not None:
                     counts[source.name] = PlannedRows(source.name, rows)
-                    frame = counts[source.name].reading(frame)
+                    # Spark reports an observation to the session that runs the job.
+                    observed = counts[source.name].reading(moved(frame, self._own))
+                    frame = moved(observed, self._spark)
                 inputs[source.name] = frame.coalesce(1) if one_task else frame
         shared: list[DataFrame] = []
         evaluation = Evaluation(
@@ -213,7 +218,7 @@ class Emissions:
         if isinstance(found, Unknown):
             return found
         emission.stored.append(found)
-        return found.rows
+        return moved(found.rows, self._spark)
 
     def _stored(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
         evaluation = emission.evaluation

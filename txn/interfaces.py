@@ -20,6 +20,15 @@ from txn.commit_files import BROKEN, actions_of, info_of, json_object, read_whol
 from txn.delta_features import refused_features
 from txn.errors import TopologyError
 from txn.locations import file_system, is_local, local_path, normal
+from txn.own_session import (
+    DEFAULT,
+    computing_session,
+    moved,
+    own_session,
+    same_setting,
+    settings_of,
+    to_write,
+)
 from txn.publications import (
     COMPACTION_KEY,
     FENCE_KEY,
@@ -43,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BROKEN",
     "COMPACTION_KEY",
+    "DEFAULT",
     "FENCE_KEY",
     "PUBLICATION_KEY",
     "SETTLED_KEY",
@@ -64,16 +74,22 @@ __all__ = [
     "State",
     "StoredRows",
     "actions_of",
+    "computing_session",
     "file_system",
     "info_of",
     "is_local",
     "is_momentary",
     "json_object",
     "local_path",
+    "moved",
     "normal",
+    "own_session",
     "read_whole",
     "refused_features",
     "retried",
+    "same_setting",
+    "settings_of",
+    "to_write",
 ]
 
 M = TypeVar("M", bound=BaseModel)

@@ -113,6 +113,7 @@ class Processing:
     Args:
         job: tags every Spark job inside with these attempts.
         discard: lets go of an attempt's rows, and deletes what it has staged.
+        check: raises when the session's settings are no longer those of the run's start.
     """
 
     def __init__(
@@ -121,11 +122,13 @@ class Processing:
         emissions: Emissions,
         job: Jobs,
         discard: Callable[[AttemptWork], None],
+        check: Callable[[], None],
     ) -> None:
         self._tables = tables
         self._emissions = emissions
         self._job = job
         self._discard = discard
+        self._check = check
 
     def run(self, group: Sequence[AttemptWork], told: Told, *, one_task: bool) -> None:
         """Process a group; every outcome is told, none raised."""
@@ -154,6 +157,7 @@ class Processing:
                     told.staged(work, sink.name, staging.staged, staging.read)
                     stagings.append(staging)
                 emission.check_rows(stagings)
+                self._check()
                 done = True
             finally:
                 if not done or not self._tables.late:
@@ -180,6 +184,7 @@ class Processing:
                     results += zip(group, [sink.name] * len(group), stagings, strict=True)
                 for work, emission in zip(group, emissions, strict=True):
                     emission.check_rows(staging for one, _, staging in results if one is work)
+                self._check()
         except BaseException as error:  # noqa: BLE001 - whatever it was, each meets it alone
             names = ", ".join(str(work.attempt) for work in group)
             log.info("%s are staged one by one: %s", names, first_line(error))

@@ -12,7 +12,7 @@ from txn.conservation import COUNT_COLUMN, Conservation
 from txn.errors import ColumnsUnknownError, StateError, TableAbsentError, TableRefusedError
 from txn.evaluation import Evaluation, Rows, Unknown, empty_frame, stream_called
 from txn.graph import NewValues, Sink, StateQuery, explain, quoted, require_columns
-from txn.interfaces import CommitterContext, SpoutKind, Staged, StoredRows
+from txn.interfaces import CommitterContext, SpoutKind, Staged, StoredRows, moved
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,12 +44,21 @@ class Tables:
     """The committers of one run.
 
     Args:
+        own: the session in which rows are written (`txn.own_session`).
         sinks: in the order in which they publish.
         verify_rows: count rows into and out of every staging job (`verify="rows"`).
     """
 
-    def __init__(self, spark: SparkSession, sinks: Sequence[Sink], *, verify_rows: bool) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        own: SparkSession,
+        sinks: Sequence[Sink],
+        *,
+        verify_rows: bool,
+    ) -> None:
         self._spark = spark
+        self._own = own
         self.early = tuple(sink for sink in sinks if not sink.in_commit_turn)
         """Staged in the processing phase."""
         self.late = tuple(sink for sink in sinks if sink.in_commit_turn)
@@ -72,7 +81,7 @@ class Tables:
         self._context = context
         for sink in (*self.early, *self.late):
             if isinstance(self._known_partials(sink, evaluation, opens=True), Unknown):
-                sink.committer.open(self._spark, context, None)
+                sink.committer.open(self._own, context, None)
         self.require_apart()
 
     def require_apart(self) -> None:
@@ -300,7 +309,8 @@ class Tables:
         require_columns(rows, sink.committer.required_columns(), sink.parent.label())
         if counts is None:
             return explain(sink.parent, lambda: sink.committer.partials(rows))
-        entering = counts.entering(rows)
+        # Spark reports an observation to the session that runs the job, and to no other.
+        entering = counts.entering(moved(rows, self._own))
         return counts.leaving(
             explain(sink.parent, lambda: sink.committer.partials(entering, COUNT_COLUMN))
         )
@@ -322,7 +332,7 @@ class Tables:
             if doubted is None:
                 raise
             # What other columns would not mend is told at once.
-            sink.committer.open(self._spark, self._context, None)
+            sink.committer.open(self._own, self._context, None)
             self.require_apart()
             return doubted
         return partials
@@ -330,7 +340,7 @@ class Tables:
     def _open(self, sink: Sink, schema: StructType) -> None:
         with self._opening:
             if sink.name not in self._opened:
-                sink.committer.open(self._spark, self._context, schema)
+                sink.committer.open(self._own, self._context, schema)
                 self.require_apart()
                 self._opened.add(sink.name)
 

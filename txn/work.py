@@ -25,8 +25,10 @@ from txn.interfaces import (
     Publication,
     Published,
     Staged,
+    own_session,
 )
 from txn.keeping import TableKeeper
+from txn.own_session import Watch
 from txn.points import reached
 from txn.processing import Processing, Told
 from txn.report import Timeline
@@ -112,10 +114,13 @@ class BatchWork:
         self._sinks = tuple(sinks)
         self._keeper = TableKeeper(name, [sink.committer for sink in sinks])
         self._targets = BatchTargets({source.name: source.spout for source in sources})
-        self._tables = Tables(spark, sinks, verify_rows=verify_rows)
+        self._own = own_session(spark)
+        self._watch = Watch(spark)
+        self._tables = Tables(spark, self._own, sinks, verify_rows=verify_rows)
         self._columns = StreamColumns(remember)
         self._emissions = Emissions(
             spark,
+            self._own,
             name,
             sources,
             sinks,
@@ -131,6 +136,7 @@ class BatchWork:
                 [work.tag for work in group], [work.attempt for work in group], PROCESSING_POOL
             ),
             lambda work: self.discard(work.attempt),
+            self._watch.check,
         )
 
     @property
@@ -164,7 +170,7 @@ class BatchWork:
         """The newest publication of every table that is there; creates nothing."""
         found: dict[str, tuple[int, Publication] | None] = {}
         for sink in self._sinks:
-            sink.committer.open(self._spark, context, None)
+            sink.committer.open(self._own, context, None)
             found[sink.name] = sink.committer.last_publication()
         self._tables.require_apart()
         return found
@@ -385,6 +391,7 @@ class BatchWork:
                 prepared[sink.name] = sink.committer.prepare(staging.staged, own)
                 late[sink.name] = staging
             emission.check_rows(late.values())
+        self._watch.check()
         return late
 
     @contextmanager

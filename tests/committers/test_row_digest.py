@@ -62,14 +62,12 @@ def test_partial_aggregates_have_one_digest_whatever_the_shuffle(
         session = driver.spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", str(partitions))
         session.conf.set("spark.sql.adaptive.enabled", "false")
-        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         batch = session.range(0, 60, 1, partitions).selectExpr(
             "string(id % 11) AS k", "id AS i", "CAST(id AS decimal(20,3)) / 7 AS m",
             "repeat('x', int(id % 5)) AS t", "timestamp_micros(id * 999999) AS ts",
         )  # fmt: skip
+        table.open(session, CommitterContext("tests", 1), table.partials(batch).schema)
         if not staged:
-            context = CommitterContext("tests", 1)
-            table.open(driver.spark, context, table.partials(batch).schema)
             table.fence()
         staged.append(driver.stage(table, batch, 1, attempt))
     one, two = staged

@@ -21,14 +21,18 @@ from txn.interfaces import StagedFile
 
 __all__ = [
     "Frame",
+    "NoWatch",
     "Schema",
     "SimStagingArea",
     "SparkFault",
     "SparkSession",
     "columns_of",
+    "no_settings",
     "nothing_of",
     "query_rows",
     "reported",
+    "same_frame",
+    "same_session",
     "side_by_side",
 ]
 
@@ -142,7 +146,32 @@ def reported(rows: Frame) -> tuple[Frame, Callable[[str], int | None]]:
     return rows, lambda _: None
 
 
-def side_by_side(frames: Sequence[Frame]) -> Frame:
+def same_frame(frame: Frame, session: object) -> Frame:
+    """In place of `txn.own_session.moved` and `to_write`: there is one session."""
+    return frame
+
+
+def no_settings(spark: SparkSession) -> dict[str, str]:
+    """In place of `txn.own_session.settings_of`."""
+    return {}
+
+
+def same_session(spark: SparkSession) -> SparkSession:
+    """In place of `txn.own_session.own_session`."""
+    return spark
+
+
+class NoWatch:
+    """In place of `txn.own_session.Watch`: there are no settings."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        pass
+
+    def check(self) -> None:
+        """Nothing changes."""
+
+
+def side_by_side(frames: Sequence[Frame], session: object = None) -> Frame:
     """In place of `committers.unions.side_by_side`."""
     return Frame([row for frame in frames for row in frame.rows], frames)
 

@@ -149,7 +149,9 @@ class Station:
         )
         discard = lambda work: self.discarded.append(work.attempt.txid)  # noqa: E731
         stand_in = cast("Any", self)
-        Processing(stand_in, stand_in, self.job, discard).run(works, told, one_task=False)
+        Processing(stand_in, stand_in, self.job, discard, lambda: None).run(
+            works, told, one_task=False
+        )
 
 
 def test_a_group_is_one_job() -> None:

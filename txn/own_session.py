@@ -1,0 +1,221 @@
+"""The sessions in which a table's rows are computed and written, whatever the user's session says.
+
+Spark takes its settings from the session of a DataFrame: some when an expression is analysed, some
+when a job runs. A user's transforms are analysed in the user's session and keep what that says. The
+job that writes their rows runs in `own_session`: all of the user's settings, but for those of how
+Parquet is written. What a table computes by itself (the join of a commit turn, compaction) runs in
+a `computing_session`, with Spark's own defaults wherever a setting could change a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, WeakSet
+
+from txn.errors import TopologyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "DEFAULT",
+    "Watch",
+    "computing_session",
+    "moved",
+    "own_session",
+    "same_setting",
+    "settings_of",
+    "to_write",
+]
+
+_WRITING = {
+    # INT96, Spark's default, is a deprecated type of nanoseconds, which ends in the year 2262 for
+    # readers that take it for a number of them.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.fieldId.write.enabled": "false",
+}
+_COMPUTING = {
+    **_WRITING,
+    # What leaves the range of its type must raise, not wrap or turn NULL.
+    "spark.sql.ansi.enabled": "true",
+    # Of files that do not say who wrote them, such as those of another program's OPTIMIZE.
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+}
+_FROM_THE_USER = ("spark.sql.session.timeZone", "spark.sql.caseSensitive")
+_CHANGE_VALUES = (
+    "spark.sql.ansi.",
+    "spark.sql.decimalOperations.",
+    "spark.sql.files.ignore",
+    "spark.sql.legacy.",
+    "spark.sql.mapKeyDedupPolicy",
+    "spark.sql.parquet.",
+    "spark.sql.timestampType",
+)
+
+_WATCHED = (
+    "spark.sql.ansi.enabled",
+    "spark.sql.caseSensitive",
+    "spark.sql.decimalOperations.allowPrecisionLoss",
+    "spark.sql.legacy.timeParserPolicy",
+    "spark.sql.mapKeyDedupPolicy",
+    "spark.sql.session.timeZone",
+    "spark.sql.timestampType",
+)
+"""Settings that decide what a transform makes of a row; looked at again after each job."""
+_RECORDED = (
+    *_WATCHED,
+    "spark.sql.avro.datetimeRebaseModeInRead",
+    "spark.sql.columnNameOfCorruptRecord",
+    "spark.sql.files.ignoreCorruptFiles",
+    "spark.sql.files.ignoreMissingFiles",
+    "spark.sql.parquet.binaryAsString",
+    "spark.sql.parquet.datetimeRebaseModeInRead",
+    "spark.sql.parquet.inferTimestampNTZ.enabled",
+    "spark.sql.parquet.int96AsTimestamp",
+    "spark.sql.parquet.int96RebaseModeInRead",
+)
+"""And those that decide what a source makes of a file."""
+_LEGACY = "spark.sql.legacy."
+_UTC = frozenset(["utc", "etc/utc", "gmt", "etc/gmt", "z", "+00:00", "etc/universal", "zulu"])
+DEFAULT = "default"
+"""What is recorded of a setting that a session does not have."""
+
+_own: WeakSet[SparkSession] = WeakSet()
+"""Every session that was made here."""
+_settings: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
+"""Session that was made here -> the settings that are recorded."""
+_NO_ROWS = "_txn_no_rows"
+"""Attribute of a session: DataFrames of no rows, by their columns. They keep the session alive, so
+it must be the session that keeps them."""
+
+
+def settings_of(spark: SparkSession) -> dict[str, str]:
+    """The settings that decide what transforms and sources make of a row, with their values.
+
+    Of the flags that bring back an older behaviour of Spark, those that are set to something else
+    than their default. For a session that was made here: those of the user's, when it was made.
+    """
+    return _settings[spark] if spark in _settings else _found(spark, spark.conf.getAll)
+
+
+def _found(spark: SparkSession, everything: Mapping[str, str]) -> dict[str, str]:
+    found = {key: _value(spark, key) for key in _RECORDED}
+    flags = [key for key in everything if key.startswith(_LEGACY) and key not in found]
+    if flags:
+        fresh = spark.newSession()
+        for key in flags:
+            fresh.conf.unset(key)
+            if everything[key] != _value(fresh, key):
+                found[key] = everything[key]
+    return found
+
+
+def _value(spark: SparkSession, key: str) -> str:
+    """A setting, or Spark's own default of it; `DEFAULT` where Spark knows no such setting."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return str(spark.conf.get(key))
+    except PySparkException:
+        return DEFAULT
+
+
+def same_setting(one: str, other: str) -> bool:
+    """Whether two values of a setting mean the same: names of UTC, upper and lower case."""
+    left, right = one.lower(), other.lower()
+    return left == right or (left in _UTC and right in _UTC)
+
+
+class Watch:
+    """Refuses a session whose settings change while a topology runs in it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._then = {key: _value(spark, key) for key in _WATCHED}
+
+    def check(self) -> None:
+        """Compare the settings with those of the start of the run.
+
+        Raises:
+            TopologyError: naming the setting and both values.
+        """
+        for key, then in self._then.items():
+            now = _value(self._spark, key)
+            if not same_setting(then, now):
+                raise TopologyError(
+                    f"{key} of the session that the topology runs in was changed from {then} to "
+                    f"{now} while it runs, and transforms would make other values of later rows. "
+                    "Nothing was stored with it. Set it back and run again, or use a session of "
+                    "its own for other work (spark.newSession())."
+                )
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """A session over the same executors, like the user's as of now but for how files are written.
+
+    A session that was made here is its own.
+    """
+    from pyspark.errors import AnalysisException
+
+    if spark in _own:
+        return spark
+    session = spark.newSession()
+    theirs, ours = spark.conf.getAll, session.conf.getAll
+    for key in ours.keys() - theirs.keys():
+        session.conf.unset(key)
+    for key, value in theirs.items():
+        if ours.get(key) != value:
+            try:
+                session.conf.set(key, value)
+            except AnalysisException:
+                continue  # one of all sessions, which this one has as well
+    _settings[session] = _found(spark, theirs)
+    return _made(session, _WRITING)
+
+
+def computing_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """A session over the same executors for expressions of our own, with `conf` besides."""
+    session = spark.newSession()
+    for key in session.conf.getAll:
+        if key.startswith(_CHANGE_VALUES):
+            session.conf.unset(key)
+    theirs = {key: str(spark.conf.get(key)) for key in _FROM_THE_USER}
+    return _made(session, {**_COMPUTING, **theirs, **conf})
+
+
+def _made(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    _own.add(session)
+    return session
+
+
+def to_write(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """The same rows, in a session that was made here: in `session`, unless they are in one."""
+    return frame if frame.sparkSession in _own else moved(frame, session)
+
+
+def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """The same rows in another session, in which jobs over them run from now on.
+
+    A union takes the session of its first side; the optimizer takes the empty side away.
+    """
+    if frame.sparkSession is session:
+        return frame
+    kept: dict[str, DataFrame] = vars(session).setdefault(_NO_ROWS, {})
+    key = frame.schema.simpleString()
+    if key not in kept:
+        kept[key] = _no_rows(frame, session)
+    return kept[key].unionAll(frame)
+
+
+def _no_rows(frame: DataFrame, session: SparkSession) -> DataFrame:
+    from pyspark.sql import functions as sf
+
+    columns = [sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema]
+    return session.range(1).where(sf.lit(False)).select(*columns)
