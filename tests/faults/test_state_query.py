@@ -121,24 +121,24 @@ def test_a_query_in_the_processing_phase_reads_a_committed_txid(
         StateTable(warehouse / "totals"), total=Sum("v")
     )
     stream.state_query(totals, on="k").partition_persist(AppendTable(warehouse / "seen"))
-    running: list[tuple[int, int]] = []
+    started: list[tuple[int, int]] = []
     committed: list[int] = [0]
 
     def watch(attempt: TransactionAttempt) -> None:
-        running.append((attempt.txid, committed[-1]))
+        started.append((attempt.txid, committed[-1]))
 
     points = Points(
-        mid_processing=watch, after_committed=lambda attempt: committed.append(attempt.txid)
+        after_start=watch, after_committed=lambda attempt: committed.append(attempt.txid)
     )
     with observing(points), observing(fail_once("between_publications", "2:0", "5:0", "5:1")):
         topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     seen = dict(rows_of(warehouse / "seen", "txid", "total"))
     earliest: dict[int, int] = {}
-    for txid, known in running:
+    for txid, known in started:
         earliest[txid] = min(known, earliest.get(txid, known))
     assert sorted(seen) == list(range(1, 9))
-    # Every batch adds one, so the total is the txid that was read. Between the point and the query
-    # itself a commit may come in, but never the batch's own txid.
+    # Every batch adds one, so the total is the txid that was read. Between START and the query
+    # commits may come in, but never the batch's own txid.
     assert all(earliest[txid] <= (seen[txid] or 0) < txid for txid in seen)
 
 
