@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from txn.errors import FailedException
+from txn.interfaces import observed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -20,7 +20,6 @@ __all__ = ["Reported", "reported", "rows_written"]
 REPORT_SECS = 60.0
 """How long Spark may take to report a job that has ended: milliseconds, unless its listeners are
 behind with the events of many tasks."""
-_LOOK_SECS = 0.002
 
 Reported = Callable[[str], "int | None"]
 """To be called after the job, with words for where it wrote: the rows; None: it was not asked.
@@ -52,24 +51,13 @@ def rows_written(
 ) -> int:
     """The observed rows of a job that has ended.
 
-    `Observation.get` by itself waits for ever for a report that was dropped.
-
     Raises:
         FailedException: Spark has not reported them in time.
     """
-    from py4j.protocol import Py4JJavaError
-
-    until, java = clock() + REPORT_SECS, observation._jo
-    while java is None or not java.future().isCompleted():
-        if clock() > until:
-            raise FailedException(
-                f"Spark has not reported the rows that it wrote {where} within {REPORT_SECS:g} s, "
-                "so nobody can tell whether this process sees all of them. The batch is replayed; "
-                "if this goes on, Spark drops events of its jobs ('Dropping event from queue' in "
-                "its log): raise spark.scheduler.listenerbus.eventqueue.capacity."
-            )
-        time.sleep(_LOOK_SECS)
-    try:
-        return int(observation.get["rows"])
-    except Py4JJavaError:
-        return 0  # Spark saw that there are no rows, and counted nothing
+    missing = (
+        f"Spark has not reported the rows that it wrote {where} within {REPORT_SECS:g} s, so "
+        "nobody can tell whether this process sees all of them. The batch is replayed; if this "
+        "goes on, Spark drops events of its jobs ('Dropping event from queue' in its log): raise "
+        "spark.scheduler.listenerbus.eventqueue.capacity."
+    )
+    return int(observed(observation, REPORT_SECS, missing, clock).get("rows", 0))

@@ -9,13 +9,12 @@ against the rows in the staged files' own footers.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, SourceChangedError
 from txn.interfaces import Staged
+from txn.observations import observed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
@@ -24,7 +23,6 @@ __all__ = ["COUNT_COLUMN", "Conservation", "PlannedRows"]
 
 REPORT_SECS = 10.0
 """How long Spark may take to report the counts of a job that has ended; milliseconds, if idle."""
-_LOOK_SECS = 0.002
 COUNT_COLUMN = "txn_rows"
 """Column of the partials that says how many rows of the batch each of them stands for."""
 
@@ -109,29 +107,15 @@ class PlannedRows:
             )
 
 
-def _metrics(
-    observation: Observation, whose: str, clock: Callable[[], float] = time.monotonic
-) -> dict[str, Any]:
-    """The observed counts; empty if Spark pruned the node because there were no rows.
-
-    Spark hands them out a moment after the job, and waits for ever for a job that never ran.
+def _metrics(observation: Observation, whose: str) -> dict[str, Any]:
+    """The observed counts; empty if there were no rows. Were rows lost, the others would not agree.
 
     Raises:
         FailedException: no job that observes them has ended.
     """
-    from py4j.protocol import Py4JJavaError
-
-    until, java = clock() + REPORT_SECS, observation._jo
-    while java is None or not java.future().isCompleted():
-        if clock() > until:
-            raise FailedException(
-                f"Spark has not reported the row counts of {whose} within {REPORT_SECS:g} s: no "
-                "job has read those rows. The batch is replayed; if this goes on, see whether a "
-                "transform drops a stream, or do without verify='rows'."
-            )
-        time.sleep(_LOOK_SECS)
-    try:
-        return dict(observation.get)
-    except Py4JJavaError:
-        # Spark 4.2 hands out a null row then. Were rows lost, the other counts would not agree.
-        return {}
+    missing = (
+        f"Spark has not reported the row counts of {whose} within {REPORT_SECS:g} s: no job has "
+        "read those rows. The batch is replayed; if this goes on, see whether a transform drops a "
+        "stream, or do without verify='rows'."
+    )
+    return observed(observation, REPORT_SECS, missing)

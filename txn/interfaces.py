@@ -20,6 +20,7 @@ from txn.commit_files import BROKEN, actions_of, info_of, json_object, read_whol
 from txn.delta_features import refused_features
 from txn.errors import TopologyError
 from txn.locations import file_system, is_local, local_path, normal
+from txn.observations import observed
 from txn.own_session import (
     DEFAULT,
     computing_session,
@@ -83,6 +84,7 @@ __all__ = [
     "local_path",
     "moved",
     "normal",
+    "observed",
     "own_session",
     "read_whole",
     "refused_features",
