@@ -164,7 +164,8 @@ class LifeRun:
     def alive(self) -> None:
         """Return if this run lives; otherwise never, or not before the program is over."""
         if self._dead.is_set():
-            self._idle.set()
+            if threading.current_thread() is self._running._thread:
+                self._idle.set()
             self._over.wait()
             raise _LetGo
 
@@ -174,7 +175,9 @@ class LifeRun:
             raise HungError("the dead run's thread does not lie still")
         self._doomed = set(threading.enumerate()) - self._before
         self._progress.on_lost = None  # it is past hearing of it
-        self._progress.lose_session()
+        with self._progress.nodes.changed:
+            self._progress.lose_session()
+            self._progress._epoch = 0  # whoever of it was about to ask shall not lead once more
 
     def let_go(self) -> None:
         """End what is left of it."""

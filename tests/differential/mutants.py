@@ -88,7 +88,11 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "a left join is an inner one": (Join, "compute", inner),
     "a merge loses a stream": (Merge, "compute", first_only),
     "NULL is no key of a query": (StateQuery, "compute", without_null),
-    "a sum forgets what was stored": (Sum, "combine", lambda self, stored, partial: partial),
+    "a sum forgets what was stored": (
+        Sum,
+        "combine_as",
+        lambda self, stored, partial, kind: partial,
+    ),
     "an opaque replay takes nothing back": (
         TableCommitter,
         "_unfinished",

@@ -264,8 +264,8 @@ class TableImage:
 
     @property
     def end(self) -> int:
-        """How many records the table accounts for."""
-        return self.publications[-1].end if self.publications else 0
+        """How many records the table accounts for; the last txids may have found none to read."""
+        return max((p.end for p in self.final), default=0)
 
 
 COLUMNS = {

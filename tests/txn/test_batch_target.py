@@ -114,10 +114,10 @@ def question(txid: int, *, is_new: bool = True) -> Plan:
     return Plan(TransactionAttempt(txid), ("s",), {}, is_new=is_new)
 
 
-def test_the_planner_tells_the_target_before_each_new_txid():
+def test_the_planner_tells_the_target_before_each_new_txid(spark):
     """And learns from the answer; a txid that is planned anew is none of its business."""
     spout = Told()
-    work = BatchWork(None, "t", [Source("s", spout)], [], remember=print)  # type: ignore[arg-type]  # no job runs
+    work = BatchWork(spark, "t", [Source("s", spout)], [], remember=print)
     for txid in (1, 2):
         spout.add_partition(f"p{txid}", [(1,)])
         assert work.plan(question(txid), window_full=True)["s"] is not None

@@ -80,6 +80,7 @@ def test_metadata_is_parsed_on_several_threads() -> None:
     source = Source("s", spout)
     emissions = Emissions(
         None,  # type: ignore[arg-type]  # no job runs
+        None,  # type: ignore[arg-type]
         "t",
         [source],
         [],
