@@ -238,7 +238,7 @@ class DeltaLog:
             CommitConflictError: it could not be created.
         """
         if self._loaded is None and not self.attach(spec.topology):
-            create_table(self._storage.uri, spec, epoch, self._options, self._incarnation)
+            create_table(self._storage, spec, epoch, self._options, self._incarnation)
             if not self.attach(spec.topology):
                 raise TableRefusedError(
                     f"Table {self._name} is not there after it was created: something else "

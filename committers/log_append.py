@@ -12,6 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
+from committers.loading import is_there
 from committers.log_actions import ActiveFile
 from committers.storage import Storage
 from committers.table_spec import TableSpec
@@ -97,7 +98,7 @@ def leading(topology: str, epoch: int, incarnation: int) -> list[Transaction]:
 
 
 def create_table(
-    uri: str, spec: TableSpec, epoch: int, options: Mapping[str, str], incarnation: int = 0
+    storage: Storage, spec: TableSpec, epoch: int, options: Mapping[str, str], incarnation: int = 0
 ) -> None:
     """Make an empty table, fenced by `epoch`; nothing happens when there is one meanwhile.
 
@@ -112,7 +113,7 @@ def create_table(
     interval = {"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
     try:
         DeltaTable.create(
-            uri,
+            storage.uri,
             Schema.from_json(spec.schema_json()),
             mode="error",
             partition_by=spec.partition_by,
@@ -126,10 +127,10 @@ def create_table(
         )
     except (DeltaError, OSError) as error:
         # Made by us or another process a moment ago? Then it is checked like any other.
-        if not DeltaTable.is_deltatable(uri, dict(options)):
+        if not is_there(storage, options):
             raise AppendFailedError(
-                f"Table {uri} could not be created: {_said(error)}. It is tried again; if this "
-                "goes on, check that the table's folder can be written to."
+                f"Table {storage.location} could not be created: {_said(error)}. It is tried "
+                "again; if this goes on, check that the table's folder can be written to."
             ) from error
 
 

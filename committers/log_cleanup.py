@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deltalake import DeltaTable
-
+from committers.loading import load
 from committers.storage import Storage
 
 __all__ = ["EVERY_VERSIONS", "LogCleanup"]
@@ -49,6 +48,6 @@ class LogCleanup:
             return
         self._next = version + EVERY_VERSIONS
         # A table object of its own: that of the commit turns is in use.
-        table = DeltaTable(self._storage.uri, storage_options=self._options)
+        table = load(self._storage, self._options)
         if table.metadata().configuration.get(_SWITCH, "true").lower() != "false":
             table.cleanup_metadata()

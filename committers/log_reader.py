@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from committers.loading import is_there, load
 from committers.log_actions import Commit, commit_path, fingerprint_of, parse_commit
 from committers.storage import Storage
 from committers.strangers import Strangers
-from txn.interfaces import Publication, retried
+from txn.interfaces import Publication
 
 __all__ = ["LogReader", "Told"]
 
@@ -118,11 +119,8 @@ class LogReader:
 
     def load(self) -> DeltaTable:
         """The table as it is now."""
-        return retried(
-            lambda: DeltaTable(self._storage.uri, storage_options=self._options),
-            f"load the log of table {self._storage.location}",
-        )
+        return load(self._storage, self._options)
 
     def exists(self) -> bool:
         """Whether there is a Delta table."""
-        return DeltaTable.is_deltatable(self._storage.uri, self._options)
+        return is_there(self._storage, self._options)

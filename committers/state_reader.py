@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from committers.aggregates import quoted
 from committers.delta_log import DeltaLog
+from committers.loading import load, require
 from committers.log_actions import BUCKET, load_files
 from committers.state_shape import StateShape
 from committers.storage import Storage
 from committers.upsert import bucket_of, with_keys_of
-from txn.errors import TableAbsentError, TableRefusedError
+from txn.errors import TableRefusedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,18 +29,13 @@ def newest_version(storage: Storage, options: Mapping[str, str]) -> int:
     Raises:
         TableAbsentError: there is no table.
     """
-    if not DeltaTable.is_deltatable(storage.uri, dict(options)):
-        raise TableAbsentError(
-            f"There is no table at {storage.location} yet: it is made by the first batch of its "
-            "topology. Run the topology, or correct the path."
-        )
-    return DeltaTable(storage.uri, storage_options=dict(options)).version()
+    return require(storage, options).version()
 
 
 def missing_file(storage: Storage, options: Mapping[str, str], version: int) -> str | None:
     """A file of a version that is not in storage; None: all are, or nobody can say."""
     try:
-        table = DeltaTable(storage.uri, version=version, storage_options=dict(options))
+        table = load(storage, options, version)
     except (DeltaError, OSError):
         return None
     paths = sorted(load_files(table))

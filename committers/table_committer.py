@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from deltalake import DeltaTable
-
 from committers import keeping
 from committers.delta_log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
+from committers.loading import require
 from committers.log_actions import ActiveFile
 from committers.log_cleanup import LogCleanup
 from committers.row_digest import differing_columns
@@ -25,7 +24,6 @@ from txn.errors import (
     RecoveryRefusedError,
     SourceChangedError,
     StagedFileError,
-    TableAbsentError,
     TableChangedError,
     TableRefusedError,
     TopologyError,
@@ -445,12 +443,7 @@ def read_table(
     """
     from pyspark.errors import AnalysisException
 
-    if not DeltaTable.is_deltatable(storage.uri, dict(options)):
-        raise TableAbsentError(
-            f"There is no table at {storage.location} yet: it is made by the first batch of its "
-            "topology. Run the topology, or correct the path."
-        )
-    table = DeltaTable(storage.uri, storage_options=dict(options))
+    table = require(storage, options)
     as_of = table.version() if version is None else version
     reader = spark.read.format("delta")
     if not follow:

@@ -31,6 +31,7 @@ FAULTS = (
     "part not read",  # a planned part is missing in what was read
     "staged file gone",  # somebody deleted it
     "optimize",  # somebody rewrote files of a table, rows unchanged
+    "storage away",  # nothing can be read, listed or deleted for a while
     "vacuum",  # somebody deleted the files that no version names for a while
     "log cleaned",  # somebody deleted old commit files
     "stale listing",  # of a log or a folder

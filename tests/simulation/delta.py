@@ -10,14 +10,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from committers.log_actions import ActiveFile, Commit, active_files, commit_path, parse_commit
+from tests.simulation.primitives import CLOCK
 from tests.simulation.world import World, current_world
+from txn import storage_retry
 
-__all__ = ["Blob", "RemoveAction", "SimDeltaTable", "SimStorage", "Table", "load_files"]
+__all__ = [
+    "Blob",
+    "RemoveAction",
+    "SimDeltaTable",
+    "SimStorage",
+    "Table",
+    "load_files",
+    "retried",
+]
+
+T = TypeVar("T")
+
+PATIENCE = storage_retry.Patience(clock=CLOCK.monotonic, sleep=CLOCK.sleep)
 
 
 @dataclass(frozen=True)
@@ -165,9 +179,12 @@ def commit_text(
 class SimDeltaTable:
     """In place of `deltalake.DeltaTable`: a snapshot of a table, and appends to it."""
 
-    def __init__(self, uri: str, storage_options: object = None) -> None:
+    def __init__(
+        self, uri: str, version: int | None = None, storage_options: object = None
+    ) -> None:
+        assert version is None
         world = current_world()
-        world.io("load table")
+        world.ask("load table")
         self._table = world.table(uri)
         if self._table.version < 0:
             raise TableNotFoundError(uri)
@@ -182,7 +199,7 @@ class SimDeltaTable:
     @staticmethod
     def is_deltatable(uri: str, options: object = None) -> bool:
         world = current_world()
-        world.io("look for table")
+        world.ask("look for table")
         return world.table(uri).version >= 0
 
     @staticmethod
@@ -218,7 +235,7 @@ class SimDeltaTable:
 
     def update_incremental(self) -> None:
         world = current_world()
-        world.io("update table")
+        world.ask("update table")
         self._version = max(self._version, world.listed(self._table))
 
     def cleanup_metadata(self) -> None:
@@ -292,6 +309,15 @@ def load_files(table: SimDeltaTable) -> dict[str, ActiveFile]:
     return dict(table.active)
 
 
+def retried(operation: Callable[[], T], what: str) -> T:
+    """The product's own, in simulated time."""
+    return storage_retry.retried(operation, what, PATIENCE)
+
+
+def _ask(what: str) -> None:
+    retried(lambda: current_world().ask(what), what)
+
+
 class SimStorage:
     """In place of `committers.storage.Storage`: one folder of the store."""
 
@@ -312,14 +338,12 @@ class SimStorage:
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         if not paths:
             return []
-        world = current_world()
-        world.io("sizes")
+        _ask("sizes")
         found = [self.table.blobs.get(path) for path in paths]
         return [None if blob is None else blob.size for blob in found]
 
     def read(self, path: str) -> bytes | None:
-        world = current_world()
-        world.io("read")
+        _ask("read")
         if path.startswith("_delta_log/"):
             version = int(path[11:-5])
             assert path == commit_path(version)
@@ -333,7 +357,7 @@ class SimStorage:
         self.table.texts[path] = data
 
     def files(self, folder: str) -> list[tuple[str, int]]:
-        current_world().io("list")
+        _ask("list")
         prefix = f"{folder}/"
         blobs = self.table.blobs
         found = sorted((path, blobs[path].size) for path in blobs if path.startswith(prefix))
@@ -341,7 +365,7 @@ class SimStorage:
         return found
 
     def folders(self, folder: str) -> list[str]:
-        current_world().io("list")
+        _ask("list")
         current_world().hesitate()
         prefix = f"{folder}/"
         paths: Sequence[str] = (*self.table.blobs, *self.table.texts)
@@ -351,7 +375,7 @@ class SimStorage:
         return sorted(found)
 
     def entries(self) -> list[str]:
-        current_world().io("list")
+        _ask("list")
         paths = (*self.table.blobs, *self.table.texts)
         return sorted({path.split("/")[0] for path in paths})
 
@@ -368,7 +392,7 @@ class SimStorage:
 
     def _delete(self, paths: Sequence[str]) -> None:
         world = current_world()
-        world.io("delete")
+        _ask("delete")
         for path in paths:
             if self.table.blobs.pop(path, None) is not None:
                 world.books.file_deleted(self.table, path)

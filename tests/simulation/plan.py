@@ -32,6 +32,7 @@ COMMON = {
     "part not read": (0.01, 0.06),
     "staged file gone": (0.1, 0.5),
     "poison": (0.01, 0.1),
+    "storage away": (0.0005, 0.005),
     "vacuum": (0.2, 0.8),
     "log cleaned": (0.2, 0.8),
     "stale listing": (0.02, 0.3),

@@ -35,6 +35,7 @@ from txn.errors import (
     ProgressUnreadableError,
     RecoveryRefusedError,
     SourceChangedError,
+    StorageUnavailableError,
 )
 from txn.interfaces import FENCE_KEY, SpoutKind
 from txn.quarantine import request_replays
@@ -47,8 +48,7 @@ __all__ = ["Result", "run_seed"]
 NAME = "sim"
 HOSTS = "simulated:2181"
 LOOK_SECS = 0.25
-RETENTION_SECS = 60.0
-"""Longer than any run: until queries and commits read files that are there after a VACUUM."""
+RETENTION_SECS = 0.2
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Run:
             # Nothing is guessed from a listing that is older than what ZooKeeper knows.
             stale = world.books.has_struck("stale listing", process)
             fair = process not in self.running and (stale or taken)
-        elif isinstance(error, CommitConflictError):
+        elif isinstance(error, CommitConflictError | StorageUnavailableError):
             fair = process not in self.running  # the store failed while it started
         else:
             expected = LeaderExistsError | ProgressUnavailableError | ColumnsUnknownError

@@ -16,9 +16,8 @@ from typing import Any
 from typing_extensions import Self
 
 import committers.delta_log
+import committers.loading
 import committers.log_append
-import committers.log_cleanup
-import committers.log_reader
 import committers.staging
 import committers.state_committer
 import committers.table_committer
@@ -121,15 +120,15 @@ def _patches() -> list[Patch]:
         (committers.state_committer, "no_rows", spark.empty_frame),
         (committers.state_committer, "from_previous_values", tables.from_previous_values),
         (committers.state_committer, "from_replaced_rows", tables.from_replaced_rows),
-        (committers.log_cleanup, "DeltaTable", delta.SimDeltaTable),
         (txn.work, "own_session", spark.same_session),
         (txn.work, "Watch", spark.NoWatch),
         (txn.emission, "moved", spark.same_frame),
         (txn.tables, "moved", spark.same_frame),
-        (committers.delta_log, "DeltaTable", delta.SimDeltaTable),
+        (committers.delta_log, "retried", delta.retried),
         (committers.delta_log, "threading", threading),
         (committers.delta_log, "load_files", delta.load_files),
-        (committers.log_reader, "DeltaTable", delta.SimDeltaTable),
+        (committers.loading, "DeltaTable", delta.SimDeltaTable),
+        (committers.loading, "retried", delta.retried),
         (committers.delta_log, "time", clock),
         (committers.log_append, "DeltaTable", delta.SimDeltaTable),
         (committers.log_append, "RemoveAction", delta.RemoveAction),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class World:
     contexts: dict[Process, Context] = field(default_factory=dict)
     poisoned: dict[tuple[int, str], float] = field(default_factory=dict)
     """(txid, station) -> until when it fails there."""
+    store_away_until: float = 0.0
     _names: int = 0
 
     # --- small things ------------------------------------------------------------------------
@@ -230,6 +232,25 @@ class World:
         return self.faults.on and self.poisoned.get((txid, station), 0.0) > self.kernel.now
 
     # --- what the store tells ----------------------------------------------------------------
+
+    def ask(self, what: str) -> None:
+        """A read, a listing or a deletion: an I/O that may be repeated, and may have to be.
+
+        Raises:
+            OSError: nobody reaches the store for now.
+        """
+        self.io(what)
+        kernel = self.kernel
+        process = kernel.alive().process
+        if kernel.now >= self.store_away_until and self.faults.strikes("storage away"):
+            # Longer than a call is repeated, now and then.
+            seconds = self.random.choice((0.0, 0.2, 1.0, 8.0)) * self.random.uniform(0.5, 1)
+            self.store_away_until = kernel.now + seconds
+            self.note("storage away", process)
+            raise OSError(errno.EIO, "the store does not answer")
+        if kernel.now < self.store_away_until:
+            self.books.struck("storage away", process)
+            raise OSError(errno.EIO, "the store does not answer")
 
     def listed(self, table: Table) -> int:
         """The newest version of a table as a listing of its log has it."""
