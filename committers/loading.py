@@ -15,10 +15,16 @@ __all__ = ["is_there", "load", "require"]
 
 def is_there(storage: Storage, options: Mapping[str, str] | None) -> bool:
     """Whether there is a Delta table."""
-    return retried(
-        lambda: DeltaTable.is_deltatable(storage.uri, _own(options)),
-        f"look for table {storage.location}",
-    )
+
+    def found() -> bool:
+        return DeltaTable.is_deltatable(storage.uri, _own(options))
+
+    what = f"look for table {storage.location}"
+    if retried(found, what):
+        return True
+    # Where delta-rs cannot look it says that there is none; a listing says what is wrong.
+    storage.entries()
+    return retried(found, what)
 
 
 def load(

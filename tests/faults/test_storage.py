@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from committers.aggregates import Count
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.files import FileSpout
+from spouts.memory import MemoryTransactionalSpout
 from tests.faults.harness import wait_for
 from tests.faults.support import Points, observing, rows_of
 from txn import Topology, TopologyConfig, TransactionAttempt
@@ -90,3 +92,21 @@ def test_a_batch_waits_for_storage_that_fails_for_a_moment(
     assert (report.ended, report.committed_txid, report.replays) == ("caught_up", 3, 0)
     assert rows_of(warehouse / "rows", "k", "v", "txid") == [("a", 0, 1), ("b", 1, 2), ("c", 2, 3)]
     assert rows_of(warehouse / "counts", "k", "n") == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_a_table_is_read_when_its_storage_is_back(spark: SparkSession, warehouse: Path) -> None:
+    """Whoever reads a table, or asks what it was at a txid, waits for storage as a batch does."""
+    topology = Topology("t", TopologyConfig(max_group_commit=1))
+    table = StateTable(str(warehouse / "counts"), semantics="transactional", layout="upsert")
+    batches = [[("a",), ("b",)], [("a",)]]
+    stream = topology.stream("s", MemoryTransactionalSpout(batches, "k string"))
+    stream.group_by("k").persistent_aggregate(table, n=Count())
+    topology.run(spark, zookeeper=f"embedded:{warehouse}/zookeeper", until="caught_up")
+
+    for txid, expected in ((None, [("a", 2), ("b", 1)]), (1, [("a", 1), ("b", 1)])):
+        mount = Mount(warehouse / "counts")
+        mount.go()
+        back = threading.Timer(0.5, mount.come_back)
+        back.start()
+        assert sorted(map(tuple, table.read(spark, txid=txid).collect())) == expected
+        back.join()
