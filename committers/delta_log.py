@@ -20,6 +20,7 @@ on a local disk, and recovery then replays them. Object stores acknowledge durab
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import threading
@@ -68,7 +69,7 @@ from committers.staging import random_id
 from committers.storage import Storage
 from committers.strangers import Strangers, changed_by, replaced
 from committers.table_spec import TableSpec, refuse_foreign, refuse_foreign_folder
-from txn.errors import CommitConflictError, TableRefusedError
+from txn.errors import CommitConflictError, TableRefusedError, TxnError
 from txn.interfaces import (
     FENCE_KEY,
     PUBLICATION_KEY,
@@ -494,6 +495,8 @@ class DeltaLog:
         """One try at `version + 1`: what landed there, or None when somebody else's commit did."""
         token, failure = self._new_id(), None
         table, expected = self._table, self._version + 1
+        if table.version() < self._version:
+            self._follow(table)  # what could not be read behind the append before
         try:
             table.create_write_transaction(
                 actions,
@@ -519,8 +522,9 @@ class DeltaLog:
             return None
         # From here on the commit stands. Others' commits behind it are judged by the next publish:
         # whatever is wrong with them must not look like a failure of this one.
-        self._follow(table)
         self._apply(landed)
+        with contextlib.suppress(TxnError, DeltaError, OSError):
+            self._follow(table)
         return landed
 
     # --- refusals ----------------------------------------------------------------------------

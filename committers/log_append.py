@@ -16,8 +16,13 @@ from committers.loading import is_there
 from committers.log_actions import ActiveFile
 from committers.storage import Storage
 from committers.table_spec import TableSpec
-from txn.errors import CommitConflictError, StagedFileError, StorageUnavailableError
-from txn.interfaces import FENCE_KEY, StagedFile, is_momentary
+from txn.errors import (
+    CommitConflictError,
+    StagedFileError,
+    StorageRefusedError,
+    StorageUnavailableError,
+)
+from txn.interfaces import FENCE_KEY, StagedFile, is_momentary, is_refusal
 
 __all__ = [
     "CHECKPOINT_INTERVAL",
@@ -53,8 +58,16 @@ class StorageAwayError(AppendFailedError, StorageUnavailableError):
     """An append failed because storage is away: the batch waits, and no attempt is counted."""
 
 
-def not_appended(version: int, table: str, failure: BaseException | None) -> AppendFailedError:
+def not_appended(
+    version: int, table: str, failure: BaseException | None
+) -> AppendFailedError | StorageRefusedError:
     """The error of a version that its storage did not take."""
+    if failure is not None and is_refusal(failure):
+        return StorageRefusedError(
+            f"Storage refuses version {version} of table {table}: {_said(failure)}. The log does "
+            "not hold it. No waiting mends that: correct the permission, the credentials or the "
+            "name, then run again; the batch is replayed."
+        )
     away = failure is not None and is_momentary(failure)
     return (StorageAwayError if away else AppendFailedError)(
         f"Version {version} of table {table} could not be appended: {_said(failure)}. The log does "
@@ -108,6 +121,7 @@ def create_table(
 
     Raises:
         AppendFailedError: it could not be created.
+        StorageRefusedError: storage never will.
     """
     fence = {"topology": spec.topology, "epoch": epoch, "last": None}
     interval = {"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
@@ -128,6 +142,11 @@ def create_table(
     except (DeltaError, OSError) as error:
         # Made by us or another process a moment ago? Then it is checked like any other.
         if not is_there(storage, options):
+            if is_refusal(error):
+                raise StorageRefusedError(
+                    f"Storage refuses to make table {storage.location}: {_said(error)}. Correct "
+                    "the permission, the credentials or the name, then run again."
+                ) from error
             raise AppendFailedError(
                 f"Table {storage.location} could not be created: {_said(error)}. It is tried "
                 "again; if this goes on, check that the table's folder can be written to."

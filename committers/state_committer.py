@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -250,7 +250,8 @@ class StateCommitter(TableCommitter):
 
         Raises:
             StateError: `exact`, and the table has no version for it.
-            TableRefusedError: commit files that would tell were cleaned out of the log.
+            TableRefusedError: commit files that would tell were cleaned out of the log, or a file
+                of that state was deleted.
             TableChangedError: a file is gone that the table's newest version still has.
         """
         return self._up_to_date(lambda: self._as_of(txid, exact=exact))
@@ -271,7 +272,20 @@ class StateCommitter(TableCommitter):
                 "committed."
             )
         paths = sorted(found)
+        self._require_former(txid, found - {file.path for file in self._log.files_now()})
         return self._stored_rows(self._state_in(paths, None), paths)
+
+    def _require_former(self, txid: int, paths: Collection[str]) -> None:
+        """Refuse a state of which VACUUM has deleted files: later versions do not have them."""
+        gone = self._missing(sorted(paths))
+        if gone is not None:
+            raise TableRefusedError(
+                f"Table {self.name} cannot be read as of txid {txid}: a crash left it at txid "
+                f"{self._newest_txid()}, and VACUUM has deleted file {gone} of the state before. "
+                "Nothing was written. Run the program without the query until txid "
+                f"{self._newest_txid()} is committed, then with it; with semantics='opaque' the "
+                "newest files have the state before, and VACUUM cannot delete it."
+            )
 
     def _state_in(self, paths: Sequence[str], revert_from: int | None) -> DataFrame:
         """Keys and values in these files.

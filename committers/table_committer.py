@@ -298,6 +298,8 @@ class TableCommitter(Committer):
             except TxnError:
                 raise
             except Exception:
+                if self._log.version != version:
+                    continue  # another thread has followed the log: to files that are there
                 gone = self._missing([file.path for file in self._log.files_now()])
                 if gone is None:
                     raise

@@ -178,7 +178,7 @@ class LeaderExistsError(TxnError):
 
 
 class StorageRefusedError(TxnError):
-    """Storage refuses a read, a listing or a deletion: a permission, a credential, a bucket."""
+    """Storage refuses what is asked of it: a permission, a credential, a bucket."""
 
 
 class ProgressUnavailableError(TxnError):

@@ -44,7 +44,7 @@ from txn.publications import (
     Staged,
     StagedFile,
 )
-from txn.storage_retry import is_momentary, retried
+from txn.storage_retry import is_momentary, is_refusal, retried
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -80,6 +80,7 @@ __all__ = [
     "info_of",
     "is_local",
     "is_momentary",
+    "is_refusal",
     "json_object",
     "local_path",
     "moved",

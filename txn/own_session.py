@@ -9,6 +9,7 @@ a `computing_session`, with Spark's own defaults wherever a setting could change
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
@@ -109,7 +110,7 @@ def _found(spark: SparkSession, everything: Mapping[str, str]) -> dict[str, str]
     if flags:
         fresh = spark.newSession()
         for key in flags:
-            fresh.conf.unset(key)
+            _unset(fresh, key)
             if everything[key] != _value(fresh, key):
                 found[key] = everything[key]
     return found
@@ -167,7 +168,7 @@ def own_session(spark: SparkSession) -> SparkSession:
     session = spark.newSession()
     theirs, ours = spark.conf.getAll, session.conf.getAll
     for key in ours.keys() - theirs.keys():
-        session.conf.unset(key)
+        _unset(session, key)
     for key, value in theirs.items():
         if ours.get(key) != value:
             try:
@@ -183,9 +184,17 @@ def computing_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSess
     session = spark.newSession()
     for key in session.conf.getAll:
         if key.startswith(_CHANGE_VALUES):
-            session.conf.unset(key)
+            _unset(session, key)
     theirs = {key: str(spark.conf.get(key)) for key in _FROM_THE_USER}
     return _made(session, {**_COMPUTING, **theirs, **conf})
+
+
+def _unset(session: SparkSession, key: str) -> None:
+    """As Spark has it by default; one of all sessions stays as it is."""
+    from pyspark.errors import AnalysisException
+
+    with contextlib.suppress(AnalysisException):
+        session.conf.unset(key)
 
 
 def _made(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:

@@ -14,9 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
 from committers.delta_log import AppendFailedError, DeltaLog, StaleFilesError
+from committers.log_append import not_appended
 from committers.parquet_stats import delta_stats
 from committers.storage import Storage
 from committers.strangers import ACCEPTED
@@ -26,6 +28,8 @@ from txn.errors import (
     FencedError,
     RecoveryRefusedError,
     StagedFileError,
+    StorageRefusedError,
+    StorageUnavailableError,
     TableChangedError,
     TableRefusedError,
 )
@@ -76,6 +80,31 @@ def test_the_log_carries_everything_for_recovery(warehouse: Path, make_publicati
     table = DeltaTable(str(warehouse))
     assert table.transaction_version("txn/tests") == 1
     assert table.transaction_version("txn/tests/epoch") == 1
+
+
+def test_what_landed_stands_although_storage_goes_away_behind_it(
+    warehouse: Path, make_publication: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version is published, the attempt has not failed, and the next one finds its place."""
+    log = open_log(warehouse)
+
+    def away(table: DeltaTable) -> None:
+        raise StorageUnavailableError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "_follow", away)
+        first = log.publish([put(warehouse, 1)], [], make_publication(1, rows=3), log.version)
+    second = log.publish([put(warehouse, 2)], [], make_publication(2, rows=3), first.version)
+    assert second.version == first.version + 1
+    assert DeltaTable(str(warehouse)).to_pyarrow_table().num_rows == 6
+
+
+def test_a_refused_append_is_told_at_once() -> None:
+    """A permission that is missing fails no attempt again and again: it ends the run."""
+    refused = not_appended(3, "t", DeltaError("Generic S3 error: 403 Forbidden: AccessDenied"))
+    assert isinstance(refused, StorageRefusedError)
+    assert "refuses version 3 of table t" in str(refused)
+    assert isinstance(not_appended(3, "t", DeltaError("no space left")), AppendFailedError)
 
 
 def test_publications_lists_the_newest_first(warehouse: Path, make_publication: Any) -> None:

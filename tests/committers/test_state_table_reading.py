@@ -70,6 +70,48 @@ def test_a_table_without_a_txid(driver: Any, warehouse: Path) -> None:
         state.read(driver.spark, txid=1)
 
 
+def vacuum(path: Path) -> None:
+    """Delete every file that the newest version does not have."""
+    DeltaTable(str(path)).vacuum(0, enforce_retention_duration=False, dry_run=False)
+
+
+def test_a_query_whose_files_go_while_another_thread_follows_the_log(
+    driver: Any, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are gone are looked up anew, also when the commit turn knows the new ones."""
+    committer = StateTable(warehouse / "t", layout="log").bind(["k"], {"s": Sum("v")})
+    driver.open(committer, SCHEMA)
+    for txid in (1, 2):
+        driver.commit(committer, driver.frame([("a", txid)], SCHEMA), txid)
+    rows_in, meanwhile = committer._rows_in, [1]
+
+    def rewritten(*args: Any) -> Any:
+        if meanwhile:
+            meanwhile.clear()
+            DeltaTable(str(warehouse / "t")).optimize.compact()
+            vacuum(warehouse / "t")
+            committer._log.refresh()
+        return rows_in(*args)
+
+    monkeypatch.setattr(committer, "_rows_in", rewritten)
+    assert rows(committer.state_as_of(2, exact=False).rows) == [("a", 3)]
+    assert not meanwhile
+
+
+def test_a_state_whose_files_were_vacuumed_after_a_crash_is_refused_by_name(
+    driver: Any, warehouse: Path
+) -> None:
+    """A transactional upsert table that is ahead has no rows of the txid before any more."""
+    state = StateTable(warehouse / "t", semantics="transactional")
+    committer = driver.open(state.bind(["k"], {"s": Sum("v")}), SCHEMA)
+    for txid in (1, 2):
+        driver.commit(committer, driver.frame([("a", txid)], SCHEMA), txid)
+    vacuum(warehouse / "t")
+    committer = driver.open(state.bind(["k"], {"s": Sum("v")}), SCHEMA, epoch=2)
+    with pytest.raises(TableRefusedError, match="as of txid 1: .* at txid 2, and VACUUM"):
+        committer.state_as_of(1, exact=True)
+
+
 # --- by keys ---------------------------------------------------------------------------------
 
 
