@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from committers.constants import no_rows
 from txn.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def check_condition(spark: SparkSession, condition: str, shown: StructType, tabl
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as sf
 
-    nothing = spark.createDataFrame([], shown)
+    nothing = no_rows(spark, shown)
     try:
         # `where` alone says what is boolean; `select` is how it is evaluated: without subqueries.
         nothing.where(condition).select(sf.expr(condition))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
+from committers.constants import no_rows
 from committers.log_actions import BUCKET, TXID
 from committers.partials import ROWS, partial_rows
 from txn.interfaces import Aggregate
@@ -117,7 +118,7 @@ class StateLayout:
             made = [
                 getattr(agg, step)(sf.col(quoted(name))).alias(name) for name, agg in own.items()
             ]
-            analysed = spark.createDataFrame([], columns).select(*made).schema
+            analysed = no_rows(spark, columns).select(*made).schema
             types |= {field.name: nullable(field.dataType) for field in analysed}
         return types
 

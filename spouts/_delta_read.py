@@ -18,7 +18,6 @@ __all__ = ["scan", "struct_of"]
 
 Partition = tuple[tuple[str, str | None], ...]
 """(column, value as Delta writes it), in a fixed order."""
-_CHANGE_COLUMNS = "_change_type string, _commit_version bigint, _commit_timestamp timestamp"
 
 
 def struct_of(schema: str, *, changes: bool = False) -> StructType:
@@ -28,14 +27,24 @@ def struct_of(schema: str, *, changes: bool = False) -> StructType:
         schema: JSON, from the table's metadata.
         changes: also the columns that Delta's change data feed adds.
     """
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import (
+        LongType,
+        StringType,
+        StructField,
+        StructType,
+        TimestampType,
+    )
 
     stored = as_nullable(StructType.fromJson(json.loads(schema)))
     assert isinstance(stored, StructType)
     fields = [StructField(field.name, field.dataType, True) for field in stored]
-    more = StructType.fromDDL(_CHANGE_COLUMNS) if changes else StructType()
-    assert isinstance(more, StructType)
-    return StructType([*fields, *more.fields])
+    if changes:
+        fields += [
+            StructField("_change_type", StringType()),
+            StructField("_commit_version", LongType()),
+            StructField("_commit_timestamp", TimestampType()),
+        ]
+    return StructType(fields)
 
 
 def scan(

@@ -23,6 +23,7 @@ __all__ = [
     "DEFAULT",
     "Watch",
     "computing_session",
+    "make_active",
     "moved",
     "own_session",
     "same_setting",
@@ -187,6 +188,22 @@ def computing_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSess
             _unset(session, key)
     theirs = {key: str(spark.conf.get(key)) for key in _FROM_THE_USER}
     return _made(session, {**_COMPUTING, **theirs, **conf})
+
+
+def make_active(spark: SparkSession) -> None:
+    """Make `spark` the session of this thread.
+
+    `Column.cast("timestamp")`, columns written as DDL, and `SparkSession.active()` ask the thread,
+    not the DataFrame that they are meant for. A new thread has the first session of the process,
+    whose `spark.sql.timestampType` may be another one, and which lacks the user's views.
+    """
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    if SparkSession.getActiveSession() is None and SparkSession.active() is spark:
+        return  # the first session of the process
+    # The one call of PySpark's that makes a session that of the thread; it runs no job.
+    spark.createDataFrame([], StructType())
 
 
 def _unset(session: SparkSession, key: str) -> None:

@@ -28,7 +28,7 @@ from txn.interfaces import (
     own_session,
 )
 from txn.keeping import TableKeeper
-from txn.own_session import Watch
+from txn.own_session import Watch, make_active
 from txn.points import reached
 from txn.processing import Processing, Told
 from txn.report import Timeline
@@ -117,6 +117,8 @@ class BatchWork:
         self._own = own_session(spark)
         self._watch = Watch(spark)
         self._tables = Tables(spark, self._own, sinks, verify_rows=verify_rows)
+        self._preparing = Pool(len(self._tables.early), "txn-prepare")
+        self._entered = threading.local()
         self._columns = StreamColumns(remember)
         self._emissions = Emissions(
             spark,
@@ -156,6 +158,7 @@ class BatchWork:
         Args:
             columns: what earlier runs have learned.
         """
+        make_active(self._spark)
         declared = {source.name for source in self._sources}
         self._columns.recall({name: kept for name, kept in columns.items() if name in declared})
         for source in self._sources:
@@ -212,6 +215,7 @@ class BatchWork:
         Args:
             window_full: with this txid, as many are in flight as may be.
         """
+        self._enter_thread()
         answers: dict[str, Any] = {}
         if order.is_new:
             self._targets.tell()
@@ -333,6 +337,7 @@ class BatchWork:
 
     def close(self) -> None:
         """Close committers and spouts, each whatever the others do."""
+        self._preparing.close(cancel=True)
         with suppress(Exception):
             self._emissions.release_all()
         for sink in self._sinks:
@@ -359,12 +364,10 @@ class BatchWork:
             with self._job([turn.tag], turn.attempts, COMMIT_POOL):
                 return sink.committer.prepare(staged, _publication(publication, staged))
 
-        sinks = self._tables.early
+        sinks, pool = self._tables.early, self._preparing
         if len(sinks) <= 1:
             return {sink.name: prepare(sink) for sink in sinks}
-        pool = Pool(len(sinks), "txn-prepare")
         results = [pool.submit(prepare, sink, about=f"prepares {sink.name}") for sink in sinks]
-        pool.close(cancel=False)
         while pool.join(_LOOK_SECS):
             pass  # all of them end before any error of one is raised
         return {sink.name: future.result() for sink, future in zip(sinks, results, strict=True)}
@@ -394,11 +397,18 @@ class BatchWork:
         self._watch.check()
         return late
 
+    def _enter_thread(self) -> None:
+        """What a thread of the run, which begins and ends with it, needs before the user's code."""
+        if not hasattr(self._entered, "done"):
+            make_active(self._spark)
+            self._entered.done = True
+
     @contextmanager
     def _job(
         self, tags: Sequence[str], attempts: Sequence[TransactionAttempt], pool: str
     ) -> Iterator[None]:
         """Tags and pool of every Spark job that this thread starts inside."""
+        self._enter_thread()
         context = self._spark.sparkContext
         # The context's tags: those of a session can be cancelled by the tagging thread alone, and
         # do not cover the committers' own sessions.

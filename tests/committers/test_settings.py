@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -202,3 +203,31 @@ def test_a_topology_under_other_settings_is_refused_and_goes_on_with_the_right_o
     topology(by_day).run(session("UTC"), zookeeper=hosts, until="caught_up")
     found = StateTable(warehouse / "t").read(driver.spark).collect()
     assert sorted(map(tuple, found)) == [("1970-01-01", 2), ("1970-01-02", 1)]
+
+
+def test_what_asks_the_thread_finds_the_session_that_the_topology_runs_in(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """In every thread of a run, types written as text and the active session are the user's.
+
+    The columns are first worked out in the thread that starts the topology, and then in those that
+    stage: they must be the same, whatever the first session of the process says.
+    """
+    session = spark.newSession()
+    session.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    session.range(1).createTempView("mine")
+
+    def dated(rows: DataFrame) -> DataFrame:
+        mine = SparkSession.active().table("mine").withColumnRenamed("id", "one")
+        return rows.withColumn("t", sf.lit("2026-11-22 20:00:00").cast("timestamp")).join(mine)
+
+    topology = Topology("threads")
+    batches = [[(dt.datetime(2026, 11, 22),)], [(dt.datetime(2026, 11, 23),)]]
+    stream = topology.stream("s", MemoryTransactionalSpout(batches, "at timestamp"))
+    for name in ("one", "two"):
+        stream.transform(dated).partition_persist(AppendTable(str(warehouse / name)))
+    report = topology.run(session, zookeeper=f"embedded:{warehouse}/zk", until="caught_up")
+    assert report.committed_txid == 2
+    found = spark.read.format("delta").load(str(warehouse / "two")).drop("txid")
+    assert found.dtypes == [("at", "timestamp_ntz"), ("t", "timestamp_ntz"), ("one", "bigint")]
+    assert sorted(row.at for row in found.collect()) == [row[0] for (row,) in batches]

@@ -122,6 +122,7 @@ def _patches() -> list[Patch]:
         (committers.state_committer, "from_replaced_rows", tables.from_replaced_rows),
         (txn.work, "own_session", spark.same_session),
         (txn.work, "Watch", spark.NoWatch),
+        (txn.work, "make_active", spark.no_thread),
         (txn.emission, "moved", spark.same_frame),
         (txn.tables, "moved", spark.same_frame),
         (committers.delta_log, "retried", delta.retried),

@@ -161,6 +161,10 @@ def same_session(spark: SparkSession) -> SparkSession:
     return spark
 
 
+def no_thread(spark: SparkSession) -> None:
+    """In place of `txn.own_session.make_active`: no thread has a session."""
+
+
 class NoWatch:
     """In place of `txn.own_session.Watch`: there are no settings."""
 
