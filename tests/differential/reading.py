@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
 
 from tests.differential.build import state_table
 from tests.differential.columns import Columns
@@ -15,7 +17,9 @@ from tests.differential.spouts import EPOCH
 from tests.differential.values import element_of, fields_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["attempts_that_stand", "read_tables"]
 
@@ -38,19 +42,29 @@ def read_tables(
             found[step.id] = []
             continue
         if step.op == "append":
-            frame, kinds = spark.read.format("delta").load(str(path)), {**kinds, "txid": "bigint"}
+            schema, rows = _appended(path)
+            kinds = {**kinds, "txid": "bigint"}
         else:
             frame = state_table(step, folder).read(spark)
-        actual = {field.name: field.dataType.simpleString() for field in frame.schema}
+            schema, rows = frame.schema, frame.toArrow
+        actual = {field.name: field.dataType.simpleString() for field in schema}
         if actual != kinds:
             raise AssertionError(f"{step.id} has columns {actual} and should have {kinds}")
-        table = frame.toArrow().to_pydict()
+        table = rows().to_pydict()
         names = list(table)
-        rows = zip(*table.values(), strict=True) if names else ()
         found[step.id] = [
-            {n: _plain(v, kinds[n]) for n, v in zip(names, row, strict=True)} for row in rows
+            {n: _plain(v, kinds[n]) for n, v in zip(names, row, strict=True)}
+            for row in zip(*table.values(), strict=True)
         ]
     return found
+
+
+def _appended(path: Path) -> tuple[StructType, Callable[[], pa.Table]]:
+    """Columns and rows of a plain table, by a reader that is not Spark: in a tenth of its time."""
+    from pyspark.sql.types import StructType
+
+    table = DeltaTable(path)
+    return StructType.fromJson(json.loads(table.schema().to_json())), table.to_pyarrow_table
 
 
 def _plain(value: Any, kind: str) -> Any:
