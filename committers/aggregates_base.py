@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate
@@ -25,21 +27,28 @@ __all__ = [
     "if_any",
     "input_column",
     "input_value",
+    "kept_in",
     "or_overflow",
     "overflows_of",
     "quoted",
+    "quotient_checked",
     "require_number",
     "require_numeric",
     "require_text",
     "wants_exact_check",
+    "whole_sum",
 ]
 
 _OVERFLOW = "ARITHMETIC_OVERFLOW: {} leaves the range of its type."
 """What our own expressions raise."""
-_OVERFLOWN = re.compile(r"ARITHMETIC_OVERFLOW: (.+?) leaves the range of its type\.")
+_OVERFLOWN = re.compile(r"ARITHMETIC_OVERFLOW: (.+?) leaves the range of its type\.", re.DOTALL)
 
 _MOST_DIGITS = 38
 _SAFE_DIGITS = 28
+_QUOTIENT_DIGITS = 32
+"""What SQL keeps in front of the point of a quotient of decimals: six of 38 stay behind it."""
+_HALF = 32
+_LOW_HALF = 2**_HALF - 1
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _VALUE = re.compile(rf"`(?:[^`]|``)+`|[0-9]+|{_PLAIN.pattern}", re.ASCII)
 
@@ -64,17 +73,47 @@ def either(combined: Column, stored: Column, partial: Column) -> Column:
 
 
 def input_value(name: str, kinds: Mapping[str, DataType]) -> Column:
-    """The input column of this name, with 0.0 for -0.0.
+    """The input column of this name, with 0.0 for -0.0, within structs and arrays, too.
 
     SQL takes both for one value, so which of them is kept would depend on the batches.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import FractionalType
-
     column, kind = input_column(name), kinds.get(name)
-    if isinstance(kind, FractionalType) and kind.typeName() != "decimal":
-        return column + sf.lit(0.0).cast(kind)
-    return column
+    return column if kind is None or not _has_floats(kind) else _without_minus_zero(column, kind)
+
+
+def _is_float(kind: DataType) -> bool:
+    from pyspark.sql.types import DoubleType, FloatType
+
+    return isinstance(kind, DoubleType | FloatType)
+
+
+def _has_floats(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, StructType
+
+    if isinstance(kind, ArrayType):
+        return _has_floats(kind.elementType)
+    if isinstance(kind, StructType):
+        return any(_has_floats(field.dataType) for field in kind)
+    return _is_float(kind)
+
+
+def _without_minus_zero(value: Column, kind: DataType) -> Column:
+    """`value`, of the same type, with 0.0 for every -0.0 in it; what is NULL stays NULL."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import ArrayType, StructType
+
+    if not _has_floats(kind):
+        return value
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        return sf.transform(value, lambda one: _without_minus_zero(one, element))
+    if isinstance(kind, StructType):
+        fields = (
+            _without_minus_zero(value.getField(one.name), one.dataType).alias(one.name)
+            for one in kind
+        )
+        return sf.when(value.isNotNull(), sf.struct(*fields))
+    return value + sf.lit(0.0).cast(kind)
 
 
 def or_overflow(total: Column, counted: Column, what: str) -> Column:
@@ -89,6 +128,11 @@ def or_overflow(total: Column, counted: Column, what: str) -> Column:
 def overflows_of(table: str) -> Iterator[None]:
     """Name the table and the aggregate when a job inside fails because a total is out of range.
 
+    The total may be another table's, of which the rows for this one are made: its aggregate says.
+
+    Args:
+        table: into which the job writes.
+
     Raises:
         OverflowError: no error of the product's own, so that a group of txids goes on one by one,
             and stops at the one whose rows are too much.
@@ -99,12 +143,18 @@ def overflows_of(table: str) -> Iterator[None]:
         found = _OVERFLOWN.search(str(error))
         if found is None:
             raise
+        own = found[1].endswith(_of_table(table))
+        where = "" if own else f", when the rows for table {table} are computed"
         raise OverflowError(
-            f"{found[1]} of table {table} leaves the range of the type that it is kept in. Nothing "
-            "of this txid was stored, and the table is as it was. Keep the rows that are too large "
-            "away (a transform), or cast the column to a wider type, such as decimal(38,0), in a "
+            f"{found[1]} leaves the range of the type that it is kept in{where}. Nothing of this "
+            "txid was stored, and every table is as it was. Keep the rows that are too large away "
+            "(a transform), or cast the column to a wider type, such as decimal(38,0), in a "
             "topology with a table of its own."
         ) from error
+
+
+def _of_table(table: str) -> str:
+    return f" of table {table}"
 
 
 def wants_exact_check(kind: DataType | None) -> bool:
@@ -120,14 +170,60 @@ def wants_exact_check(kind: DataType | None) -> bool:
 def exact_sum(values: Column, kind: DataType, what: str) -> Column:
     """Sum of those that are not NULL, of the type `kind`; an error where it leaves the range.
 
-    Whatever the session's settings say: where totals are read, the session is the user's.
+    Whatever the session's settings say: where totals are read, the session is the user's. Of whole
+    numbers only the total has to be in range, and not what the sum is on the way to it.
 
     Args:
         what: whose sum it is, for the error.
     """
     from pyspark.sql import functions as sf
+    from pyspark.sql.types import LongType
 
-    return or_overflow(sf.try_sum(values).try_cast(kind), sf.count(values) > 0, what)
+    total = whole_sum(values) if isinstance(kind, LongType) else sf.try_sum(values).try_cast(kind)
+    return or_overflow(total, sf.count(values) > 0, what)
+
+
+def whole_sum(values: Column) -> Column:
+    """Sum of bigints; NULL where the total leaves the range, in whatever order they are added.
+
+    Both halves of the bits are added up apart: for less than 2^31 values neither sum can overflow.
+    That takes as long as `try_sum`, whereas sums of decimals take three times as long.
+    """
+    from pyspark.sql import functions as sf
+
+    high = sf.try_sum(sf.shiftright(values, _HALF))
+    low = sf.try_sum(values.bitwiseAND(sf.lit(_LOW_HALF)))
+    carried = sf.try_add(high, sf.shiftright(low, _HALF))
+    total = sf.shiftleft(carried, _HALF).bitwiseOR(low.bitwiseAND(sf.lit(_LOW_HALF)))
+    return sf.when(carried.between(-(2 ** (_HALF - 1)), 2 ** (_HALF - 1) - 1), total)
+
+
+def quotient_checked(total: Column, count: Column, kind: DataType, what: str) -> Column:
+    """`total`; an error where `total / count` has more digits than SQL has room for.
+
+    A mean of several batches is never farther from zero than the farthest of theirs, so that one of
+    which every batch was looked at can be read for ever.
+
+    Args:
+        total: the sum of `count` values of the type `kind`.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import DecimalType
+
+    if not isinstance(kind, DecimalType):
+        return total
+    room = min(kind.precision + 10, _MOST_DIGITS) - kind.scale - _QUOTIENT_DIGITS
+    if room <= 0:
+        return total
+    # More values than that have no sum so large. Whole numbers of 38 digits are multiplied and
+    # compared as they are, whatever the session says.
+    few = 10 ** (_MOST_DIGITS - _QUOTIENT_DIGITS) - 1
+    counted = sf.least(count, sf.lit(few)).cast(DecimalType(_MOST_DIGITS - _QUOTIENT_DIGITS, 0))
+    limit = (counted * sf.lit(Decimal(10**_QUOTIENT_DIGITS))).cast(DecimalType(_MOST_DIGITS, 0))
+    size = sf.floor(sf.abs(total)).cast(DecimalType(_MOST_DIGITS, 0))
+    return sf.when((count > few) | (size < limit) | total.isNull(), total).otherwise(
+        sf.raise_error(sf.lit(_OVERFLOW.format(what)))
+    )
 
 
 def exact_add(stored: Column, partial: Column, kind: DataType, what: str) -> Column:
@@ -253,6 +349,13 @@ def require_numeric(aggregate: Aggregate, name: str, kinds: Mapping[str, DataTyp
 class Builtin(Aggregate):
     """An aggregate of this package: a table can name it, and be read by that name alone."""
 
+    _table: str | None = None
+
+    @property
+    def _what(self) -> str:
+        """Whose total it is, for errors."""
+        return repr(self) if self._table is None else f"{self!r}{_of_table(self._table)}"
+
     @property
     def parameters(self) -> tuple[str | int, ...]:
         """What the constructor takes, in its order: all that tells it from others of its class."""
@@ -261,23 +364,21 @@ class Builtin(Aggregate):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({as_text(self.parameters)})"
 
-    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
-        """`partial`, over columns of known types (by name).
-
-        Raises:
-            TopologyError: a type that the aggregate cannot take.
-        """
-        return self.partial()
-
-    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
-        """`combine`, for stored values and partials of the type `kind`, and of that type."""
-        return self.combine(stored, partial)
-
     def zero(self) -> Column:
         """NULL, as SQL has it for no rows."""
         from pyspark.sql import functions as sf
 
         return sf.lit(None)
+
+
+def kept_in(table: str, aggregates: Mapping[str, Any]) -> dict[str, Any]:
+    """The same aggregates, whose errors name the table; of others than ours nothing changes."""
+    found = dict(aggregates)
+    for name, aggregate in aggregates.items():
+        if isinstance(aggregate, Builtin):
+            found[name] = copy.copy(aggregate)
+            found[name]._table = table
+    return found
 
 
 class OfColumn(Builtin):

@@ -18,9 +18,11 @@ from committers.aggregates_base import (
     input_column,
     input_value,
     or_overflow,
+    quotient_checked,
     require_numeric,
     require_text,
     wants_exact_check,
+    whole_sum,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class Count(Builtin):
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """The sum of all; NULL counts as 0."""
-        return _or_zero(exact_sum(partial, kind, repr(self)))
+        return _or_zero(exact_sum(partial, kind, self._what))
 
     def zero(self) -> Column:
         """0."""
@@ -95,11 +97,11 @@ class Sum(OfColumn):
 
     def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
         """The sum of those that are not NULL."""
-        return exact_add(stored, partial, kind, repr(self))
+        return exact_add(stored, partial, kind, self._what)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """The sum of those that are not NULL."""
-        return exact_sum(partial, kind, repr(self))
+        return exact_sum(partial, kind, self._what)
 
 
 class Min(OfColumn):
@@ -176,6 +178,8 @@ class Avg(OfColumn):
         from pyspark.sql import functions as sf
 
         total, count = _checked_sum(self, kind), sf.count(input_column(self.column))
+        if kind is not None:
+            total = quotient_checked(total, count, kind, self._what)
         return sf.struct(total.alias("sum"), count.alias("count"))
 
     def combine(self, stored: Column, partial: Column) -> Column:
@@ -192,8 +196,8 @@ class Avg(OfColumn):
         from pyspark.sql import functions as sf
 
         kinds = {field.name: field.dataType for field in cast("StructType", kind)}
-        total = exact_add(stored["sum"], partial["sum"], kinds["sum"], repr(self))
-        count = exact_add(stored["count"], partial["count"], kinds["count"], repr(self))
+        total = exact_add(stored["sum"], partial["sum"], kinds["sum"], self._what)
+        count = exact_add(stored["count"], partial["count"], kinds["count"], self._what)
         both = sf.struct(total.alias("sum"), _or_zero(count).alias("count"))
         return _unless_both_null(stored, partial, both)
 
@@ -202,8 +206,8 @@ class Avg(OfColumn):
         from pyspark.sql import functions as sf
 
         kinds = {field.name: field.dataType for field in cast("StructType", kind)}
-        total = exact_sum(partial["sum"], kinds["sum"], repr(self))
-        count = exact_sum(partial["count"], kinds["count"], repr(self))
+        total = exact_sum(partial["sum"], kinds["sum"], self._what)
+        count = exact_sum(partial["count"], kinds["count"], self._what)
         both = sf.struct(total.alias("sum"), _or_zero(count).alias("count"))
         return if_any(both, partial)
 
@@ -213,7 +217,7 @@ class Avg(OfColumn):
 
         counted = stored["count"] > 0
         mean = sf.when(counted, sf.try_divide(stored["sum"], stored["count"]))
-        return or_overflow(mean, counted, repr(self))
+        return or_overflow(mean, counted, self._what)
 
 
 class Variance(OfColumn):
@@ -391,11 +395,15 @@ def _checked_sum(aggregate: OfColumn, kind: DataType | None) -> Column:
         kind: the column's type; None: not known.
     """
     from pyspark.sql import functions as sf
+    from pyspark.sql.types import LongType
 
     column = input_column(aggregate.column)
-    # `try_sum` of decimals takes twice the time of `sum`.
-    total = sf.try_sum(column) if wants_exact_check(kind) else sf.sum(column)
-    return or_overflow(total, sf.count(column) > 0, repr(aggregate))
+    if isinstance(kind, LongType):
+        total = whole_sum(column)
+    else:
+        # `try_sum` of decimals takes twice the time of `sum`.
+        total = sf.try_sum(column) if wants_exact_check(kind) else sf.sum(column)
+    return or_overflow(total, sf.count(column) > 0, aggregate._what)
 
 
 def _or_zero(count: Column) -> Column:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
+from committers.aggregates_base import kept_in
 from committers.append_table import AppendingCommitter
 from committers.constants import bigint, no_rows
 from committers.log_actions import TXID, ActiveFile
@@ -98,8 +99,8 @@ class LogCommitter(AppendingCommitter):
         )
         self._remove_where = remove_where
         removes = remove_where is not None
-        self._shape = StateShape(tuple(keys), dict(aggregates), 0, removes, self.layout)
-        self._aggregates = dict(aggregates)
+        self._aggregates: Mapping[str, Aggregate] = kept_in(self.name, aggregates)
+        self._shape = StateShape(tuple(keys), self._aggregates, 0, removes, self.layout)
         self._compact_files = compact_files
         self._pace = Pace(compact_share, clock)
         self._intents = Intents(self._storage, new_id)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.aggregates_base import Builtin, quoted
+from committers.aggregates_base import quoted
 from committers.log_actions import TXID
-from txn.interfaces import Aggregate
+from txn.interfaces import Aggregate, merged, partials_over
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,7 +35,7 @@ def merges(aggregates: Mapping[str, Aggregate], kinds: Mapping[str, DataType]) -
 
     txid = sf.col(TXID)
     values = [
-        aggregate.merge(sf.col(quoted(name)), txid, kinds[name]).cast(kinds[name]).alias(name)
+        merged(aggregate, sf.col(quoted(name)), txid, kinds[name]).alias(name)
         for name, aggregate in aggregates.items()
     ]
     return [*values, sf.max(txid).alias(TXID)]
@@ -54,8 +54,8 @@ def partial_rows(
     """
     from pyspark.sql import functions as sf
 
-    kinds = _kinds(batch, aggregates)
-    columns = [_partial(agg, kinds).alias(name) for name, agg in aggregates.items()]
+    partials = partials_over(batch, aggregates)
+    columns = [partial.alias(name) for name, partial in partials.items()]
     count = sf.count(sf.lit(1))
     if keys:
         if count_as is not None:
@@ -70,16 +70,3 @@ def partial_rows(
     ]
     kept = [] if count_as is None else [sf.col(ROWS).alias(count_as)]
     return whole.select(*values, *kept)
-
-
-def _partial(aggregate: Aggregate, kinds: Mapping[str, DataType]) -> Column:
-    return aggregate.partial_of(kinds) if isinstance(aggregate, Builtin) else aggregate.partial()
-
-
-def _kinds(batch: DataFrame, aggregates: Mapping[str, Aggregate]) -> dict[str, DataType]:
-    """Input column, as the aggregates call it -> its type; one that Spark must find is left out."""
-    exact = {field.name: field.dataType for field in batch.schema}
-    lower = {name.lower(): kind for name, kind in exact.items()}
-    named = {name for aggregate in aggregates.values() for name in aggregate.columns}
-    found = {name: exact.get(name, lower.get(name.lower())) for name in named}
-    return {name: kind for name, kind in found.items() if kind is not None}

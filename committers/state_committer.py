@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
+from committers.aggregates_base import kept_in
 from committers.constants import bigint, no_rows
 from committers.log_actions import BUCKET, TXID, ActiveFile
 from committers.partials import columns_read
@@ -74,7 +76,7 @@ class StateCommitter(TableCommitter):
             new_id=new_id,
             keys=layout.keys,
         )
-        self._layout = layout
+        self._layout = replace(layout, aggregates=kept_in(self.name, layout.aggregates))
         self._partials_schema: StructType | None = None
         self._table_schema: StructType | None = None
 

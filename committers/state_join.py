@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
-from committers.aggregates_base import Builtin, quoted
+from committers.aggregates_base import quoted
 from committers.log_actions import BUCKET, TXID
 from committers.partials import merges
 from committers.upsert import PREV_TXID, REMOVED, ROW, StateLayout, bucket_of, nullable, overrides
-from txn.interfaces import Aggregate
+from txn.interfaces import Aggregate, combined
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -142,7 +142,7 @@ class StateJoin:
         values = [
             sf.when(~updated, _old(name))
             .when(~existed, _initial(agg, _fresh(name), types[name]))
-            .otherwise(_combined(agg, _old(name), _fresh(name), types[name]))
+            .otherwise(combined(agg, _old(name), _fresh(name), types[name]))
             .alias(name)
             for name, agg in layout.aggregates.items()
         ]
@@ -190,13 +190,6 @@ def _initial(aggregate: Aggregate, partial: Column, kind: DataType) -> Column:
     if not overrides(aggregate, "initial"):
         return partial
     return aggregate.initial(partial).cast(kind)
-
-
-def _combined(aggregate: Aggregate, stored: Column, partial: Column, kind: DataType) -> Column:
-    """What is stored for a key that has something stored, in the type of the table's column."""
-    if isinstance(aggregate, Builtin):
-        return aggregate.combine_as(stored, partial, kind).cast(kind)
-    return aggregate.combine(stored, partial).cast(kind)
 
 
 def _at(side: str, name: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from committers.aggregates import by_identity, identity, quoted
+from committers.aggregates_base import kept_in
 from committers.log_fold import folded, marks_of, without_removed
 from committers.table_spec import LOG_WITH_REMOVAL
 from committers.upsert import REMOVED, overrides
@@ -93,7 +94,7 @@ class StateShape:
         removes = properties.get("txn.remove_where") is not None
         return cls(
             keys,
-            values,
+            kept_in(table, values),
             buckets,
             kind == LOG_WITH_REMOVAL
             or (removes and properties.get("txn.semantics") == Semantics.OPAQUE.value),

@@ -17,10 +17,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, TopologyError, TxnError
-from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State
+from txn.interfaces import (
+    Aggregate,
+    Committer,
+    Semantics,
+    Spout,
+    SpoutKind,
+    State,
+    partials_over,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 __all__ = [
     "Aggregation",
@@ -172,9 +180,7 @@ class Aggregation(Node):
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """One row per group of the batch."""
         require_columns(inputs[0], self.columns_read, self.label())
-        columns = [
-            a.result(a.initial(a.partial())).alias(name) for name, a in self.aggregates.items()
-        ]
+        columns = _results(inputs[0], self.aggregates)
         from pyspark.sql import functions as sf
 
         keys = [sf.col(quoted(key)) for key in self.keys]
@@ -321,7 +327,7 @@ class StateQuery(Node):
         if not self.aggregates or any(a.columns for a in self.aggregates.values()):
             return None
         self._refuse_taken(rows, tuple(self.aggregates))
-        shown = [a.result(a.initial(a.partial())).alias(n) for n, a in self.aggregates.items()]
+        shown = _results(rows, self.aggregates)
         try:
             types = rows.sparkSession.range(0).agg(*shown).schema
         except AnalysisException:
@@ -335,6 +341,12 @@ class StateQuery(Node):
                 f"state_query() of stream '{self.label()}' would bring a second column "
                 f"'{taken[0]}'. Rename the stream's own in a transform before the query."
             )
+
+
+def _results(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> list[Column]:
+    """What readers see of the aggregates of these rows."""
+    partials = partials_over(rows, aggregates)
+    return [a.result(a.initial(partials[name])).alias(name) for name, a in aggregates.items()]
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ __all__ = [
     "State",
     "StoredRows",
     "actions_of",
+    "combined",
     "computing_session",
     "file_system",
     "info_of",
@@ -83,10 +84,12 @@ __all__ = [
     "is_refusal",
     "json_object",
     "local_path",
+    "merged",
     "moved",
     "normal",
     "observed",
     "own_session",
+    "partials_over",
     "read_whole",
     "refused_features",
     "retried",
@@ -353,6 +356,18 @@ class Aggregate(ABC):
     def combine(self, stored: Column, partial: Column) -> Column:
         """Scalar expression joining two partial results of one key; either may be SQL NULL."""
 
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """`partial` over input columns of known types (by name), where the types matter.
+
+        Raises:
+            TopologyError: a type that the aggregate cannot take.
+        """
+        return self.partial()
+
+    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
+        """`combine` for values of the type `kind`, where the type matters."""
+        return self.combine(stored, partial)
+
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """Aggregate expression over several partials of one key: the partial of all their rows.
 
@@ -385,6 +400,52 @@ class Aggregate(ABC):
     def result(self, stored: Column) -> Column:
         """What readers see of the stored value: a sketch's estimate, an average's quotient."""
         return stored
+
+
+def partials_over(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> dict[str, Column]:
+    """Value -> `partial_of` over these rows, or `partial` where a subclass has one of its own.
+
+    Raises:
+        TopologyError: a type that an aggregate cannot take.
+    """
+    exact = {field.name: field.dataType for field in rows.schema}
+    lower = {name.lower(): kind for name, kind in exact.items()}
+    named = {name for aggregate in aggregates.values() for name in aggregate.columns}
+    # By the names that the aggregates use; what Spark has to find is left out.
+    found = {name: exact.get(name, lower.get(name.lower())) for name in named}
+    kinds = {name: kind for name, kind in found.items() if kind is not None}
+    return {
+        name: aggregate.partial_of(kinds)
+        if _speaks_for(aggregate, "partial_of", "partial")
+        else aggregate.partial()
+        for name, aggregate in aggregates.items()
+    }
+
+
+def combined(aggregate: Aggregate, stored: Column, partial: Column, kind: DataType) -> Column:
+    """`combine_as`, or `combine` where a subclass has one of its own; of the type `kind`."""
+    if _speaks_for(aggregate, "combine_as", "combine"):
+        return aggregate.combine_as(stored, partial, kind).cast(kind)
+    return aggregate.combine(stored, partial).cast(kind)
+
+
+def merged(aggregate: Aggregate, partial: Column, txid: Column, kind: DataType) -> Column:
+    """`merge`, or what `combine` says where a subclass has one of its own; of the type `kind`."""
+    # Where something else is stored than partials, `combine` says nothing about two partials.
+    stores_other = type(aggregate).initial is not Aggregate.initial
+    if stores_other or _speaks_for(aggregate, "merge", "combine"):
+        return aggregate.merge(partial, txid, kind).cast(kind)
+    return Aggregate.merge(aggregate, partial, txid, kind).cast(kind)
+
+
+def _speaks_for(aggregate: Aggregate, special: str, plain: str) -> bool:
+    """Whether no class has overridden `plain` since `special` was defined: it would be ignored."""
+    line = type(aggregate).__mro__
+    special_at, plain_at = (
+        next(place for place, one in enumerate(line) if name in vars(one))
+        for name in (special, plain)
+    )
+    return special_at <= plain_at
 
 
 @dataclass(frozen=True)
