@@ -142,21 +142,30 @@ class AppendTable(AppendingCommitter):
         return batch if count_as is None else batch.withColumn(count_as, sf.lit(1))
 
     def complete(self, batch: DataFrame) -> DataFrame | None:
-        """The rows with NULLs in those columns of the table that they lack; None: no table yet."""
+        """The rows with NULLs in those columns of the table that they lack; None: no table yet.
+
+        A column whose name differs in upper and lower case only is there, unless the session tells
+        them apart: it keeps its name, and is refused where the rows are staged.
+        """
         from pyspark.sql import functions as sf
         from pyspark.sql.types import StructType
 
         columns = self._log.columns()
         if columns is None:
             return None
-        stored = [field for field in StructType.fromJson(columns) if field.name != TXID]
-        missing = [field for field in stored if field.name not in batch.columns]
-        nulls = [sf.lit(None).cast(field.dataType).alias(field.name) for field in missing]
-        whole = batch.select("*", *nulls)
+        exact = str(batch.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+        own = {name if exact else name.lower(): name for name in batch.columns}
+        if len(own) < len(batch.columns):
+            return batch  # two of one name, which no table takes
+        whole = []
+        for field in StructType.fromJson(columns):
+            found = own.pop(field.name if exact else field.name.lower(), None)
+            if found is not None:
+                whole.append(sf.col(quoted(found)))
+            elif field.name != TXID:
+                whole.append(sf.lit(None).cast(field.dataType).alias(field.name))
         # In the table's order, behind which stands what it does not have and will refuse.
-        names = [field.name for field in stored]
-        names += [name for name in whole.columns if name not in names]
-        return whole.select(*(sf.col(quoted(name)) for name in names))
+        return batch.select(*whole, *(sf.col(quoted(name)) for name in own.values()))
 
     def _spec(self, schema: StructType) -> TableSpec:
         from pyspark.sql.types import LongType, StructType

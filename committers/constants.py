@@ -1,4 +1,4 @@
-"""Columns and rows that are made of nothing that is stored."""
+"""Columns and rows that are made of nothing that is stored, and names of those in passing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["bigint", "no_rows"]
+__all__ = ["bigint", "no_rows", "passing"]
 
 
 def bigint(value: int) -> Column:
@@ -23,6 +23,14 @@ def bigint(value: int) -> Column:
 
     always_one = sf.least(sf.spark_partition_id(), sf.lit(0)) + sf.lit(1)
     return sf.element_at(sf.array(sf.lit(value).cast("bigint")), always_one)
+
+
+def passing(name: str) -> str:
+    """The name of a column that is needed for a moment, beside those of a table.
+
+    With a space, which Delta allows in no name: so no key and no value has it.
+    """
+    return f"txn {name}"
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:

@@ -69,6 +69,7 @@ from committers.staging import random_id
 from committers.storage import Storage
 from committers.strangers import Strangers, changed_by, replaced
 from committers.table_spec import TableSpec, refuse_foreign, refuse_foreign_folder
+from committers.txid_bounds import with_bounds
 from txn.errors import CommitConflictError, TableRefusedError, TxnError
 from txn.interfaces import (
     FENCE_KEY,
@@ -260,7 +261,7 @@ class DeltaLog:
     def _reload(self, table: DeltaTable) -> None:
         self._loaded = table
         self._version = table.version()
-        files = load_files(table)
+        files = with_bounds(load_files(table), self._storage)
         with self._files_lock:
             self._files = files
         self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
@@ -332,10 +333,13 @@ class DeltaLog:
         return commits
 
     def _apply(self, commit: Commit) -> None:
+        added = active_files(commit.adds)
+        if not commit.is_ours:
+            added = with_bounds(added, self._storage)
         with self._files_lock:
             for path in commit.removes:
                 self._files.pop(path, None)
-            self._files.update(active_files(commit.adds))
+            self._files.update(added)
         self._version, self._fingerprint = commit.version, commit.fingerprint
         self._strangers.take(commit)
         self._epoch = max(self._epoch, commit.epoch)

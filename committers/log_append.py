@@ -124,14 +124,18 @@ def create_table(
         StorageRefusedError: storage never will.
     """
     fence = {"topology": spec.topology, "epoch": epoch, "last": None}
-    interval = {"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
+    settings = {
+        "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+        # Of all columns: `txid` stands last, and Delta's default is the first 32.
+        "delta.dataSkippingNumIndexedCols": "-1",
+    }
     try:
         DeltaTable.create(
             storage.uri,
             Schema.from_json(spec.schema_json()),
             mode="error",
             partition_by=spec.partition_by,
-            configuration={**spec.properties(), **spec.session_properties(), **interval},
+            configuration={**spec.properties(), **spec.session_properties(), **settings},
             storage_options=dict(options),
             commit_properties=CommitProperties(
                 custom_metadata={FENCE_KEY: fence},

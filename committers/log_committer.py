@@ -44,6 +44,7 @@ from txn.interfaces import (
     Publication,
     Semantics,
     Staged,
+    StagedFile,
     StoredRows,
     computing_session,
 )
@@ -110,6 +111,12 @@ class LogCommitter(AppendingCommitter):
         """Folders of compactions whose publication was not tried."""
         self._ended: list[tuple[str, bool]] = []
         """Folders of compactions that are done with, and whether to delete them."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._decided: tuple[Staged, tuple[StagedFile, ...]] | None = None
+        """What was staged, and the files that say which keys it removes. When it has to be prepared
+        again (OPTIMIZE), others may have been told already: then nothing is decided anew."""
 
     @property
     def groups(self) -> bool:
@@ -250,12 +257,35 @@ class LogCommitter(AppendingCommitter):
             schema = self._stored_schema()
             fields = [field for field in schema if field.name not in (TXID, REMOVED)]
             return StoredRows(no_rows(self._spark, self.changes_schema(type(schema)(fields))))
-        return self._up_to_date(lambda: self._changes(prepared.staged, publication))
+        return self._up_to_date(lambda: self._changes(prepared, publication))
 
-    def _changes(self, staged: Staged, publication: Publication) -> StoredRows:
-        rows, paths = self._touched(self._spark, self._reading(), staged, publication)
-        changed = from_partials(rows, self._shape.keys, self._aggregates, self._remove_where)
-        return self._stored_rows(changed, paths)
+    def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
+        rows, paths = self._touched(self._spark, self._reading(), prepared.staged, publication)
+        marked = self._marked(prepared, publication)
+        removed = self._removed_by(publication.last_txid, marked) if marked else None
+        changed = from_partials(rows, self._shape.keys, self._aggregates, removed)
+        return self._stored_rows(changed, [*paths, *marked])
+
+    def _marked(self, prepared: Prepared, publication: Publication) -> list[str]:
+        """The files that may have marks of a txid: those prepared, or those that hold it."""
+        if self._remove_where is None:
+            return []
+        if prepared.skipped:
+            files = self._log.files_now()
+            return [file.path for file in files if file.may_hold(publication.last_txid)]
+        own = {file.path for file in prepared.staged.files}
+        return [file.path for file in prepared.adds if file.path not in own]
+
+    def _removed_by(self, txid: int, paths: Sequence[str]) -> DataFrame:
+        """The keys that a txid removes, as its commit turn decided.
+
+        The condition is not evaluated again: it may look at a clock, and here in another session.
+        """
+        from pyspark.sql import functions as sf
+
+        rows = self._rows_in(paths, None, self._reading())
+        marks = rows.where(sf.col(REMOVED) & (sf.col(TXID) == txid))
+        return marks.select(*(sf.col(quoted(key)) for key in self._shape.keys))
 
     def _touched(
         self,
@@ -289,8 +319,10 @@ class LogCommitter(AppendingCommitter):
         prepared = super()._prepare(staged, publication)
         if self._remove_where is None or not staged.files:
             return prepared
-        marks = self._area.write(self._marks(staged, publication), staged.attempt)
-        return replace(prepared, adds=(*prepared.adds, *marks))
+        if self._decided is None or self._decided[0] != staged:
+            rows = self._marks(staged, publication)
+            self._decided = (staged, self._area.write(rows, staged.attempt))
+        return replace(prepared, adds=(*prepared.adds, *self._decided[1]))
 
     def _marks(self, staged: Staged, publication: Publication) -> DataFrame:
         """Rows that make void what the keys had that this txid removes."""
@@ -364,15 +396,16 @@ class LogCommitter(AppendingCommitter):
         def rows_of(some: Sequence[ActiveFile]) -> DataFrame:
             return reader.parquet(*(self._storage.read_url(file.path) for file in some))
 
-        rows = rows_of(files)
+        rows, parts = rows_of(files), 1
         if size <= ONE_TASK_BYTES:
             rows = rows.coalesce(1)
         else:
             parts = math.ceil(size / FILE_BYTES)
-            session.conf.set("spark.sql.shuffle.partitions", str(parts))
+        # Also where one task folds: the marks are brought to it.
+        session.conf.set("spark.sql.shuffle.partitions", str(parts))
         if self._remove_where is None:
             return folded(rows, self._shape.keys, self._aggregates, with_txid=True)
-        return self._folded_with_marks(rows, rows_of, files, now, committed)
+        return self._folded_with_marks(rows, rows_of, files, now, committed).coalesce(parts)
 
     def _folded_with_marks(
         self,

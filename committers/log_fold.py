@@ -10,19 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
+from committers.constants import passing
 from committers.log_actions import TXID
 from committers.partials import merges
 from committers.upsert import REMOVED, with_keys_of
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["BEFORE", "folded", "marks_of", "touched", "without_removed"]
+__all__ = ["BEFORE", "folded", "marks_of", "told_gone", "touched", "without_removed"]
 
-BEFORE = "txn_before"
+BEFORE = passing("before")
 """In `touched`: the partials before, a struct by value; NULL where the key was not there."""
-_GONE, _KEY, _FRESH = "txn_gone", "txn_key", "txn_fresh"
+_GONE, _KEY, _FRESH = (passing(name) for name in ("gone", "key", "fresh"))
 
 
 def folded(
@@ -67,17 +68,39 @@ def without_removed(rows: DataFrame, keys: Sequence[str], marks: DataFrame) -> D
     """
     from pyspark.sql import functions as sf
 
+    # A row without a txid is older than any: somebody else brought it, and it was accepted.
+    is_void = sf.coalesce(sf.col(TXID), sf.lit(0)) <= sf.col(quoted(_GONE))
+    living = rows.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+    left = _beside(living, keys, marks, sf.col(TXID)).where(~sf.coalesce(is_void, sf.lit(False)))
+    return left.select(*(sf.col(quoted(name)) for name in rows.columns if name != REMOVED))
+
+
+def told_gone(
+    rows: DataFrame, keys: Sequence[str], gone: DataFrame | None
+) -> tuple[DataFrame, Column]:
+    """The rows with one more column, and whether a row's key is among `gone`.
+
+    Args:
+        gone: keys, each once; None: there are none.
+    """
+    from pyspark.sql import functions as sf
+
+    if gone is None:
+        return rows, sf.lit(False)
+    return _beside(rows, keys, gone, sf.lit(True)), sf.col(quoted(_GONE)).isNotNull()
+
+
+def _beside(rows: DataFrame, keys: Sequence[str], marks: DataFrame, what: Column) -> DataFrame:
+    """The rows with `what` the mark of their key says (`_GONE`); NULL is a key like any other."""
+    from pyspark.sql import functions as sf
+
     renamed = marks.select(
-        *(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys), sf.col(TXID).alias(_GONE)
+        *(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys), what.alias(_GONE)
     )
     same_key = sf.lit(True)
     for key in keys:
         same_key &= sf.col(quoted(key)).eqNullSafe(sf.col(quoted(f"{_KEY}_{key}")))
-    # A row without a txid is older than any: somebody else brought it, and it was accepted.
-    is_void = sf.coalesce(sf.col(TXID), sf.lit(0)) <= sf.col(_GONE)
-    living = rows.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
-    left = living.join(renamed, same_key, "left").where(~sf.coalesce(is_void, sf.lit(False)))
-    return left.select(*(sf.col(quoted(name)) for name in rows.columns if name != REMOVED))
+    return rows.join(renamed, same_key, "left")
 
 
 def touched(
@@ -105,7 +128,7 @@ def touched(
         old.select(*columns, sf.lit(False).alias(_FRESH))
     )
     values = sf.struct(*(sf.col(quoted(name)) for name in aggregates))
-    kept = sf.first(sf.when(~sf.col(_FRESH), values), ignorenulls=True).alias(BEFORE)
+    kept = sf.first(sf.when(~sf.col(quoted(_FRESH)), values), ignorenulls=True).alias(BEFORE)
     kinds = {field.name: field.dataType for field in both.schema}
     grouped = both.groupBy(*(sf.col(quoted(key)) for key in keys))
     return grouped.agg(*merges(aggregates, kinds), kept).drop(TXID)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
 from committers.log_actions import TXID
-from committers.log_fold import BEFORE
+from committers.log_fold import BEFORE, told_gone
 from committers.upsert import PREV_TXID, REMOVED, StateLayout, with_keys_of
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate
@@ -132,23 +132,26 @@ def from_partials(
     rows: DataFrame,
     keys: Sequence[str],
     aggregates: Mapping[str, Aggregate],
-    remove_where: str | None,
+    removed: DataFrame | None,
 ) -> DataFrame:
     """Changes of a log table.
 
     Args:
         rows: `log_fold.touched`.
+        removed: the keys that the txid removes; None: it removes none.
     """
     from pyspark.sql import functions as sf
 
-    existed, gone = sf.col(BEFORE).isNotNull(), _satisfies(remove_where)
+    before = sf.col(quoted(BEFORE))
+    shown, gone = told_gone(_shown(rows, keys, aggregates), keys, removed)
+    existed = before.isNotNull()
     columns = [sf.col(quoted(key)) for key in keys]
     columns += [sf.when(~gone, sf.col(quoted(name))).alias(name) for name in aggregates]
     for name, aggregate in aggregates.items():
-        old = aggregate.result(aggregate.initial(sf.col(BEFORE).getField(name)))
+        old = aggregate.result(aggregate.initial(before.getField(name)))
         columns.append(sf.when(existed, old).alias(f"prev_{name}"))
     # One that is new and removed at once was never there.
-    return _shown(rows, keys, aggregates).where(~gone | existed).select(*columns)
+    return shown.where(~gone | existed).select(*columns)
 
 
 def removed_keys(
@@ -164,14 +167,8 @@ def removed_keys(
     """
     from pyspark.sql import functions as sf
 
-    shown = _shown(rows, keys, aggregates).where(_satisfies(remove_where))
+    shown = _shown(rows, keys, aggregates).where(sf.expr(remove_where))
     return shown.select(*(sf.col(quoted(key)) for key in keys))
-
-
-def _satisfies(condition: str | None) -> Column:
-    from pyspark.sql import functions as sf
-
-    return sf.lit(False) if condition is None else sf.coalesce(sf.expr(condition), sf.lit(False))
 
 
 def _shown(rows: DataFrame, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> DataFrame:
@@ -182,7 +179,7 @@ def _shown(rows: DataFrame, keys: Sequence[str], aggregates: Mapping[str, Aggreg
         aggregate.result(aggregate.initial(sf.col(quoted(name)))).alias(name)
         for name, aggregate in aggregates.items()
     )
-    return rows.select(*(sf.col(quoted(key)) for key in keys), *values, sf.col(BEFORE))
+    return rows.select(*(sf.col(quoted(key)) for key in keys), *values, sf.col(quoted(BEFORE)))
 
 
 def _side(frame: DataFrame, names: Sequence[str], side: str) -> DataFrame:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
-from committers.constants import no_rows
+from committers.constants import no_rows, passing
 from committers.log_actions import BUCKET, TXID
 from committers.partials import ROWS, partial_rows
 from txn.interfaces import Aggregate
@@ -41,7 +41,7 @@ PREV_TXID = "prev_txid"
 REMOVED = "txn_removed"
 """True in a tombstone: the key was removed at `txid`. Only in opaque tables with `remove_where`."""
 
-_KEY = "txn_key"
+_KEY = passing("key")
 ROW = "txn_row"
 """A column that the removal of keys needs for a moment."""
 RESERVED = (REMOVED, ROWS, ROW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as sf
 
+from committers.aggregates import Sum
 from committers.append_table import AppendTable
 from committers.delta_log import DeltaLog
-from tests.committers.conftest import TOPOLOGY
+from committers.state_table import StateTable
+from tests.committers.conftest import TOPOLOGY, publication
 from txn.attempts import TransactionAttempt
 from txn.errors import (
     FencedError,
@@ -528,3 +531,74 @@ def test_a_state_table_is_no_append_table(driver: Any, totals: Any) -> None:
     table = totals()
     with pytest.raises(TableRefusedError, match="txn.kind = upsert"):
         driver.open(AppendTable(table.path), SCHEMA, 2)
+
+
+def test_a_wide_table_knows_the_txids_of_its_files(driver: Any, warehouse: Path) -> None:
+    """Where a table has more columns than Delta keeps bounds of by itself, those of the txid are
+    known all the same: after a restart, out of a checkpoint, of files that Spark's OPTIMIZE wrote,
+    and in a table of an earlier release. So a log table is compacted as any other, and an opaque
+    replay rewrites nothing of the txids before.
+    """
+    names = [f"c{number}" for number in range(33)]
+    schema, row = ", ".join(f"{name} bigint" for name in names), tuple(range(33))
+    path, folded = warehouse / "append", warehouse / "log"
+    state = StateTable(folded, layout="log", compact_files=2, compact_share=1)
+
+    def opened(epoch: int) -> Any:
+        return driver.open(AppendTable(path), schema, epoch)
+
+    def opened_log(epoch: int) -> Any:
+        values = {f"s_{name}": Sum(name) for name in names}
+        return driver.open(state.bind(["c0"], values), schema, epoch)
+
+    def bounds(table: Any) -> list[tuple[int | None, int | None]]:
+        return sorted((file.txid_min, file.txid_max) for file in table._log.files_now())
+
+    table, log = opened(1), opened_log(1)
+    for txid in (1, 2, 3):
+        driver.commit(table, driver.frame([row], schema), txid)
+        driver.commit(log, driver.frame([row], schema), txid)
+    for place in (path, folded):
+        DeltaTable(str(place)).create_checkpoint()
+        for commit in sorted((place / "_delta_log").glob("*.json"))[:-1]:
+            commit.unlink()
+    table, log = opened(2), opened_log(2)
+    assert bounds(table) == bounds(log) == [(1, 1), (2, 2), (3, 3)]
+    staged = driver.stage(table, driver.frame([row], schema), 3, 1)
+    prepared = table.prepare(staged, publication(3, 1, 2, staged.rows))
+    assert (len(prepared.removes), prepared.adds) == (1, staged.files)
+    log.maintain(2)()
+    assert bounds(log) == [(2, 2), (3, 3)]
+    driver.spark.sql(f"OPTIMIZE delta.`{folded}`")
+    newest = max((folded / "_delta_log").glob("*.json"))
+    (added,) = [json.loads(line)["add"] for line in newest.open() if '"add"' in line]
+    assert json.loads(added["stats"])["maxValues"]["txid"] == 3
+    log._log.refresh()
+    assert bounds(log) == [(2, 3)]
+    former = "'delta.dataSkippingNumIndexedCols' = '32'"
+    driver.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({former})")
+    table = opened(3)
+    assert bounds(table) == [(1, 1), (2, 2), (3, 3)]
+    driver.spark.sql(f"OPTIMIZE delta.`{path}`")
+    table._log.refresh()
+    assert bounds(table) == bounds(opened(4)) == [(1, 3)]
+
+
+def test_rows_are_completed_under_their_own_names(driver: Any, warehouse: Path) -> None:
+    """A column that differs from the table's in upper and lower case only is no missing one, and
+    is refused as another name is, in words that say which; where the session tells them apart, it
+    is a column of its own.
+    """
+    path = warehouse / "t"
+    table = driver.open(AppendTable(path), "name string, v bigint")
+    whole = table.complete(driver.frame([("a",)], "Name string"))
+    assert whole.schema.simpleString() == "struct<Name:string,v:bigint>"
+    with pytest.raises(TopologyError, match="Column 'name' of the rows for table .* is missing"):
+        table.stage(whole, TransactionAttempt(1))
+    with pytest.raises(TableRefusedError, match="has no column 'Name'"):
+        driver.open(AppendTable(path), "Name string, v bigint", 2)
+    exact = driver.spark.newSession()
+    exact.conf.set("spark.sql.caseSensitive", "true")
+    other = table.complete(exact.createDataFrame([("a",)], "Name string"))
+    assert other.columns == ["name", "v", "Name"]
+    assert [tuple(row) for row in other.collect()] == [(None, None, "a")]

@@ -176,6 +176,46 @@ def test_a_log_table_tells_the_same_whatever_was_folded_or_vacuumed(table: Any) 
     assert (again.prepared.skipped, again.rows()) == (True, said)
 
 
+def test_what_a_log_table_removes_is_decided_once(table: Any) -> None:
+    """A condition that is another one whenever it is asked (a clock, a random number) is evaluated
+    once per txid: the table, what is told of it, a replay that is skipped after a restart, and a
+    second preparation that somebody's OPTIMIZE makes necessary all say the same.
+    """
+
+    def alive(state: Table) -> set[str]:
+        rows = StateTable(state.path).read(state.driver.spark).collect()
+        return {row["k"] for row in rows}
+
+    batch = [(str(n), n) for n in range(64)]
+    options = {"layout": "log", "remove_where": "rand() < 0.5"}
+    state = table("transactional", **options)
+    first = state.turn(1, batch)
+    said = first.rows()
+    first.publish()
+    assert alive(state) == set(said)
+    second = state.turn(2, batch)
+    said = second.rows()
+    second.publish()
+    stays = {key for key, (n, *_) in said.items() if n is not None}
+    assert alive(state) == stays
+    assert 0 < len(stays) < 64
+    assert set(said) - stays
+    DeltaTable(str(state.path)).optimize.z_order(["k"])
+    state.reopen(2)
+    again = state.turn(2, batch, attempt=1)
+    assert (again.prepared.skipped, again.rows()) == (True, said)
+
+    path = state.path.with_name("opaque")
+    state = Table(state.driver, state.make_publication, path, "opaque", options)
+    state.commit(1, batch)
+    state.commit(2, batch)
+    replay = state.turn(2, batch, attempt=1)
+    said = replay.rows()
+    DeltaTable(str(path)).optimize.z_order(["k"])
+    replay.publish()
+    assert alive(state) == {key for key, (n, *_) in said.items() if n is not None}
+
+
 def test_a_group_of_txids_has_no_changes_one_by_one(table: Any, make_publication: Any) -> None:
     """What one txid of several that were published together changed is not guessed."""
     state = table("transactional")

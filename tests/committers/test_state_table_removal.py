@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from committers import log_committer
 from committers.aggregates import Aggregate, Avg, Count, Sum
 from committers.state_table import StateTable
+from tests.committers.conftest import publication
 from txn.attempts import TransactionAttempt
 from txn.errors import TableRefusedError, TopologyError
+from txn.interfaces import computing_session
 
 SCHEMA = "k string, v bigint"
 VALUES: dict[str, Aggregate] = {"n": Count(), "s": Sum("v")}
@@ -235,6 +238,77 @@ def test_a_fold_leaves_out_what_was_removed_in_a_file_that_it_does_not_fold(stoc
         ("b", None),
         ("c", None),
     ]
+
+
+def test_a_fold_of_a_table_with_removal_writes_one_file(
+    stock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for any other log table, also where so much is folded that Spark joins the marks to it by
+    a shuffle: with the marks that it has to keep, too. Above a size as many files as it takes.
+    """
+    table = stock("transactional", "log")
+    table.committer._compaction_session = computing_session(
+        table.driver.spark,
+        {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"},
+    )
+    some = [(str(key), key) for key in range(50)]
+    table.commit(1, some)
+    table.commit(2, [("1", -1), *some[2:]])
+    expected = {k: (2, 2 * v) for k, v in some if v > 1}
+    compaction = table.committer._fold(now := table.committer._log.files_now(), now, 2)
+    assert len(compaction.adds) == 1
+    table.committer._publish_compaction(compaction)
+    assert table.read() == expected
+    table.commit(3, [("2", -4), ("3", 1)])
+    table.commit(4, [("2", 5)])
+    expected |= {"2": (1, 5), "3": (3, 7)}
+    assert table.read() == expected
+    now = table.committer._log.files_now()
+    young = tuple(file for file in now if (file.txid_min or 0) > 2)
+    compaction = table.committer._fold(young, now, 4)
+    assert (len(young) > 2, len(compaction.adds)) == (True, 1)
+    table.committer._publish_compaction(compaction)
+    assert table.read() == expected
+    now = table.committer._log.files_now()
+    monkeypatch.setattr(log_committer, "ONE_TASK_BYTES", 1)
+    monkeypatch.setattr(log_committer, "FILE_BYTES", sum(file.size for file in now) / 2.5)
+    assert len(table.committer._fold(now, now, 4).adds) == 3
+
+
+def test_names_like_those_of_passing_columns_can_be_used(driver: Any, warehouse: Path) -> None:
+    """Columns that are needed for a moment only have names that no table can have, so that no key
+    or value meets them: in commits with removal, changes, compaction, `read` and `get`.
+    """
+    keys = ["k", "txn_key"]
+    names = ("txn_before", "TXN_FRESH", "txn_gone", "txn_key_k")
+    schema = "k string, txn_key string, v bigint"
+    for layout in ("upsert", "log"):
+        condition = "txn_before < 0 AND TXN_FRESH < 0 AND txn_gone < 0 AND txn_key_k < 0"
+        state = StateTable(
+            warehouse / layout,
+            layout=layout,
+            buckets=1,
+            compact_files=2,
+            compact_share=1,
+            remove_where=condition,
+        )
+        committer = state.bind(keys, {name: Sum("v") for name in names})
+        driver.open(committer, schema)
+        driver.commit(committer, driver.frame([("a", "x", 5), ("b", "x", 1)], schema), 1)
+        staged = driver.stage(committer, driver.frame([("b", "x", -2), ("a", "x", 1)], schema), 2)
+        own = publication(2, rows=staged.rows)
+        prepared = committer.prepare(staged, own)
+        told = committer.changes(prepared, own).rows.collect()
+        assert sorted(map(tuple, told)) == [
+            ("a", "x", 6, 6, 6, 6, 5, 5, 5, 5),
+            ("b", "x", None, None, None, None, 1, 1, 1, 1),
+        ]
+        committer.publish(prepared, own)
+        if layout == "log":
+            committer.maintain(2)()
+        spark = driver.spark
+        for shown in (state.read(spark), state.get(spark, [("a", "x"), ("b", "x")])):
+            assert [tuple(row) for row in shown.collect()] == [("a", "x", 6, 6, 6, 6)]
 
 
 def test_a_tombstone_goes_with_the_next_txid(stock: Any) -> None:
