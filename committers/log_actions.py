@@ -67,7 +67,8 @@ class ActiveFile:
     size: int
     partition: Mapping[str, str | None] = field(default_factory=dict)
     txid_min: int | None = None
-    """Smallest txid of its rows; None when the log does not say."""
+    """Smallest txid of its rows; None when the log does not say, or some rows have none: those
+    that somebody else brought, and that were accepted, are older than any txid."""
     txid_max: int | None = None
 
     def may_hold(self, txid: int) -> bool:
@@ -271,7 +272,8 @@ def load_files(table: DeltaTable) -> dict[str, ActiveFile]:
     """Path -> active file of a freshly loaded table, with the statistics of `txid`."""
     actions = pa.table(table.get_add_actions())
     unknown = [None] * actions.num_rows
-    low, high = (_inner(actions, name, TXID) or unknown for name in ("min", "max"))
+    names = ("min", "max", "null_count")
+    low, high, nulls = (_inner(actions, name, TXID) or unknown for name in names)
     keys = table.metadata().partition_columns
     values = [_inner(actions, "partition", key) or unknown for key in keys]
     partitions = list(zip(*values, strict=True)) if keys else [()] * actions.num_rows
@@ -281,11 +283,11 @@ def load_files(table: DeltaTable) -> dict[str, ActiveFile]:
             _path({"path": path}, f"Table {table.table_uri}"),
             size,
             {k: None if v is None else str(v) for k, v in zip(keys, partition, strict=True)},
-            first,
+            None if missing else first,
             last,
         )
-        for path, size, partition, first, last in zip(
-            paths, sizes, partitions, low, high, strict=True
+        for path, size, partition, first, last, missing in zip(
+            paths, sizes, partitions, low, high, nulls, strict=True
         )
     )
     return {file.path: file for file in files}
@@ -322,13 +324,13 @@ def _active(add: StagedFile) -> ActiveFile:
         path=add.path,
         size=add.size,
         partition=add.partition,
-        txid_min=_txid(stats.get("minValues")),
+        txid_min=None if _txid(stats.get("nullCount")) else _txid(stats.get("minValues")),
         txid_max=_txid(stats.get("maxValues")),
     )
 
 
 def _txid(bounds: Any) -> int | None:
-    """`txid` of a file's bounds; None: the log does not say."""
+    """What a file's statistics say of `txid`; None: the log does not say."""
     found = bounds.get(TXID) if isinstance(bounds, dict) else None
     return found if type(found) is int else None
 

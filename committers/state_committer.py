@@ -31,7 +31,15 @@ from committers.table_spec import TableSpec, storable_columns
 from committers.upsert import StateLayout, mergeable
 from txn.attempts import TransactionAttempt
 from txn.errors import StateError, TableRefusedError, TopologyError
-from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile, StoredRows
+from txn.interfaces import (
+    Prepared,
+    Publication,
+    Published,
+    Semantics,
+    Staged,
+    StagedFile,
+    StoredRows,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -82,6 +90,8 @@ class StateCommitter(TableCommitter):
 
     def _begin(self) -> None:
         super()._begin()
+        self._told: Staged | None = None
+        """What was staged of the txid of which `changes` has told the removals."""
         self._forget()
 
     def close(self) -> None:
@@ -351,6 +361,8 @@ class StateCommitter(TableCommitter):
                 were vacuumed since.
         """
         txid = publication.last_txid
+        if self._layout.remove_where is not None:
+            self._told = prepared.staged
         if publication.members:
             raise TopologyError(
                 f"What one txid changed in table {self.name} cannot be told: txids "
@@ -378,6 +390,20 @@ class StateCommitter(TableCommitter):
         before = self._rows_of(self._spark, replaced, schema)
         changed = from_replaced_rows(self._layout, after, before, txid, only)
         return self._stored_rows(changed, paths)
+
+    def publish(self, prepared: Prepared, publication: Publication) -> Published:
+        """Append the prepared version on condition that it is the next one; read it back.
+
+        Once others were told which keys it removes it is not prepared anew: a condition that looks
+        at a clock could then remove others.
+
+        Raises:
+            CommitConflictError: what it was computed from was rewritten (OPTIMIZE); a replay
+                tells and publishes the same again.
+        """
+        if prepared.skipped or self._told != prepared.staged:
+            return super().publish(prepared, publication)
+        return self._publish(prepared, publication)
 
     def _idle_schema(self) -> StructType:
         """Columns of `changes` while nothing was staged: the table itself may have to say."""

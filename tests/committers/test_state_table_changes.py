@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from committers.aggregates import Aggregate, Count, Sum
 from committers.state_table import StateTable
 from txn.attempts import TransactionAttempt
-from txn.errors import TableRefusedError, TopologyError
+from txn.errors import CommitConflictError, TableRefusedError, TopologyError
 from txn.interfaces import Committer, CommitterContext, Prepared, Publication, Staged
 
 SCHEMA = "k string, v bigint"
@@ -214,6 +214,38 @@ def test_what_a_log_table_removes_is_decided_once(table: Any) -> None:
     DeltaTable(str(path)).optimize.z_order(["k"])
     replay.publish()
     assert alive(state) == {key for key, (n, *_) in said.items() if n is not None}
+
+
+def test_removals_that_were_told_are_not_decided_again(table: Any) -> None:
+    """When OPTIMIZE makes an upsert table prepare again, and it was asked which keys it removes,
+    the attempt fails and nothing is stored; if nobody asked, it goes on.
+    """
+
+    def alive() -> set[str]:
+        rows = StateTable(state.path).read(state.driver.spark).collect()
+        return {row["k"] for row in rows}
+
+    def optimize() -> None:
+        DeltaTable(str(state.path)).optimize.z_order(["k"])
+
+    batch = [(str(n), n) for n in range(64)]
+    state = table("transactional", remove_where="rand() < 0.5", buckets=1)
+    state.commit(1, batch)
+    before = alive()
+    told = state.turn(2, batch)
+    assert told.rows()
+    optimize()
+    with pytest.raises(CommitConflictError, match="was rewritten after it was read"):
+        told.publish()
+    assert alive() == before
+    again = state.turn(2, batch, attempt=1)
+    said = again.rows()
+    again.publish()
+    assert alive() == {key for key, (n, *_) in said.items() if n is not None}
+    unasked = state.turn(3, batch)
+    optimize()
+    unasked.publish()
+    assert state.committer.last_publication()[1].last_txid == 3
 
 
 def test_a_group_of_txids_has_no_changes_one_by_one(table: Any, make_publication: Any) -> None:
