@@ -63,6 +63,8 @@ _LOST_REASONS = re.compile(
     r"(ExecutorLostFailure|FetchFailed|TaskKilled|TaskResultLost|TaskCommitDenied|Resubmitted"
     r"|UnknownReason|org\.apache\.spark\.shuffle\.\w*FetchFailedException)\b"
 )
+_UNDER_WAY = "/_temporary/"
+"""In the path of every file that a job has not committed yet: of ours, whoever has deleted it."""
 _ABORTED = "Job aborted due to stage failure: "
 _LOST_STAGES = re.compile(
     r"(Master removed our application"
@@ -166,6 +168,8 @@ def _is_lost(cause: Cause) -> bool:
     if any(kind.startswith(LOST_PACKAGES) for kind in cause.types):
         return True
     if _is_a(cause, (_IO, "org.apache.hadoop.fs.FSError")) and _says(cause, errno.ENOSPC):
+        return True
+    if _is_a(cause, ("java.io.FileNotFoundException",)) and _UNDER_WAY in cause.message:
         return True
     return not cause.condition and bool(
         _LOST_MESSAGES.match(_plain(cause.message)) or _is_lost_stage(cause.message)

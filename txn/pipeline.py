@@ -36,6 +36,7 @@ from txn.errors import (
     BatchError,
     BatchTimeoutError,
     ColumnsUnknownError,
+    FencedError,
     TxnError,
 )
 from txn.events import (
@@ -98,6 +99,8 @@ MIN_WAIT_SECS, MAX_WAIT_SECS = 0.1, 5.0
 ACKER_TICKS = 3
 LOOK_SECS = 5.0
 """Between two looks whether a thread hangs, at most."""
+LEADING_SECS = 5.0
+"""How long to ask ZooKeeper whether a failure has a successor for its cause."""
 
 Fact = Event | Callable[[], None]
 """What the queue carries: an event for the coordinator, or a step of the shell's own."""
@@ -532,7 +535,21 @@ class Pipeline:
             if isinstance(error, ColumnsUnknownError):
                 self.post(lambda: self._lacks_columns(attempt.txid, error))
         else:
-            self.post(lambda: self._fatal(attempt, error))
+            cause = self._unless_replaced(error)
+            self.post(lambda: self._fatal(attempt, cause))
+
+    def _unless_replaced(self, error: BaseException) -> BaseException:
+        """`error`, or that a successor leads: it deletes what this process was at work on."""
+        if isinstance(error, FencedError):
+            return error
+        try:
+            self._store.assert_leading(LEADING_SECS)
+        except FencedError as fenced:
+            log.info("[%s] after a successor took over: %s", self._name, first_line(error))
+            return fenced
+        except TxnError:
+            pass  # ZooKeeper is away: what the station said has to do
+        return error
 
     def _failed(
         self,

@@ -163,6 +163,8 @@ def test_a_stage_that_was_given_up_is_judged_by_its_reason(line: str, is_lost: b
         (Cause(("java.io.IOException",), "Input/output error"), "AWAY"),
         (Cause(("java.io.IOException",), "No space left on device"), "LOST"),
         (Cause(("java.io.IOException",), "not a gzip file"), "WRONG"),
+        (Cause(("java.io.FileNotFoundException",), "File file:/in/a.csv does not exist"), "WRONG"),
+        (Cause(("java.io.FileNotFoundException",), "File s3a://t/_temporary/0 is gone"), "LOST"),
         (Cause(("java.io.EOFException", "java.io.IOException"), "Unexpected end"), "WRONG"),
         (Cause(("org.apache.spark.SparkException",), "x: No space left on device"), "WRONG"),
         (Cause(("org.apache.kafka.common.errors.TimeoutException",)), "LOST"),

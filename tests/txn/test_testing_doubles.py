@@ -33,7 +33,7 @@ from txn.testing import (
 from txn.zookeeper import ZooKeeperProgress
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "k string, v int"
 Store = MemoryProgress | ZooKeeperProgress
@@ -273,6 +273,23 @@ def test_the_recording_committer_keeps_its_semantics(
     version, held = table.last_publication() or (None, None)
     assert (version, held and held.epoch) == ((1, 1) if contents[1][1] else (3, 2))
     assert table.semantics is Semantics(semantics)
+
+
+def test_what_fails_after_a_takeover_is_told_as_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A successor deletes what its predecessor is at work on: that is no fault of the program."""
+    nodes = MemoryNodes()
+
+    def replaced(rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
+        if threading.current_thread().name.startswith("txn-processing"):
+            nodes.epoch += 1
+            raise ValueError("a folder is gone")
+        return rows
+
+    topology = Topology("replaced")
+    stream = topology.stream("s", MemoryTransactionalSpout([[("x", 1)]], SCHEMA))
+    stream.transform(replaced).partition_persist(RecordingCommitter(tmp_path / "t"))
+    with pytest.raises(FencedError, match="epoch 2"):
+        run_in_memory(topology, spark, nodes)
 
 
 def test_an_opaque_replay_in_memory_leaves_no_row_of_the_dead_attempt(
