@@ -315,6 +315,8 @@ class DeltaLog:
     def _take_in(self) -> list[Commit]:
         """Apply the versions up to the one that delta-rs has loaded and will append to."""
         commits: list[Commit] = []
+        if self._table.version() < self._version:
+            self._follow(self._table)  # which failed behind the append before
         while self._version < self._table.version():
             version = self._version + 1
             commit = self.read_commit(version)
@@ -350,10 +352,14 @@ class DeltaLog:
     # --- append ------------------------------------------------------------------------------
 
     @_in_turn
-    def fence(self, epoch: int) -> None:
+    def fence(self, epoch: int) -> bool:
         """Append an empty version carrying `epoch`: appends of older leaders now lose.
 
         A table that another incarnation led takes a higher epoch, or leaders of both could publish.
+
+        Returns:
+            Whether it was appended now, which proves that nobody newer led by then; False: the
+            table was made with this epoch.
 
         Raises:
             FencedError: the table holds a newer epoch.
@@ -367,10 +373,10 @@ class DeltaLog:
             if self._epoch > epoch or (self._epoch == epoch and led_by and not is_ours):
                 raise fenced(self._name, self._topology, self._epoch, epoch)
             if self._epoch == epoch and is_ours:
-                return
+                return False
             apps = leading(self._topology, epoch, self._incarnation)
             if self._mark(FENCE_KEY, epoch, apps=apps, settled=self._settled):
-                return
+                return True
         raise self._exhausted("fence")
 
     def _led_by(self) -> int:
@@ -499,8 +505,6 @@ class DeltaLog:
         """One try at `version + 1`: what landed there, or None when somebody else's commit did."""
         token, failure = self._new_id(), None
         table, expected = self._table, self._version + 1
-        if table.version() < self._version:
-            self._follow(table)  # what could not be read behind the append before
         try:
             table.create_write_transaction(
                 actions,

@@ -147,23 +147,32 @@ class TableCommitter(Committer):
         # it stages anything: then our fence fails, or nothing of its files is among these. A
         # leader that looked later might be paused in between, and delete what is published since.
         found = self._area.folders()
-        self._log.fence(self._opened.epoch)
-        self._sweep(found)
+        # In a table that this leader has made itself nobody staged before.
+        if self._log.fence(self._opened.epoch):
+            self._sweep(found)
 
     def _sweep(self, found: Sequence[str]) -> None:
         """Delete what dead processes staged and never published, of these folders."""
         last = self._log.last_publication()
         newest = last[1].last_txid if last else 0
-        if newest_txid(found) > newest:
-            # The commit file of the last publication may be cleaned out of the log.
-            newest = max(newest, self._newest_published())
+        staged = newest_txid(found)
+        if staged > newest:
+            newest = max(newest, self._newest_published(staged))
         self._area.sweep(found, newest, self._log.files)
 
-    def _newest_published(self) -> int:
-        """The newest txid of any version: what came last may be the replay of part of a group."""
+    def _newest_published(self, staged: int) -> int:
+        """The newest txid of any version: what came last may be the replay of part of a group.
+
+        Args:
+            staged: what to take for it where commit files that would tell were cleaned out of the
+                log: then nobody knows, and `VACUUM` is left to delete it.
+        """
         last, newest = self._log.last_publication(), 0
         version, first = (last[0], last[1].first_txid) if last else (-1, 0)
-        while version >= 0 and (commit := self._log.read_commit(version)):
+        while version >= 0:
+            commit = self._log.read_commit(version)
+            if commit is None:
+                return staged
             if held := commit.publication:
                 if held.first_txid <= first - LONGEST_GROUP:
                     break

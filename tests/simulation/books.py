@@ -65,7 +65,7 @@ class Books:
         """Table -> the version that COMMITTED names."""
         self.backup: dict[str, bytes] | None = None
         """ZooKeeper's nodes as they were at some time since the newest commit."""
-        self._was_restored = False
+        self.was_restored = False
         self._in_backup: dict[int, dict[str, Any]] = {}
         self.damaged: str | None = None
         self._struck: dict[Process, set[str]] = {}
@@ -130,7 +130,7 @@ class Books:
     def restored(self) -> None:
         """ZooKeeper is as it was at the backup: what was started since, nobody knows there."""
         self.newest = dict(self._in_backup)
-        self._was_restored = True
+        self.was_restored = True
         for ledger in self.ledgers.values():
             # How often it was tried, a table's newest publication alone can still say.
             ledger.attempts = {t: a for t, a in ledger.attempts.items() if t in ledger.txids}
@@ -173,7 +173,9 @@ class Books:
         for other in self._world.kernel.processes:
             if other is process or not other.epoch:
                 continue
-            struck = self._struck.pop(other, set())
+            struck = self._struck.get(other, set())
+            # What it has read says how it may end, whoever leads by then.
+            self._struck[other] = struck & {"stale listing"}
             for fault in ("zk answer lost", "zk write late", "append answer lost", "append late"):
                 if fault in struck:
                     self._count(f"{fault}, then a takeover")
@@ -233,7 +235,7 @@ class Books:
         """One txid becomes committed: every table has it, from the same attempt's metadata."""
         # ZooKeeper's own may be gone since it was restored; then the tables' logs have told it.
         known = [start for (t, _, _), start in self.starts.items() if t == txid]
-        start = self.newest.get(txid) or (known[-1] if known and self._was_restored else None)
+        start = self.newest.get(txid) or (known[-1] if known and self.was_restored else None)
         if start is None:
             self._must(False, f"START comes first: COMMITTED {txid} has none")
             return
@@ -299,8 +301,9 @@ class Books:
     # --- the tables --------------------------------------------------------------------------
 
     def file_deleted(self, table: Table, path: str) -> None:
+        # Whose commit file was cleaned out of the log, that version nobody reads any more.
         self._must(
-            path not in table.referred,
+            path not in table.referred or not table.is_readable(path),
             f"published files stay: {path} of table {table.name} was deleted",
         )
 

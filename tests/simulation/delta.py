@@ -105,6 +105,11 @@ class Table:
             files.update(dict.fromkeys(add.path for add in commit.adds))
         return list(files)
 
+    def is_readable(self, path: str) -> bool:
+        """Whether a version has the file whose commit file is there, or that is the newest."""
+        versions = range(min(self.cleaned, self.version), self.version + 1)
+        return any(path in self.files_at(version) for version in versions)
+
     def vacuum(self, committed: int, before: float) -> int:
         """Delete files that no version has named since; how many.
 

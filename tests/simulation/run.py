@@ -221,7 +221,8 @@ class Run:
         elif isinstance(error, RecoveryRefusedError):
             # Nothing is guessed from a listing that is older than what ZooKeeper knows.
             stale = world.books.has_struck("stale listing", process)
-            fair = process not in self.running and (stale or taken)
+            starting = process not in self.running or self.running[process].waits
+            fair = starting and (stale or taken)
         elif isinstance(error, CommitConflictError | StorageUnavailableError):
             fair = process not in self.running  # the store failed while it started
         else:
@@ -313,10 +314,20 @@ class Run:
             gone = table.vacuum(committed, self.kernel.now - RETENTION_SECS)
             world.trace(f"{table.name} is vacuumed: {gone} files")
             world.counts["file vacuumed"] += gone
-        elif committed >= 0 and world.faults.strikes("log cleaned"):
+        elif committed >= 0 and not self._is_queried(table) and world.faults.strikes("log cleaned"):
             until = min(committed + 1, table.version)
             table.cleaned = max(table.cleaned, self.random.randint(0, until))
             world.trace(f"log of {table.name} is cleaned up below version {table.cleaned}")
+
+    def _is_queried(self, table: Table) -> bool:
+        """Whether a query may need older versions: after a crash of a transactional upsert table.
+
+        Without their commit files it is refused for good, which is right and would end the run.
+        """
+        kinds = self.plan.tables
+        asked = any(kind.of == table.name for kind in kinds.values())
+        own = kinds[table.name]
+        return asked and own.kind == "upsert" and own.semantics == "transactional"
 
     def optimize(self, table: Table) -> None:
         """Put some files of one partition together."""
@@ -363,7 +374,15 @@ class Run:
         """Somebody restores ZooKeeper from a backup made since the newest commit."""
         books, faults = self.world.books, self.world.faults
         backup = books.backup
-        if self.original is None and backup and faults.strikes("zk restored"):
+        # An old backup does not know that a txid was set aside. What a table has of it as empty is
+        # then refused for good, which would end the run.
+        aside = any(
+            published.quarantined is not None and published.last_txid > books.committed
+            for table in self.world.tables.values()
+            for published in (commit.publication for commit in table.parsed)
+            if published is not None
+        )
+        if self.original is None and backup and not aside and faults.strikes("zk restored"):
             self.world.trace("ZooKeeper is restored from a backup")
             self.world.ensemble.restore(f"{ROOT}/batches/", backup)
             self.world.ensemble.restore(f"{ROOT}/parts/", backup)

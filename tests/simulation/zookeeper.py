@@ -80,6 +80,7 @@ class Ensemble:
         self._world = world
         self.nodes: dict[str, Znode] = {}
         self.zxid = 0
+        self.restores = 0
         self.away_until = 0.0
         self._history: dict[str, list[tuple[int, Znode | None]]] = {}
         self._sessions = 0
@@ -198,6 +199,7 @@ class Ensemble:
     def restore(self, prefix: str, backup: dict[str, bytes]) -> None:
         """Somebody puts the nodes below `prefix` as they were."""
         self.zxid += 1
+        self.restores += 1
         for path in [path for path in self.nodes if path.startswith(prefix)]:
             if path not in backup:
                 self._set(path, None)
@@ -248,17 +250,17 @@ class Request:
         if fault == "zk request lost":
             kernel.sleep(world.random.uniform(0.01, 0.3))
             raise ConnectionLoss
+        restores = world.ensemble.restores
         if fault == "zk write late":
             late = world.random.choice((0.05, 0.3, 1.0, 3.0)) * world.random.uniform(0.5, 2)
-            kernel.at(kernel.now + late, lambda: self._arrive([]))
+            kernel.at(kernel.now + late, lambda: self._arrive([], restores))
             kernel.sleep(world.random.uniform(0.01, 0.2))
             raise ConnectionLoss
         answer: list[Any] = []
         if self.is_write:
             # What is sent arrives, whatever becomes of the sender meanwhile.
-            kernel.at(
-                kernel.now + world.random.uniform(0.0005, 0.004), lambda: self._arrive(answer)
-            )
+            soon = kernel.now + world.random.uniform(0.0005, 0.004)
+            kernel.at(soon, lambda: self._arrive(answer, restores))
             kernel.sleep(0.0045 + world.random.uniform(0, 0.003))
             if session.server.expired and not answer:
                 raise SessionExpiredError
@@ -275,8 +277,10 @@ class Request:
             raise ConnectionLoss
         return answer[0]
 
-    def _arrive(self, answer: list[Any]) -> None:
+    def _arrive(self, answer: list[Any], restores: int) -> None:
         world = current_world()
+        if world.ensemble.restores != restores:
+            return  # what was under way to the servers is gone with their data
         if self.session.server.expired:
             self.session.notice()
             return
