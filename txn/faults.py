@@ -7,8 +7,9 @@ FailedException, the second waits like a batch whose source is away. What a task
 record that cannot be parsed or a user's function, stops the topology in every plan alike.
 
 The verdict is by the types and conditions of the exceptions in the chain of causes. The text of an
-error is looked at in two places: where Spark gives a lost task nothing but a line, and where the
-operating system's own words are all that Java says of a fault.
+error is looked at in three places: where Spark gives a lost task nothing but a line, where the
+operating system's own words are all that Java says of a fault, and for the path of a file that is
+gone, which says whether it was a job's own.
 """
 
 from __future__ import annotations
