@@ -52,6 +52,7 @@ CAUSES: Mapping[str, Mapping[str, Sequence[str]]] = {
         "kafka": ("broker_kill",),
     },
     "AppendFailedError": {"": ("disk_full",)},
+    "SourceUnavailableError": {"kafka": ("broker_kill",)},
     "ProgressUnavailableError": {"": ZOOKEEPER},
 }
 """How a driver may end by itself: its error, a word of the message -> which faults are its cause.
@@ -423,6 +424,8 @@ def _is_explained(end: Event, found: _Sorted) -> bool:
     if end["error"] == "FencedError":
         epoch = max((event["epoch"] for event in own if event["what"] == "leading"), default=0)
         return any(e["epoch"] > epoch and e["at"] <= end["at"] + LATE_SECS for e in others)
+    if end["error"] == "SourceUnavailableError" and not _has_run(found, end["at"]):
+        return True  # the very first run asks the brokers once (docs/kafka.md)
     began = min(event["at"] for event in own)
     struck = {
         fault["fault"]
@@ -435,6 +438,12 @@ def _is_explained(end: Event, found: _Sorted) -> bool:
         word.lower() in end["message"].lower() and not struck.isdisjoint(causes)
         for word, causes in CAUSES.get(end["error"], {}).items()
     )
+
+
+def _has_run(found: _Sorted, until: float) -> bool:
+    """Whether anything was published by then."""
+    versions = (version for table in found.tables.values() for version in table.versions)
+    return any(version["publication"] and version["at"] <= until for version in versions)
 
 
 def _lateness(fault: str) -> float:

@@ -297,6 +297,10 @@ SPOILT: dict[str, tuple[str, Spoil]] = {
         "driver: ended with code 3, ProgressUnavailableError",
         lambda e: e.extend(failed("", error="ProgressUnavailableError", fault="broker_kill")),
     ),
+    "a driver that had run before found no brokers, which were there": (
+        "driver: ended with code 3, SourceUnavailableError",
+        lambda e: e.extend(failed("Kafka: Timed out", error="SourceUnavailableError")),
+    ),
     # --- below joins, queries and new values ---
     "a left row without a match is missing": (
         "derived",
@@ -373,9 +377,20 @@ def test_a_batch_that_fails_by_what_was_done_is_no_violation() -> None:
         failed("No space left on device", fault="disk_full"),
         failed("org.apache.kafka.common.errors.TimeoutException", fault="broker_kill"),
         failed("", error="ProgressUnavailableError", fault="zookeeper_majority"),
+        failed("Kafka: Timed out", error="SourceUnavailableError", fault="broker_kill"),
     ]
     for events in explained:
         assert check(small_history() + events) == []
+
+
+def test_the_very_first_run_may_end_for_want_of_brokers() -> None:
+    """Before anything is published a driver may find no brokers, whatever was done to them."""
+    events = small_history()
+    before: list[Event] = [
+        {"kind": "driver", "life": 8, "what": "start", "at": 0.1},
+        *failed("Kafka: Timed out", error="SourceUnavailableError", life=8, at=0.2),
+    ]
+    assert check(before + events) == []
 
 
 @pytest.mark.parametrize("name", SPOILT)

@@ -63,7 +63,9 @@ def committers(folder: Path) -> dict[str, Committer]:
     }  # fmt: skip
     made: dict[str, Committer] = {"append": AppendTable(folder / "append")}
     for layout in ("upsert", "log"):
-        state = StateTable(folder / layout, layout=layout, buckets=2, compact_files=2)
+        state = StateTable(
+            folder / layout, layout=layout, buckets=2, compact_files=2, compact_share=1
+        )
         made[layout] = state.bind(["t", "z", "d"], values)
     return made
 
