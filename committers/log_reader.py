@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +13,8 @@ from committers.loading import is_there, load
 from committers.log_actions import Commit, commit_path, fingerprint_of, parse_commit
 from committers.storage import Storage
 from committers.strangers import Strangers
-from txn.interfaces import Publication
+from txn.errors import StorageUnavailableError
+from txn.interfaces import Publication, retried
 
 __all__ = ["LogReader", "Told"]
 
@@ -113,9 +115,27 @@ class LogReader:
             found = self.load()
         except TableNotFoundError:
             return "there is no table now"
-        if found.version() < version or found.metadata().id != table.metadata().id:
+        same = found.metadata().id == table.metadata().id
+        if not same or not self._comes_to(version, found):
             return f"the table that is there now has come to version {found.version()}"
         return None
+
+    def _comes_to(self, version: int, found: DeltaTable) -> bool:
+        """Whether the log goes so far, whatever a listing says that is behind for a moment."""
+
+        def look() -> None:
+            if found.version() < version:
+                found.update_incremental()
+            if found.version() < version:
+                raise _BehindError(errno.ESTALE, f"its listing ends at version {found.version()}")
+
+        try:
+            retried(look, f"list the log of table {self._storage.location} up to version {version}")
+        except StorageUnavailableError as error:
+            if isinstance(error.__cause__, _BehindError):
+                return False
+            raise
+        return True
 
     def load(self) -> DeltaTable:
         """The table as it is now."""
@@ -124,3 +144,7 @@ class LogReader:
     def exists(self) -> bool:
         """Whether there is a Delta table."""
         return is_there(self._storage, self._options)
+
+
+class _BehindError(OSError):
+    """A log was listed without its newest versions."""

@@ -17,7 +17,9 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
+from committers import log_reader
 from committers.delta_log import AppendFailedError, DeltaLog, StaleFilesError
+from committers.log_actions import commit_path
 from committers.log_append import not_appended
 from committers.parquet_stats import delta_stats
 from committers.storage import Storage
@@ -34,6 +36,7 @@ from txn.errors import (
     TableRefusedError,
 )
 from txn.interfaces import Publication, Semantics, StagedFile
+from txn.storage_retry import Patience, retried
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = (("id", "long"), ("txid", "long"))
@@ -315,6 +318,35 @@ def test_a_table_in_another_ones_place_is_noticed(
     shutil.copytree(tmp_path / "saved", warehouse)
     log.publish([put(warehouse, 2)], [], make_publication(2), log.version)
     assert DeltaTable(str(warehouse)).version() == 2
+
+
+def test_a_listing_that_is_behind_is_asked_again(
+    warehouse: Path, tmp_path: Path, make_publication: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is listed without its newest version is not taken for another table's.
+
+    One that stays so is: the table was put back to an older state.
+    """
+    log = open_log(warehouse)
+    log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    newest = warehouse / commit_path(1)
+    hidden = Path(shutil.move(newest, tmp_path))
+    now = [0.0]
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] > comes_back_at:
+            shutil.move(hidden, newest)
+
+    patient = Patience(clock=lambda: now[0], sleep=wait)
+    monkeypatch.setattr(log_reader, "retried", lambda *asked: retried(*asked, patient))
+    comes_back_at = 100.0
+    with pytest.raises(TableChangedError, match="has come to version 0"):
+        log.publish([put(warehouse, 2)], [], make_publication(2), log.version)
+    comes_back_at = now[0] + 1.0
+    log.publish([put(warehouse, 2)], [], make_publication(2), log.version)
+    assert log.version == 2
+    assert DeltaTable(str(warehouse)).to_pyarrow_table().num_rows == 6
 
 
 def test_harmless_commits_are_stepped_over(warehouse: Path, make_publication: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -100,29 +99,16 @@ def catch(mutant: str, seeds: Iterable[int]) -> Summary:
     return run_chunk(seeds, mutant, first=True)
 
 
-def _begin(cores: list[int], taken: multiprocessing.Value) -> None:  # type: ignore[valid-type]
-    """A worker stays on one core: its threads take turns anyway."""
-    with taken.get_lock():
-        core = cores[taken.value % len(cores)]
-        taken.value += 1
-    os.sched_setaffinity(0, {core})
-    # Collected between chunks, and no thread is made to give up the interpreter: one runs anyway.
-    gc.disable()
-    sys.setswitchinterval(1.0)
-
-
 def run_many(seeds: range, mutant: str | None = None, workers: int | None = None) -> Summary:
     """Run seeds in as many processes as there are cores."""
     began = time.monotonic()
-    cores = sorted(os.sched_getaffinity(0))
     context = multiprocessing.get_context("spawn")
     summary = Summary()
     chunks = [seeds[i : i + CHUNK] for i in range(0, len(seeds), CHUNK)]
     with ProcessPoolExecutor(
-        workers or len(cores),
+        workers or len(os.sched_getaffinity(0)),
         mp_context=context,
-        initializer=_begin,
-        initargs=(cores, context.Value("i", 0)),
+        initializer=gc.disable,  # collected between chunks
     ) as pool:
         for done in as_completed([pool.submit(run_chunk, chunk, mutant) for chunk in chunks]):
             summary.add(done.result())

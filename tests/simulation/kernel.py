@@ -1,22 +1,23 @@
 """Simulated time, and threads of which exactly one runs at any moment.
 
-A *process* of the simulation has *tasks*; each task is an operating system thread, but only the one
-that holds the baton runs. A task gives the baton away where it would wait: for a simulated I/O,
-a lock, a queue, a time. Whose turn it is then says the heap of events, ordered by simulated time
-and, at the same time, by number. So a run is a pure function of its seed.
+A *process* of the simulation has *tasks*; each task is a greenlet: a stack of its own in the one
+thread of the operating system that there is. A task lets another one run where it would wait: for a
+simulated I/O, a lock, a queue, a time. Whose turn it is then says the heap of events, ordered by
+simulated time and, at the same time, by number. So a run is a pure function of its seed.
 
 A process that crashes runs no further: each of its tasks is woken once, and whatever primitive of
 the simulation it calls from then on raises `Crash`, so that nothing it does on its way out has any
-effect. A process that is paused (SIGSTOP) gets no baton; what it has sent is under way.
+effect. A process that is paused (SIGSTOP) gets no turn; what it has sent is under way.
 """
 
 from __future__ import annotations
 
 import heapq
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 __all__ = ["Crash", "Kernel", "Process", "Task"]
 
@@ -45,19 +46,9 @@ class Process:
 
 
 class Task:
-    """One thread of a process: an operating system thread, and where it waits."""
+    """One thread of a process, and where it waits."""
 
-    __slots__ = (
-        "done",
-        "function",
-        "lock",
-        "name",
-        "process",
-        "tags",
-        "thread",
-        "ticket",
-        "worker",
-    )
+    __slots__ = ("done", "function", "name", "process", "stack", "tags", "thread", "ticket")
 
     def __init__(self, process: Process, name: str, function: Callable[[], Any]) -> None:
         self.process = process
@@ -68,52 +59,18 @@ class Task:
         self.done = False
         self.tags: set[str] = set()
         self.thread: object = None
-        self.worker: _Worker | None = None
-        self.lock: Any = None
+        self.stack: greenlet | None = None
 
     def __str__(self) -> str:
         return f"{self.process}/{self.name}"
 
 
-class _Worker:
-    """An operating system thread that runs one task after the other, over all seeds."""
-
-    def __init__(self, pool: list[_Worker]) -> None:
-        self.lock = threading.Lock()
-        self.lock.acquire()
-        self.task: Task | None = None
-        self.kernel: Kernel | None = None
-        self._pool = pool
-        threading.Thread(target=self._serve, name="simulated", daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            self.lock.acquire()
-            task, kernel = self.task, self.kernel
-            assert task is not None
-            assert kernel is not None
-            try:
-                if not task.process.dead:
-                    task.function()
-            except Crash:
-                pass
-            except BaseException as error:  # noqa: BLE001 - told by the simulation
-                kernel.fail(f"{task} ended with {type(error).__name__}: {error}", error)
-            task.done = True
-            if task in task.process.tasks:
-                task.process.tasks.remove(task)
-            self.task = self.kernel = None
-            self._pool.append(self)
-            kernel._pass_on(None)
-
-
-_WORKERS: list[_Worker] = []
 Entry = tuple[float, int, Any, int]
 _CALL = -1
 
 
 class Kernel:
-    """The heap of events, the baton, and the first thing that went wrong."""
+    """The heap of events, whose turn it is, and the first thing that went wrong."""
 
     def __init__(self, *, most_events: int = 400_000) -> None:
         self.now = 0.0
@@ -126,17 +83,16 @@ class Kernel:
         self._most_events = most_events
         self._heap: list[Entry] = []
         self._number = 0
-        self._main = threading.Lock()
-        self._main.acquire()
+        self._main = getcurrent()
         self.processes: list[Process] = []
         self.record: Callable[[str], None] | None = None
 
     # --- running -----------------------------------------------------------------------------
 
     def run(self) -> None:
-        """From the main thread: until `stop`, a failure, or nothing is left to happen."""
-        self._pass_on(None)
-        self._main.acquire()
+        """Until `stop`, a failure, or nothing is left to happen."""
+        while (task := self._following()) is not None:
+            self._switch_to(task)  # comes back when a task has ended, or nothing is left
 
     def stop(self) -> None:
         """End the run at the next event."""
@@ -151,7 +107,7 @@ class Kernel:
         self.stopping = True
 
     def wind_up(self) -> None:
-        """Let every task end, so that its thread is free for the next run."""
+        """Let every task end, so that nothing of it is left."""
         self.failure, kept = self.failure or "", self.failure
         for process in self.processes:
             self.kill(process)
@@ -176,11 +132,22 @@ class Kernel:
         """A new task; it gets its first turn at this time."""
         task = Task(process, name, function)
         process.tasks.append(task)
-        worker = _WORKERS.pop() if _WORKERS else _Worker(_WORKERS)
-        worker.task, worker.kernel = task, self
-        task.worker, task.lock = worker, worker.lock
+        task.stack = greenlet(lambda: self._live(task), self._main)
         self.wake(task)
         return task
+
+    def _live(self, task: Task) -> None:
+        try:
+            if not task.process.dead:
+                task.function()
+        except Crash:
+            pass
+        except BaseException as error:  # noqa: BLE001 - told by the simulation
+            self.fail(f"{task} ended with {type(error).__name__}: {error}", error)
+        task.done = True
+        task.stack = None
+        if task in task.process.tasks:
+            task.process.tasks.remove(task)
 
     def kill(self, process: Process) -> None:
         """SIGKILL."""
@@ -241,24 +208,22 @@ class Kernel:
         self._wait(task)
 
     def _wait(self, task: Task) -> None:
-        self._pass_on(task)
+        following = self._following()
+        if following is None:
+            self._main.switch()
+        elif following is task:
+            self.current = task
+        else:
+            self._switch_to(following)
         task.ticket += 1
         if task.process.dead:
             raise Crash
 
-    def _pass_on(self, task: Task | None) -> None:
-        """Hand the baton to whoever is next; returns when `task` has it again (None: at once)."""
-        following = self._following()
-        self.current = following
-        if following is task and task is not None:
-            return
+    def _switch_to(self, task: Task) -> None:
+        self.current = task
         self.switches += 1
-        if following is None:
-            self._main.release()
-        else:
-            following.lock.release()
-        if task is not None:
-            task.lock.acquire()
+        assert task.stack is not None
+        task.stack.switch()
 
     def _following(self) -> Task | None:
         """The task whose event is next; None: the run is over."""

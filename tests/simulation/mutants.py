@@ -78,13 +78,13 @@ _recovered = txn.coordinator._recovered
 
 
 def _failed_unguarded(
-    self: Any, attempt: TransactionAttempt, error: str, *, blocked: bool = False
+    self: Any, attempt: TransactionAttempt, error: str, *, blocked: bool = False, **named: Any
 ) -> None:
     batch = self._state.batches.get(attempt.txid)
     if batch is not None and batch.attempt != attempt:
         self.post(BatchFailed(attempt, error, blocked))
         return
-    _failed(self, attempt, error, blocked=blocked)
+    _failed(self, attempt, error, blocked=blocked, **named)
 
 
 _failed = Pipeline._failed

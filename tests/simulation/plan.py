@@ -56,6 +56,13 @@ OFTEN = (
     "pause",
 )
 """In half of the seeds: whether a write has happened is what most of the protocol is about."""
+ALONE: tuple[tuple[str, ...], ...] = (
+    ("other ensemble",),
+    ("append refused", "append answer lost"),
+    ("append refused", "zk answer lost", "poison"),
+    ("staged file gone", "append refused"),
+)
+"""Faults that have a seed to themselves at times: what they need to come about, others prevent."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +221,8 @@ def _rates(random: Random) -> dict[str, float]:
     if random.random() < 0.03:
         # Nothing but the ledger of the commit turn sees it, and who dies in between loses that.
         return {"append garbled": 0.2, "batch failed": 0.05, "job failed": 0.05}
+    if random.random() < 0.15:
+        return {fault: COMMON[fault][1] * random.uniform(0.5, 2) for fault in random.choice(ALONE)}
     share = random.choice((0.15, 0.3, 0.5))
     rates = {
         fault: random.uniform(*bounds)

@@ -18,6 +18,7 @@ from typing_extensions import Self
 import committers.delta_log
 import committers.loading
 import committers.log_append
+import committers.log_reader
 import committers.staging
 import committers.state_committer
 import committers.table_committer
@@ -130,6 +131,7 @@ def _patches() -> list[Patch]:
         (committers.delta_log, "load_files", delta.load_files),
         (committers.loading, "DeltaTable", delta.SimDeltaTable),
         (committers.loading, "retried", delta.retried),
+        (committers.log_reader, "retried", delta.retried),
         (committers.delta_log, "time", clock),
         (committers.log_append, "DeltaTable", delta.SimDeltaTable),
         (committers.log_append, "RemoveAction", delta.RemoveAction),
