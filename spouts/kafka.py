@@ -61,7 +61,7 @@ FirstPoll = Literal[
 _LOSS = ("error", "skip")
 _SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, "
-    "timestamp timestamp, timestampType int"
+    "timestamp timestamp_ltz, timestampType int"
 )
 _HEADERS = ", headers array<struct<key: string, value: binary>>"
 _RELATION = re.compile(

@@ -113,7 +113,7 @@ class _Generator:
                 self._stream()
         if made[-1] == "stream":
             self._table(self.open[-1])
-        self._use_everything(names)
+        self._use_everything(sources)
         lives = self._lives(txids)
         return Program(
             seed=self.seed,
@@ -395,7 +395,7 @@ class _Generator:
 
     # --- tables ------------------------------------------------------------------------------
 
-    def _use_everything(self, names: list[str]) -> None:
+    def _use_everything(self, sources: list[Source]) -> None:
         """A source that reaches no table is refused."""
         used: set[str] = set()
         stack = [one for step in self.steps if step.op in ("append", "state") for one in step.of]
@@ -408,22 +408,21 @@ class _Generator:
         self.steps = [
             step for step in self.steps if step.id in used or step.op in ("append", "state")
         ]
-        for name in names:
-            if name not in used:
-                self._table(name)
+        for source in sources:
+            if source.name not in used:
+                self._table(source.name)
         if self.faults and self.draw.random() < 0.3:
-            self._fail(self.draw.choice(names))
+            self._fail(self.draw.choice(sources))
 
-    def _fail(self, name: str) -> None:
+    def _fail(self, source: Source) -> None:
         """One of its txids fails a few times, or whatever is tried."""
-        step = Step(
-            id="fails",
-            op="fail",
-            of=(name,),
-            args={"txid": self.draw.randint(2, 4), "attempts": self.draw.choice((1, 2, 9))},
-        )
+        txid, attempts = self.draw.randint(2, 4), self.draw.choice((1, 2, 9))
+        if not source.known and not any(source.batches[:txid]):
+            return  # as long as nobody knows its columns, nothing is computed that could fail
+        args = {"txid": txid, "attempts": attempts}
+        step = Step(id="fails", op="fail", of=(source.name,), args=args)
         below = [
-            one.model_copy(update={"of": tuple("fails" if n == name else n for n in one.of)})
+            one.model_copy(update={"of": tuple("fails" if n == source.name else n for n in one.of)})
             for one in self.steps
         ]
         self.steps = [step, *below]

@@ -171,8 +171,10 @@ class LifeRun:
 
     def _lie_still(self) -> None:
         """Wait until the thread that directs the others does nothing more."""
-        if not self._idle.wait(QUIET_SECS):
-            raise HungError("the dead run's thread does not lie still")
+        deadline = time.monotonic() + QUIET_SECS
+        while not self._idle.wait(LOOK_SECS) and self._running.is_active:
+            if time.monotonic() > deadline:
+                raise HungError("the dead run's thread does not lie still")
         self._doomed = set(threading.enumerate()) - self._before
         self._progress.on_lost = None  # it is past hearing of it
         with self._progress.nodes.changed:

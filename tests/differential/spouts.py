@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,9 @@ def _schema(source: Source) -> StructType:
 
     schema = StructType()
     for name, kind in source.columns:
-        schema.add(name, DataType.fromDDL(kind))
+        # As written, whatever `spark.sql.timestampType` says.
+        ltz = re.sub(r"\btimestamp\b", "timestamp_ltz", kind)
+        schema.add(name, DataType.fromDDL(ltz))
     return schema
 
 

@@ -89,7 +89,7 @@ def fields_of(kind: str) -> dict[str, str] | None:
     inner = kind[7:-1] + ","
     for place, letter in enumerate(inner):
         depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
+        if letter == "," and depth == 0 and ":" in inner[start:place]:  # else it is in a name
             name, _, value = inner[start:place].partition(":")
             fields[name], start = value, place + 1
     return fields

@@ -137,7 +137,7 @@ def draw_plan(random: Random) -> Plan:
         keys=random.choice((2, 3, 7)),
         buckets=random.choice((1, 3, 7)),
         slots=random.choice((1, 2, 4)),
-        knows_schema=tuple(_knows_schema(random, kind, tables) for kind in kinds),
+        knows_schema=tuple(_knows_schema(random, kind, config, tables) for kind in kinds),
         rates=rates,
         calm_at=calm,
         ends_by=calm + 90.0,
@@ -183,13 +183,17 @@ def _derived(
     return found
 
 
-def _knows_schema(random: Random, kind: str, tables: dict[str, TableKind]) -> bool:
+def _knows_schema(
+    random: Random, kind: str, config: TopologyConfig, tables: dict[str, TableKind]
+) -> bool:
     """Whether a spout names its columns when it is opened.
 
     What a transactional spout has fixed may wait for columns for ever: until somebody declares
-    them. An opaque one is asked again, and reads from the other stream as soon as it can.
+    them. An opaque one is asked again, and reads from the other stream as soon as it can, unless
+    all that the other stream had was set aside.
     """
-    must = kind == "transactional" and any(table.feed in JOINS for table in tables.values())
+    joined = any(table.feed in JOINS for table in tables.values())
+    must = joined and (kind == "transactional" or config.on_exhausted == "quarantine")
     return must or random.random() < 0.6
 
 
