@@ -70,8 +70,11 @@ def test_records_come_with_key_headers_and_timestamp(
     assert (row.topic, row.partition, row.offset) == (topic, 4, 0)
     assert (round(row.ms), row.timestampType) == (when, 0)
     assert [(h.key, h.value and bytes(h.value)) for h in row.headers] == headers
-    empty = spout.emit_batch(spark, ATTEMPT, PartitionPositions())
-    assert (empty.schema.simpleString(), empty.count()) == (schema.simpleString(), 0)
+    spark = spark.newSession()
+    for kind in ("TIMESTAMP_LTZ", "TIMESTAMP_NTZ"):
+        spark.conf.set("spark.sql.timestampType", kind)
+        empty = spout.emit_batch(spark, ATTEMPT, PartitionPositions())
+        assert (empty.schema.simpleString(), empty.count()) == (schema.simpleString(), 0)
 
 
 def test_a_batch_is_its_offsets_and_nothing_else(
