@@ -373,12 +373,12 @@ def _rolled_forward(
     # Whether a txid is emptied or a replay is settled before its first commit turn, so that its
     # newest START says it of every attempt that can have published. Neither is ever in a group.
     start = next((batch for batch in batches if batch.txid == record.txid), None)
-    error = start.quarantined if start else publication.quarantined
+    said = start if start and start.attempt >= publication.attempt_id else publication
+    error = said.quarantined
     quarantine = error and QuarantineRecord(
         txid=record.txid, attempt=publication.attempt_id, spouts=publication.read, error=error
     )
-    replay_of = start.replay_of if start else publication.replay_of
-    return Recovered(record, rest, True, quarantine or None, replay_of)
+    return Recovered(record, rest, True, quarantine or None, said.replay_of)
 
 
 def _with_attempts(
@@ -386,7 +386,8 @@ def _with_attempts(
 ) -> tuple[BatchRecord, ...]:
     """Open batches with attempt numbers at least as high as any table has seen.
 
-    A publication of a txid whose START is missing is a START too: its metadata is in the log.
+    A publication of an attempt whose START is missing is a START too: its metadata is in the log,
+    and whether it was emptied. So it is where ZooKeeper was restored from a backup.
 
     Args:
         first: the first open txid.
@@ -395,10 +396,7 @@ def _with_attempts(
     for _, publication in ahead.values():
         for member in publication.txids:
             known = by_txid.get(member.txid)
-            if member.txid < first:
-                continue
-            if known is None:
-                by_txid[member.txid] = started(publication, member)
-            elif known.attempt < member.attempt_id:
-                by_txid[member.txid] = known.model_copy(update={"attempt": member.attempt_id})
+            if member.txid >= first and (known is None or known.attempt < member.attempt_id):
+                opaque = known.opaque if known else ()
+                by_txid[member.txid] = started(publication, member, opaque)
     return tuple(by_txid[txid] for txid in sorted(by_txid))

@@ -374,15 +374,7 @@ class Run:
         """Somebody restores ZooKeeper from a backup made since the newest commit."""
         books, faults = self.world.books, self.world.faults
         backup = books.backup
-        # An old backup does not know that a txid was set aside. What a table has of it as empty is
-        # then refused for good, which would end the run.
-        aside = any(
-            published.quarantined is not None and published.last_txid > books.committed
-            for table in self.world.tables.values()
-            for published in (commit.publication for commit in table.parsed)
-            if published is not None
-        )
-        if self.original is None and backup and not aside and faults.strikes("zk restored"):
+        if self.original is None and backup and faults.strikes("zk restored"):
             self.world.trace("ZooKeeper is restored from a backup")
             self.world.ensemble.restore(f"{ROOT}/batches/", backup)
             self.world.ensemble.restore(f"{ROOT}/parts/", backup)

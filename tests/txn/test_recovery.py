@@ -243,6 +243,21 @@ def test_rolling_forward_settles_the_quarantine_too(opaque, error, replay):
     assert (kept if error else None, replay) == (recovered.quarantine, recovered.replay_of)
 
 
+@pytest.mark.parametrize("published", ["all", "some"])
+def test_a_backup_older_than_a_quarantine_learns_of_it_from_the_tables(published):
+    """A START that is older than a publication does not decide whether the txid was emptied."""
+    empty = publication(5, attempt=3).model_copy(update={"quarantined": "boom"})
+    found = {"a": (15, empty), "b": (25, empty) if published == "all" else (24, publication(4))}
+    recovered = reconciled(found)
+    if published == "all":
+        kept = QuarantineRecord(txid=5, attempt=3, spouts={"s": "p5"}, error="boom")
+        assert (recovered.quarantine, recovered.committed.txid) == (kept, 5)
+    else:
+        first = recovered.batches[0]
+        assert (first.txid, first.attempt, first.quarantined) == (5, 3, "boom")
+        assert first.spouts == {"s": "p5"}
+
+
 @pytest.mark.parametrize("read", ["p2", "p5"])
 def test_a_publication_without_its_start_is_known_for_a_replay_by_its_positions(read):
     """What reads other metadata than its stream's newest is a replay, of which txid is unknown."""
