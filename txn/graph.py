@@ -314,7 +314,8 @@ class StateQuery(Node):
         condition = sf.lit(True)
         for name in keys:
             condition &= rows[quoted(name)].eqNullSafe(renamed[quoted(f"txn_key_{name}")])
-        return rows.join(renamed, condition, "left").drop(*(f"txn_key_{name}" for name in keys))
+        own = (renamed[quoted(f"txn_key_{name}")] for name in keys)  # not the user's, so named
+        return rows.join(renamed, condition, "left").drop(*own)
 
     def with_nulls(self, rows: DataFrame) -> DataFrame | None:
         """Every row with NULL for the values of a state that nobody has written yet.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.differential.declaration import Life, Program, Source, Step
 from tests.differential.judge import judge
 
@@ -12,17 +14,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def dotted() -> Program:
-    """Keys and values whose names have a dot, in every place that names a column."""
+def dotted(value: str) -> Program:
+    """A key and a total whose names have a dot, in every place that names a column."""
     source = Source(
         name="s0",
         kind="transactional",
         partitions=0,
         known=True,
-        columns=(("dot.ted", "string"), ("v", "bigint")),
+        columns=(("dot.ted", "string"), (value, "bigint")),
         batches=((((("a", 1), ("a", 2), (None, 3)),),), (((("a", 4),),),)),
     )
-    grouped: dict[str, Any] = {"keys": ["dot.ted"], "aggregates": {"to.tal": ["Sum", "v"]}}
+    grouped: dict[str, Any] = {"keys": ["dot.ted"], "aggregates": {"to.tal": ["Sum", value]}}
     state = {**grouped, "layout": "upsert", "semantics": "transactional"}
     asked = {"on": ["dot.ted"], "as_of": "txid-1"}
     stored = {"semantics": "transactional"}
@@ -38,7 +40,8 @@ def dotted() -> Program:
     return Program(seed=0, sources=(source,), steps=steps, lives=(Life(),))
 
 
-def test_a_dot_in_a_name_is_a_letter(spark: SparkSession, tmp_path: Path) -> None:
-    """Keys and values with a dot in their names are grouped, queried and handed on."""
-    verdict = judge(dotted(), spark, tmp_path / "run")
+@pytest.mark.parametrize("value", ["v", "txn_key_dot.ted"])
+def test_a_name_is_the_users_own(spark: SparkSession, tmp_path: Path, value: str) -> None:
+    """Names with a dot, or one that a query might have for itself, are handed on."""
+    verdict = judge(dotted(value), spark, tmp_path / "run")
     assert verdict.kind == "equal", verdict.what
