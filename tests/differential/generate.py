@@ -416,7 +416,7 @@ class _Generator:
 
     def _fail(self, source: Source) -> None:
         """One of its txids fails a few times, or whatever is tried."""
-        txid, attempts = self.draw.randint(2, 4), self.draw.choice((1, 2, 9))
+        txid, attempts = self.draw.randint(2, 4), self.draw.choice((1, 2, 99))
         if not source.known and not any(source.batches[:txid]):
             return  # as long as nobody knows its columns, nothing is computed that could fail
         args = {"txid": txid, "attempts": attempts}
