@@ -259,18 +259,19 @@ class DeltaLog:
             raise TableRefusedError(f"{error} It was changed in {changed_by(culprit)}.") from error
 
     def _reload(self, table: DeltaTable) -> None:
-        self._loaded = table
-        self._version = table.version()
+        """Take a table as it is, or, where storage is away, leave everything as it was."""
+        version = table.version()
         files = with_bounds(load_files(table), self._storage)
+        told = self._reader.told(version)
+        txid = table.transaction_version(txid_app(self._topology))
         with self._files_lock:
             self._files = files
+        self._loaded, self._version = table, version
         self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
-        told = self._reader.told(self._version)
         self._last, self._settled, self._strangers = told.last, told.settled, told.strangers
         self._fingerprint = told.fingerprint
-        txid = table.transaction_version(txid_app(self._topology))
         if not told.is_known and txid is not None:
-            self._last = (self._version, Publication.lost(self._topology, txid))
+            self._last = (version, Publication.lost(self._topology, txid))
 
     @property
     def _table(self) -> DeltaTable:

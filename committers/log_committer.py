@@ -37,6 +37,7 @@ from txn.errors import (
     StagedFileError,
     TableChangedError,
     TopologyError,
+    TxnError,
 )
 from txn.interfaces import (
     Aggregate,
@@ -368,7 +369,7 @@ class LogCommitter(AppendingCommitter):
             adds = self._area.write_folder(self._folded(files, now, committed), folder)
         except BaseException:
             self._end(folder, delete=True)
-            with suppress(OSError):
+            with suppress(OSError, TxnError):
                 self._clean_up()
             raise
         finally:
@@ -479,5 +480,5 @@ class LogCommitter(AppendingCommitter):
         with self._lock:
             self._ended += [(folder, True) for folder in self._made]
             self._made.clear()
-        with suppress(OSError):
+        with suppress(OSError, TxnError):
             self._clean_up()

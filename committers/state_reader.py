@@ -14,7 +14,7 @@ from committers.log_actions import BUCKET, load_files
 from committers.state_shape import StateShape
 from committers.storage import Storage
 from committers.upsert import bucket_of, with_keys_of
-from txn.errors import TableRefusedError
+from txn.errors import TableRefusedError, TxnError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,11 +35,10 @@ def newest_version(storage: Storage, options: Mapping[str, str]) -> int:
 def missing_file(storage: Storage, options: Mapping[str, str], version: int) -> str | None:
     """A file of a version that is not in storage; None: all are, or nobody can say."""
     try:
-        table = load(storage, options, version)
-    except (DeltaError, OSError):
+        paths = sorted(load_files(load(storage, options, version)))
+        sizes = storage.sizes(paths)
+    except (DeltaError, OSError, TxnError):
         return None
-    paths = sorted(load_files(table))
-    sizes = storage.sizes(paths)
     return next((path for path, size in zip(paths, sizes, strict=True) if size is None), None)
 
 

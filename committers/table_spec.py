@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from committers.keeping import KEPT
 from committers.log_actions import BUCKET
 from txn.errors import TableRefusedError, TopologyError
 from txn.interfaces import DEFAULT, Semantics, refused_features, same_setting
@@ -206,8 +207,8 @@ def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
     Args:
         entries: names of everything directly below it.
     """
-    # `_txn` and `data` are ours, `_delta_log` may be left empty by a crash while creating.
-    foreign = [entry for entry in entries if entry not in ("_delta_log", "_txn")]
+    # Scratch and what spouts keep are ours; a crash while creating may leave an empty log.
+    foreign = [entry for entry in entries if entry not in ("_delta_log", "_txn", KEPT)]
     if foreign:
         raise TableRefusedError(
             f"Folder {name} is no Delta table and holds other files ('{foreign[0]}'). "

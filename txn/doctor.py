@@ -43,7 +43,7 @@ def diagnose(
     sinks = topology.sinks if topology is not None else ()
     own = {sink.name: sink.committer.storage_options for sink in sinks}
     places = list(dict.fromkeys([*own, *tables]))
-    folders = list(dict.fromkeys(parent(table) for table in places))
+    folders = {parent(table): own.get(table) for table in reversed(places)}
     yield from _guarded("machine", check_machine)
     local = [Path(), *(Path(folder) for folder in folders if is_local(folder))]
     yield from _guarded("machine", partial(check_disk, local))
@@ -53,8 +53,8 @@ def diagnose(
         check = partial(check_table, table, owner, config, own.get(table))
         yield from _guarded(f"table {table}", check)
         yield from check_writers(table)
-    for folder in folders:
-        yield from _guarded(f"storage {folder}", partial(check_storage, folder))
+    for folder, options in reversed(folders.items()):
+        yield from _guarded(f"storage {folder}", partial(check_storage, folder, options))
 
 
 def _zookeeper(spec: str, name: str | None, config: TopologyConfig) -> Iterator[Finding]:

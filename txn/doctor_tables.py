@@ -6,6 +6,7 @@ without Spark, together with what only hurts later.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import secrets
@@ -18,7 +19,7 @@ from typing import Any
 from txn.config import TopologyConfig
 from txn.delta_features import refused_features
 from txn.doctor_findings import Finding, error, note, ok, warning
-from txn.locations import file_system, identity, is_local, normal
+from txn.locations import file_system, identity, is_local, local_path, normal
 
 __all__ = ["check_storage", "check_table", "check_writers", "duration_secs"]
 
@@ -203,20 +204,24 @@ def duration_secs(text: str) -> float | None:
 # --- can the storage refuse? -----------------------------------------------------------------
 
 
-def check_storage(folder: str) -> Iterator[Finding]:
+def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iterator[Finding]:
     """Whether of two writers of one version one is refused: a race on a table of our own.
 
     The table is made in `folder`, or in the first folder above it that there is, and deleted.
+
+    Args:
+        options: `storage_options` of a committer whose table is there.
     """
     from deltalake import DeltaTable
 
     area = f"storage {folder}"
-    filesystem, root = file_system(folder)
-    where = str(_existing(Path(root))) if is_local(folder) else folder
+    where = str(_existing(Path(local_path(folder) or ""))) if is_local(folder) else folder
+    own = dict(options or {})
     table = f"{where.rstrip('/')}/.txn-doctor-{secrets.token_hex(8)}"
     try:
-        DeltaTable.create(table, _schema(), mode="error")
-        yield _judged(area, [_race(table) for _ in range(_ROUNDS)], DeltaTable(table).version())
+        DeltaTable.create(table, _schema(), mode="error", storage_options=own)
+        races = [_race(table, own) for _ in range(_ROUNDS)]
+        yield _judged(area, races, DeltaTable(table, storage_options=own).version())
     except Exception as failure:  # noqa: BLE001 - whatever the storage's library raises
         first = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
         yield error(
@@ -227,7 +232,7 @@ def check_storage(folder: str) -> Iterator[Finding]:
             "Check the path, its permissions and credentials.",
         )
     finally:
-        _delete(filesystem, table)
+        _delete(table, own)
 
 
 def _schema() -> Any:
@@ -237,7 +242,7 @@ def _schema() -> Any:
     return Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
 
 
-def _race(table: str) -> list[str]:
+def _race(table: str, options: dict[str, str]) -> list[str]:
     """What became of each of the writers of one and the same version: "won", or an error."""
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 
@@ -262,7 +267,8 @@ def _race(table: str) -> list[str]:
             ended.append("won")
 
     # Both have loaded the same version before either writes the next one.
-    writers = [threading.Thread(target=write, args=(DeltaTable(table),)) for _ in range(_WRITERS)]
+    logs = [DeltaTable(table, storage_options=options) for _ in range(_WRITERS)]
+    writers = [threading.Thread(target=write, args=(log,)) for log in logs]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -302,12 +308,11 @@ def _existing(folder: Path) -> Path:
     return folder
 
 
-def _delete(filesystem: Any, table: str) -> None:
+def _delete(table: str, options: Mapping[str, str]) -> None:
     if is_local(table):
         shutil.rmtree(table, ignore_errors=True)
         return
-    _, root = file_system(table)
-    try:
-        filesystem.delete_dir(root)
-    except FileNotFoundError:
-        return
+    with contextlib.suppress(FileNotFoundError):
+        filesystem, root = file_system(table, options)
+        # Through delta-rs the root is the table itself, of which nothing but its log is there.
+        filesystem.delete_dir(root or "_delta_log")

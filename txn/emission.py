@@ -56,9 +56,11 @@ class Emission:
         """
         try:
             yield
+        except TxnError:
+            raise
         except Exception as error:
             gone = next(filter(None, (stored.missing() for stored in self.stored)), None)
-            if gone is None or isinstance(error, TxnError):
+            if gone is None:
                 raise
             raise FailedException(
                 f"File {gone} of a table that attempt {self.evaluation.attempt} reads was deleted "

@@ -71,9 +71,11 @@ class Maintenance:
         if self._running is None:
             return
         self._running.cancel()
-        while not self._running.done() and self._threads.left():
+        while not self._running.done():
             self._threads.quietly(lambda: self._work.cancel(self._tag))
             wait([self._running], CANCEL_SECS)
+            if not self._threads.left():
+                return
 
     def _run(self) -> None:
         """One round over the tables, and another one while txids are committed meanwhile."""

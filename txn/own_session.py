@@ -234,7 +234,7 @@ def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
     if frame.sparkSession is session:
         return frame
     kept: dict[str, DataFrame] = vars(session).setdefault(_NO_ROWS, {})
-    key = frame.schema.simpleString()
+    key = frame.schema.json()
     if key not in kept:
         kept[key] = _no_rows(frame, session)
     return kept[key].unionAll(frame)

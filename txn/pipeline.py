@@ -576,8 +576,9 @@ class Pipeline:
 
     def _lacks_columns(self, txid: int, error: ColumnsUnknownError) -> None:
         """A run that is to end must not wait for ever for columns that may never be known."""
-        ends = self._state.until is not None or self._state.until_caught_up
-        if ends and txid not in self._lacking:
+        if self._state.until is None and not self._state.until_caught_up:
+            return
+        if txid not in self._lacking:
             timeout = self._config.message_timeout_secs
             self._facts.after(timeout, lambda: self._lacked_columns(txid, timeout))
         self._lacking[txid] = error

@@ -74,6 +74,7 @@ def try_folder(spark: SparkSession, table: str) -> None:
     # Twice as many as there are slots: Spark reads two of such small files in a task, which makes
     # one task for each slot.
     wanted = {f"{nonce}-{n}" for n in range(2 * spark.sparkContext.defaultParallelism)}
+    made = [place for place in (base / _SCRATCH, base) if not place.exists()]
     try:
         (folder / "asked").mkdir(parents=True)
         for line in wanted:
@@ -86,7 +87,7 @@ def try_folder(spark: SparkSession, table: str) -> None:
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        for left in (base / _SCRATCH, base):
+        for left in made:
             with contextlib.suppress(OSError):  # it has other files
                 left.rmdir()
     if answered != wanted:

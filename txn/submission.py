@@ -85,7 +85,8 @@ def submitted() -> dict[str, str]:
     properties = _properties(defaults_file()) if adds and explicit else {}
     if explicit and not file.is_file():
         raise SetupError(
-            f"{SUBMIT_ARGS} names the file of properties '{file}', which is not there."
+            f"{SUBMIT_ARGS} names the file of properties '{file}', which is not there. "
+            "Correct it, or leave it out."
         )
     said = {**properties, **_properties(file), **arguments}
     return {key: value for key, value in said.items() if key in _KEYS}
@@ -140,7 +141,10 @@ def _properties(file: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise SetupError(f"Spark's settings in '{file}' cannot be read: {error}.") from error
+        raise SetupError(
+            f"Spark's settings in '{file}' cannot be read: {error}. Make it a "
+            "readable file in UTF-8."
+        ) from error
     found = {}
     for line in map(str.strip, lines):
         if line and line[0] not in "#!":

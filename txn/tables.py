@@ -332,8 +332,9 @@ class Tables:
             if doubted is None:
                 raise
             # What other columns would not mend is told at once.
-            sink.committer.open(self._own, self._context, None)
-            self.require_apart()
+            with self._opening:
+                sink.committer.open(self._own, self._context, None)
+                self.require_apart()
             return doubted
         return partials
 

@@ -234,11 +234,14 @@ class Threads:
                 return
 
     def _joined(self, pool: Pool, cancel: Job) -> list[Straggler]:
-        while stragglers := pool.join(min(self.left(), _CANCEL_SECS)):
-            if not self.left():
-                return stragglers
+        stragglers = pool.join(min(self.left(), _CANCEL_SECS))
+        while stragglers:
+            # At least once: another pool may have used all of the grace.
             cancel()
-        return []
+            stragglers = pool.join(_CANCEL_SECS)
+            if not self.left():
+                break
+        return stragglers
 
 
 def within(seconds: float, job: Job, about: str) -> list[Straggler]:

@@ -21,6 +21,7 @@ from committers import log_reader
 from committers.delta_log import AppendFailedError, DeltaLog, StaleFilesError
 from committers.log_actions import commit_path
 from committers.log_append import not_appended
+from committers.log_reader import Told
 from committers.parquet_stats import delta_stats
 from committers.storage import Storage
 from committers.strangers import ACCEPTED
@@ -527,6 +528,29 @@ def clean(path: Path, before: int) -> None:
     for file in (path / "_delta_log").glob("*.json"):
         if file.stem.isdigit() and int(file.stem) < before:
             file.unlink()
+
+
+def test_a_table_that_cannot_be_taken_in_whole_is_not_taken_in(
+    warehouse: Path, make_publication: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storage that goes away in the midst of a reload leaves the log as it was known before."""
+    log = open_log(warehouse)
+    log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    for _ in range(2):
+        DeltaTable(str(warehouse)).alter.set_table_description("x")
+    DeltaTable(str(warehouse)).create_checkpoint()
+    (warehouse / commit_path(2)).unlink()
+
+    def away(_: int) -> Told:
+        raise StorageUnavailableError("storage is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log._reader, "told", away)
+        with pytest.raises(StorageUnavailableError):
+            log.refresh()
+    with pytest.raises(CommitConflictError, match="Version 2 .* is not in its log any more"):
+        log.refresh()
+    assert (log.refresh(), log.version) == ([], 3)
 
 
 def test_a_fence_carries_the_last_publication(warehouse: Path, make_publication: Any) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["COMPILED", "INTERPRETED", "QUICK", "session"]
 
 QUICK = {
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": "4g",
     "spark.default.parallelism": "1",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
@@ -31,7 +31,7 @@ COMPILED = {
 
 
 def session() -> SparkSession:
-    """Two threads, a gigabyte."""
+    """Two threads; memory for a thousand programs, of each of which something is left behind."""
     from txn.session import delta_session
 
     return delta_session("differential", master="local[2]", conf=QUICK)

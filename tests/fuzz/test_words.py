@@ -177,7 +177,7 @@ def boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("txn.embedded.zookeeper_service", no_server)
     monkeypatch.setattr("txn.driver.drive", lambda *_, **__: (_ for _ in ()).throw(SetupError("x")))
     monkeypatch.setattr("txn.doctor.check_machine", lambda: iter(()))
-    monkeypatch.setattr("txn.doctor.check_storage", lambda _: iter(()))
+    monkeypatch.setattr("txn.doctor.check_storage", lambda *_: iter(()))
     return tmp_path
 
 

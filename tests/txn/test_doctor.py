@@ -335,16 +335,16 @@ def test_a_storage_that_lets_two_writers_win_is_told(
     """The race is real: without put-if-absent both writers of a version are told that they won."""
     assert [f.level for f in check_storage(str(tmp_path))] == ["ok"]
 
-    def forgetful(place: str) -> list[str]:
+    def forgetful(place: str, options: dict[str, str]) -> list[str]:
         """A store that writes whatever it is given: the version is taken away between the two."""
         ended = []
         for _ in range(2):
-            ended += [what for what in real(place) if what == "won"]
+            ended += [what for what in real(place, options) if what == "won"]
             newest = sorted(Path(place, "_delta_log").glob("*.json"))[-1]
             newest.unlink()
         return ended
 
-    real: Callable[[str], list[str]] = doctor_tables._race
+    real: Callable[[str, dict[str, str]], list[str]] = doctor_tables._race
     monkeypatch.setattr(doctor_tables, "_race", forgetful)
     found = list(check_storage(str(tmp_path)))
     assert [f.level for f in found] == ["error"]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tests.txn.publishing import publish
 from txn.cli import cli
-from txn.doctor_tables import check_table
+from txn.doctor_tables import check_storage, check_table
 from txn.embedded import EmbeddedZooKeeper
 from txn.loading import load_topology
 
@@ -73,6 +73,10 @@ def test_the_doctor_looks_at_a_table_as_its_committer_would(program: Path) -> No
     ((name, options),) = ((s.name, s.committer.storage_options) for s in topology.sinks)
     found = {f.check: f.level for f in check_table(name, None, topology.config, options)}
     assert found["features"] == found["checkpoints"] == "ok"
+    before = set(program.parent.rglob("*.*"))
+    (race,) = check_storage("s3a://lake", options)
+    assert (race.check, race.level) == ("put-if-absent", "ok"), race
+    assert {file for file in program.parent.rglob("*.*") if file.is_file()} <= before
 
 
 def test_recover_and_history_use_a_committers_storage_options(

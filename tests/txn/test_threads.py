@@ -47,3 +47,16 @@ def test_other_stragglers_leave_clean_up_no_more_than_the_grace() -> None:
     threads.clean(release.wait)  # type: ignore[arg-type]
     assert [one.about for one in threads.join()] == ["planning 1:0"]
     release.set()
+
+
+def test_a_thread_that_hangs_takes_nobody_elses_grace() -> None:
+    """Who comes back when it is told to is waited for, also behind one that used up the grace."""
+    threads, release, told = Threads("t", 1, GRACE), threading.Event(), threading.Event()
+    threads.spawn(threads.planner, release.wait, lambda _: None, "planning 1:0")  # type: ignore[arg-type]
+    threads.spawn(threads.commit, told.wait, lambda _: None, "the commit turn of 1:0")  # type: ignore[arg-type]
+    while threads.left():
+        time.sleep(0.01)
+    stragglers = threads.join(told.set)
+    assert [one.about for one in stragglers] == ["planning 1:0"]
+    assert threads.commit.is_done
+    release.set()
