@@ -26,13 +26,14 @@ from txn.errors import (
 )
 from txn.interfaces import CommitterContext, Semantics, SpoutKind
 from txn.locations import identity
+from txn.own_session import make_active
 from txn.pipeline import Pipeline
 from txn.progress import columns_record
 from txn.records import Progress
 from txn.recovery import Found, by_todays_names, check_streams, reconcile, require_tables
 from txn.report import RunReport, RunStatus, Standby
 from txn.shared_folders import local_tables, runs_here, try_folder
-from txn.threads import Straggler, abandoned, straggler, within
+from txn.threads import Pool, Straggler, abandoned, straggler, within
 from txn.work import BatchWork
 from txn.zookeeper_spec import resolve_shared
 
@@ -48,6 +49,8 @@ __all__ = ["RunningTopology"]
 log = logging.getLogger("txn")
 
 _WATCH_SECS = 1.0
+START_SECS = 120.0
+"""For a call of the user's code while a run starts, at least: Spark is cold then."""
 """Between two looks at the run's own thread."""
 _NAMING_SECS = 5.0
 """How long to ask ZooKeeper who has taken over."""
@@ -194,14 +197,19 @@ class RunningTopology:
         check_streams(topology.name, self._streams, self._opaque, progress)
         for table in tried:
             try_folder(self._spark, table)
-        work.open_spouts(newest_metadata(progress), progress.columns)
+        self._users(
+            lambda: work.open_spouts(newest_metadata(progress), progress.columns),
+            "opening the spouts",
+        )
         life = store.incarnation()
         context = CommitterContext(topology.name, epoch, life.id, frozenset(life.takes_over))
         there = work.attach_tables(context)
         known = by_todays_names(topology.name, progress.committed, there, identity)
         progress = progress.model_copy(update={"committed": known})
         require_tables(topology.name, progress.committed, there)
-        work.check_and_open_tables(context)
+        self._users(
+            lambda: work.check_and_open_tables(context), "trying what the program computes"
+        )
         found = self._fence_tables(work, store)
         opaque = self._opaque
         differ = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in topology.sinks)
@@ -318,8 +326,11 @@ class RunningTopology:
         check_streams(topology.name, self._streams, self._opaque, progress)
         work = self._work(lambda *_: None)  # it does not lead, and so writes nothing
         try:
-            work.open_spouts(newest_metadata(progress), progress.columns)
-            work.rehearse()
+            self._users(
+                lambda: work.open_spouts(newest_metadata(progress), progress.columns),
+                "opening the spouts",
+            )
+            self._users(work.rehearse, "trying what the program computes")
         finally:
             work.close()
 
@@ -392,6 +403,28 @@ class RunningTopology:
         return abandoned(self._topology.name, self._stragglers, grace, self._error)
 
     # --- threads that hang -------------------------------------------------------------------
+
+    def _users(self, job: Callable[[], None], about: str) -> None:
+        """Let a start call the user's code, for a while.
+
+        Raises:
+            AbandonedError: it did not come back; leadership is given up.
+        """
+        config = self._topology.config
+        seconds = max(START_SECS, config.message_timeout_secs)
+        pool = Pool(1, "txn-start")
+
+        def in_the_session() -> None:
+            make_active(self._spark)
+            job()
+
+        ended = pool.submit(in_the_session, about=about)
+        pool.close(cancel=False)
+        if stragglers := pool.join(seconds):
+            self._stragglers += stragglers
+            self._topology.stragglers = tuple(stragglers)
+            raise abandoned(self._topology.name, stragglers, seconds, None)
+        ended.result()
 
     def _watch(self) -> None:
         """End the run for its own thread, should that hang: user code may be called there, too."""

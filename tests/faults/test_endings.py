@@ -97,6 +97,7 @@ def build(name: str, obstacle: Obstacle, warehouse: Path, **config: Any) -> Topo
     """Rows into an append table and counts into a state table, past an obstacle."""
 
     def through(rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
+        obstacle.meet("start")
         if str(attempt) == "2:0":
             obstacle.meet("transform")
         return rows
@@ -114,6 +115,27 @@ def thread_of(running: RunningTopology) -> str:
     with pytest.raises(AbandonedError) as error:
         running.await_termination(60)
     return str(error.value)
+
+
+def test_a_start_that_never_returns_is_named_and_leads_no_longer(
+    spark: SparkSession,
+    zookeeper: EmbeddedZooKeeper,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A transform that hangs when it is tried keeps neither the caller nor the leadership."""
+    name, obstacle = warehouse.parent.name, Obstacle("start")
+    monkeypatch.setattr("txn.running.START_SECS", 5.0)
+    topology = build(name, obstacle, warehouse, message_timeout_secs=5)
+    try:
+        with pytest.raises(AbandonedError, match=r"trying what .* in meet \(.*test_endings\.py"):
+            topology.start(spark, zookeeper=zookeeper.hosts)
+        assert read_status(zookeeper.hosts, name, topology.config).leader is None
+    finally:
+        obstacle.released.set()
+    again = build(name, Obstacle("nowhere"), warehouse)
+    assert again.run(spark, zookeeper=zookeeper.hosts, until="caught_up").committed_txid == 3
+    assert rows_of(warehouse / "rows", "k", "v") == ROWS
 
 
 @pytest.mark.parametrize("place", PLACES)
