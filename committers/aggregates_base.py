@@ -148,8 +148,9 @@ def overflows_of(table: str) -> Iterator[None]:
         raise OverflowError(
             f"{found[1]} leaves the range of the type that it is kept in{where}. Nothing of this "
             "txid was stored, and every table is as it was. Keep the rows that are too large away "
-            "(a transform), or cast the column to a wider type, such as decimal(38,0), in a "
-            "topology with a table of its own."
+            "(a transform); or, in a topology with a table of its own, cast the column to a wider "
+            "type (decimal(38,s), or fewer digits behind the point if it has 38 already; a mean "
+            "of decimals has 32 digits in front of it at most)."
         ) from error
 
 

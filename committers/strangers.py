@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 
 from committers.log_actions import Commit
 from txn.errors import TableChangedError
+from txn.interfaces import normal
 
 __all__ = ["ACCEPTED", "Strangers", "changed_by", "replaced"]
 
@@ -61,13 +62,14 @@ class Strangers:
             return
         changes = [commit for commit in commits if any(commit.changed)]
         first, newest = changes[0], changes[-1].version
+        place = normal(self._table)
         own = "" if self._own is None else f" {self._own.version}"
         more = f" and {len(changes) - 1} later" * (len(changes) > 1)
         raise TableChangedError(
             f"Table {self._table} was changed by somebody else after version{own}, the last one "
             f"of topology '{topology}': {changed_by(first)}{more}. {_what(first)} Nothing was "
-            f"written on top of it. To take it back: RESTORE TABLE delta.`{self._table}` TO "
-            f"VERSION AS OF{own or ' ...'}. If it is to stand: ALTER TABLE delta.`{self._table}` "
+            f"written on top of it. To take it back: RESTORE TABLE delta.`{place}` TO "
+            f"VERSION AS OF{own or ' ...'}. If it is to stand: ALTER TABLE delta.`{place}` "
             f"SET TBLPROPERTIES ('{ACCEPTED}' = '{newest}'). Then run the topology again."
         )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from committers.keeping import KEPT
 from committers.log_actions import BUCKET
 from txn.errors import TableRefusedError, TopologyError
-from txn.interfaces import DEFAULT, Semantics, refused_features, same_setting
+from txn.interfaces import DEFAULT, Semantics, normal, refused_features, same_setting
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -150,17 +150,20 @@ class TableSpec:
         if not stored or not self.settings:
             return  # made by a release that did not write them down
         now = self.session_properties()
-        for key in sorted({*stored, *now}):
-            then, value = stored.get(key, DEFAULT), now.get(key, DEFAULT)
-            if not same_setting(then, value):
-                setting = key.removeprefix(_SESSION)
-                raise TableRefusedError(
-                    f"Table {name} was made in a session with {setting} = {then}, and in this one "
-                    f"it is {value}. It decides what transforms and sources make of a row, so "
-                    "later rows would not fit those that are there. Run the topology with "
-                    f"{setting} = {then}; or, if it is to be {value} from now on: ALTER TABLE "
-                    f"delta.`{name}` SET TBLPROPERTIES ('{key}' = '{value}')."
-                )
+        pairs = ((key, stored.get(key, DEFAULT), now.get(key, DEFAULT)) for key in {*stored, *now})
+        differ = sorted(pair for pair in pairs if not same_setting(*pair[1:]))
+        if not differ:
+            return
+        was = [f"{key.removeprefix(_SESSION)} = {then}" for key, then, _ in differ]
+        values = [value for _, _, value in differ]
+        changed = ", ".join(f"'{key}' = '{value}'" for key, _, value in differ)
+        raise TableRefusedError(
+            f"Table {name} was made in a session with {' and '.join(was)}, and in this one it is "
+            f"{' and '.join(values)}. That decides what transforms and sources make of a row, so "
+            "later rows would not fit those that are there. Run the topology with "
+            f"{' and '.join(was)}; or, if it is to be {' and '.join(values)} from now on: ALTER "
+            f"TABLE delta.`{normal(name)}` SET TBLPROPERTIES ({changed})."
+        )
 
     def _require_columns(self, fields: list[dict[str, Any]], name: str) -> None:
         stored = {field["name"]: field["type"] for field in fields}

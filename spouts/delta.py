@@ -153,6 +153,10 @@ class DeltaSpout(Spout[DeltaBatch]):
 
     # --- plan --------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        """Where it reads from."""
+        return self._name
+
     def open(self, spark: SparkSession, previous: DeltaBatch | None) -> StructType | None:
         """The table's columns; while there is no table, those that were declared, if any.
 

@@ -139,6 +139,10 @@ class FileSpout(Spout[FileBatch]):
         self._taking = Taking()  # a run asks for all that is kept, so that no table lacks it
         self._taking.keeper = keeper
 
+    def __repr__(self) -> str:
+        """Where it reads from."""
+        return self._name
+
     def open(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
         """Settle the schema: the one given, or the one of earlier runs, or one that is inferred.
 

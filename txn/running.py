@@ -207,9 +207,7 @@ class RunningTopology:
         known = by_todays_names(topology.name, progress.committed, there, identity)
         progress = progress.model_copy(update={"committed": known})
         require_tables(topology.name, progress.committed, there)
-        self._users(
-            lambda: work.check_and_open_tables(context), "trying what the program computes"
-        )
+        self._users(lambda: work.check_and_open_tables(context), "trying what the program computes")
         found = self._fence_tables(work, store)
         opaque = self._opaque
         differ = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in topology.sinks)

@@ -289,7 +289,9 @@ class Tables:
             )
         if any(name.startswith("table ") for name in names):
             advice.append("Run the topology that makes the table, or correct the path.")
-        why = "nothing was read from there so far."
+        spouts = [repr(s) for s in (sources[name].spout for name in sorted(streams))]
+        named = [spout for spout in spouts if not spout.startswith("<")]
+        why = f"nothing was read from {', '.join(named) or 'there'} so far."
         doubts = [str(evaluation.doubts[name]) for name in names if name in evaluation.doubts]
         if doubts:
             why = (

@@ -38,6 +38,7 @@ REFUSALS = (
     r"Delta allows none of",
     r"names must differ in more than upper and lower case",
     r"AMBIGUOUS_REFERENCE",
+    r"COLUMN_ALREADY_EXISTS",  # names that differ in case only, in a session without case
     r"the name is taken by the table's own bookkeeping",
 )
 """What a program of the generator may be refused for; any other refusal is a finding."""
