@@ -98,6 +98,8 @@ def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[Lif
     except OutOfRangeError as due:
         if error is None:
             return Verdict("differs", f"no error was told, and {due}")
+        if isinstance(error, UserError):
+            return _refused(error)
         return _told(error, OVERFLOW, "error")
     if error is not None:
         unknown = any(not source.known for source in program.sources)
