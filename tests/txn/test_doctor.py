@@ -356,7 +356,7 @@ def test_both_writers_of_the_race_try_the_same_version(tmp_path: Path) -> None:
     """One wins and one loses, each time, and the loser's reason is the storage's."""
     DeltaTable.create(str(tmp_path / "t"), doctor_tables._schema())
     for version in range(1, 6):
-        ended = doctor_tables._race(str(tmp_path / "t"))
+        ended = doctor_tables._race(str(tmp_path / "t"), {})
         assert sorted(what == "won" for what in ended) == [False, True]
         assert DeltaTable(str(tmp_path / "t")).version() == version
     assert threading.active_count() < 50
