@@ -20,6 +20,7 @@ from txn.errors import FailedException, SourceUnavailableError, TopologyError
 
 try:
     from confluent_kafka import (
+        OFFSET_END,
         IsolationLevel,
         KafkaError,
         KafkaException,
@@ -41,6 +42,7 @@ _STALE = frozenset(
     {
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError._NOENT,  # "No leaders found"
     }
@@ -129,7 +131,8 @@ class Cluster:
         """Those of the topics that exist, with the offsets of all their partitions.
 
         Raises:
-            SourceUnavailableError: no broker answers, or a partition has no leader now.
+            SourceUnavailableError: no broker answers, or a partition has no leader now
+                or does not know its offsets yet.
             FailedException: topics change faster than they can be looked at.
         """
         kept = self._client is not None
@@ -165,7 +168,8 @@ class Cluster:
         Raises:
             SourceUnavailableError: no broker answers.
         """
-        found = self._results(self._ask(partitions, OffsetSpec.for_timestamp(timestamp_ms)))
+        asked = self._ask(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        found = self._results(asked, no_record=OFFSET_END)
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     # --- inside ----------------------------------------------------------------------------------
@@ -226,11 +230,22 @@ class Cluster:
             wanted, isolation_level=level, request_timeout=REQUEST_SECS
         )
 
-    def _results(self, answers: Mapping[TopicPartition, Future[Any]]) -> dict[Partition, int]:
+    def _results(
+        self, answers: Mapping[TopicPartition, Future[Any]], no_record: int | None = None
+    ) -> dict[Partition, int]:
+        """What was answered for each partition.
+
+        Args:
+            no_record: what an answer may say besides an offset.
+        """
         found: dict[Partition, int] = {}
         for where, answer in answers.items():
             try:
-                found[where.topic, where.partition] = answer.result().offset
+                offset = answer.result().offset
+                # A partition whose broker has only just begun: OFFSET_INVALID, and no error.
+                if offset < 0 and offset != no_record:
+                    raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
+                found[where.topic, where.partition] = offset
             except KafkaException as error:
                 # A topic deleted meanwhile: the look at the topics tells.
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:

@@ -7,9 +7,14 @@ import itertools
 import logging
 import re
 import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import OFFSET_END, OFFSET_INVALID, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from spouts.kafka import KafkaSpout
 from tests.spouts.kafka_broker import PASSWORD, USER, Broker, wait_until
@@ -23,6 +28,8 @@ JAAS = (
 
 THEN = int(time.time() * 1000) - 3_600_000
 """An hour ago, in Kafka's milliseconds: within the retention of a topic."""
+
+LIST_OFFSETS = AdminClient.list_offsets
 
 _names = itertools.count()
 
@@ -363,3 +370,51 @@ def test_brokers_that_do_not_answer_are_waited_for(
                 plan(asked, first)
     kafka.produce(topic, [2])
     assert only(planned_at_last(spout, first)) == (1, 2)
+
+
+@pytest.mark.parametrize("answer", [OFFSET_INVALID, OFFSET_END])
+@pytest.mark.parametrize("on_loss", ["error", "skip"])
+def test_an_offset_that_brokers_do_not_know_yet_is_no_offset(
+    kafka: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, on_loss: Any, answer: int
+) -> None:
+    """An answer without an offset, as of a broker that has only just begun, is asked for again; it
+    is neither a loss nor a place to go on at.
+    """
+    kafka.produce(topic, [1])
+    spout = KafkaSpout(kafka.servers, topics=[topic], on_data_loss=on_loss)
+    first = plan(spout)
+    kafka.produce(topic, [2])
+    answered(monkeypatch, [answer])
+    assert only(plan(spout, first)) == (1, 2)  # the next client knew
+    answered(monkeypatch, [answer] * 4)
+    with pytest.raises(SourceUnavailableError, match="not caught up"):
+        plan(spout, first)
+
+
+def test_an_offset_of_a_time_that_brokers_do_not_know_yet_is_waited_for(
+    kafka: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first poll by time does not take "not known yet" for "no record since then"."""
+    kafka.produce(topic, [1], timestamp=THEN)
+    spout = KafkaSpout(kafka.servers, topics=[topic], first_poll="timestamp", start_timestamp=THEN)
+    answered(monkeypatch, [None, None, OFFSET_INVALID])
+    with pytest.raises(SourceUnavailableError, match="not caught up"):
+        plan(spout)
+    assert only(plan(spout)) == (0, 1)
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, answers: list[int | None]) -> None:
+    """Have the next questions for offsets answered so for every partition; None: by the brokers."""
+    left = iter(answers)
+
+    def asked(
+        client: AdminClient, wanted: Mapping[TopicPartition, OffsetSpec], **kwargs: Any
+    ) -> Mapping[TopicPartition, Future[Any]]:
+        if (answer := next(left, None)) is None:
+            return LIST_OFFSETS(client, wanted, **kwargs)
+        futures: dict[TopicPartition, Future[Any]] = {where: Future() for where in wanted}
+        for future in futures.values():
+            future.set_result(SimpleNamespace(offset=answer))
+        return futures
+
+    monkeypatch.setattr(AdminClient, "list_offsets", asked)
