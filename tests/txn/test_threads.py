@@ -45,6 +45,8 @@ def test_other_stragglers_leave_clean_up_no_more_than_the_grace() -> None:
     threads, release = Threads("t", 1, GRACE, clean_up=3600.0), threading.Event()
     threads.spawn(threads.planner, release.wait, lambda _: None, "planning 1:0")  # type: ignore[arg-type]
     threads.clean(release.wait)  # type: ignore[arg-type]
+    while not threads.planner.at_work():
+        time.sleep(0.01)
     assert [one.about for one in threads.join()] == ["planning 1:0"]
     release.set()
 
@@ -54,7 +56,7 @@ def test_a_thread_that_hangs_takes_nobody_elses_grace() -> None:
     threads, release, told = Threads("t", 1, GRACE), threading.Event(), threading.Event()
     threads.spawn(threads.planner, release.wait, lambda _: None, "planning 1:0")  # type: ignore[arg-type]
     threads.spawn(threads.commit, told.wait, lambda _: None, "the commit turn of 1:0")  # type: ignore[arg-type]
-    while threads.left():
+    while threads.left() or not (threads.planner.at_work() and threads.commit.at_work()):
         time.sleep(0.01)
     stragglers = threads.join(told.set)
     assert [one.about for one in stragglers] == ["planning 1:0"]
