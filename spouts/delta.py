@@ -151,11 +151,11 @@ class DeltaSpout(Spout[DeltaBatch]):
         if bytes_per_batch is not None:
             self._bytes = BatchSize(bytes_per_batch, self._name, "bytes_per_batch")
 
-    # --- plan --------------------------------------------------------------------------------
-
     def __repr__(self) -> str:
         """Where it reads from."""
         return self._name
+
+    # --- plan --------------------------------------------------------------------------------
 
     def open(self, spark: SparkSession, previous: DeltaBatch | None) -> StructType | None:
         """The table's columns; while there is no table, those that were declared, if any.

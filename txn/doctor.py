@@ -6,7 +6,7 @@ a table beside the topology's, deleted in the end. A check that cannot be made s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +43,9 @@ def diagnose(
     sinks = topology.sinks if topology is not None else ()
     own = {sink.name: sink.committer.storage_options for sink in sinks}
     places = list(dict.fromkeys([*own, *tables]))
-    folders = {parent(table): own.get(table) for table in reversed(places)}
+    folders: dict[str, Mapping[str, str] | None] = {}
+    for table in places:
+        folders.setdefault(parent(table), own.get(table))
     yield from _guarded("machine", check_machine)
     local = [Path(), *(Path(folder) for folder in folders if is_local(folder))]
     yield from _guarded("machine", partial(check_disk, local))
@@ -53,7 +55,7 @@ def diagnose(
         check = partial(check_table, table, owner, config, own.get(table))
         yield from _guarded(f"table {table}", check)
         yield from check_writers(table)
-    for folder, options in reversed(folders.items()):
+    for folder, options in folders.items():
         yield from _guarded(f"storage {folder}", partial(check_storage, folder, options))
 
 

@@ -311,11 +311,12 @@ class StateQuery(Node):
             *(sf.col(quoted(name)).alias(f"txn_key_{name}") for name in keys),
             *(sf.col(quoted(name)) for name in values),
         )
+        # By reference: the stream may have a column of that name.
+        own = {name: renamed[quoted(f"txn_key_{name}")] for name in keys}
         condition = sf.lit(True)
         for name in keys:
-            condition &= rows[quoted(name)].eqNullSafe(renamed[quoted(f"txn_key_{name}")])
-        own = (renamed[quoted(f"txn_key_{name}")] for name in keys)  # not the user's, so named
-        return rows.join(renamed, condition, "left").drop(*own)
+            condition &= rows[quoted(name)].eqNullSafe(own[name])
+        return rows.join(renamed, condition, "left").drop(*own.values())
 
     def with_nulls(self, rows: DataFrame) -> DataFrame | None:
         """Every row with NULL for the values of a state that nobody has written yet.

@@ -26,14 +26,13 @@ from txn.errors import (
 )
 from txn.interfaces import CommitterContext, Semantics, SpoutKind
 from txn.locations import identity
-from txn.own_session import make_active
 from txn.pipeline import Pipeline
 from txn.progress import columns_record
 from txn.records import Progress
 from txn.recovery import Found, by_todays_names, check_streams, reconcile, require_tables
 from txn.report import RunReport, RunStatus, Standby
 from txn.shared_folders import local_tables, runs_here, try_folder
-from txn.threads import Pool, Straggler, abandoned, straggler, within
+from txn.threads import Straggler, abandoned, straggler, within
 from txn.work import BatchWork
 from txn.zookeeper_spec import resolve_shared
 
@@ -48,9 +47,9 @@ __all__ = ["RunningTopology"]
 
 log = logging.getLogger("txn")
 
-_WATCH_SECS = 1.0
 START_SECS = 120.0
 """For a call of the user's code while a run starts, at least: Spark is cold then."""
+_WATCH_SECS = 1.0
 """Between two looks at the run's own thread."""
 _NAMING_SECS = 5.0
 """How long to ask ZooKeeper who has taken over."""
@@ -197,17 +196,16 @@ class RunningTopology:
         check_streams(topology.name, self._streams, self._opaque, progress)
         for table in tried:
             try_folder(self._spark, table)
-        self._users(
-            lambda: work.open_spouts(newest_metadata(progress), progress.columns),
-            "opening the spouts",
-        )
+        self._open_spouts(work, progress)
         life = store.incarnation()
         context = CommitterContext(topology.name, epoch, life.id, frozenset(life.takes_over))
         there = work.attach_tables(context)
         known = by_todays_names(topology.name, progress.committed, there, identity)
         progress = progress.model_copy(update={"committed": known})
         require_tables(topology.name, progress.committed, there)
-        self._users(lambda: work.check_and_open_tables(context), "trying what the program computes")
+        self._in_time(
+            lambda: work.check_and_open_tables(context), "trying what the program computes"
+        )
         found = self._fence_tables(work, store)
         opaque = self._opaque
         differ = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in topology.sinks)
@@ -324,11 +322,8 @@ class RunningTopology:
         check_streams(topology.name, self._streams, self._opaque, progress)
         work = self._work(lambda *_: None)  # it does not lead, and so writes nothing
         try:
-            self._users(
-                lambda: work.open_spouts(newest_metadata(progress), progress.columns),
-                "opening the spouts",
-            )
-            self._users(work.rehearse, "trying what the program computes")
+            self._open_spouts(work, progress)
+            self._in_time(work.rehearse, "trying what the program computes")
         finally:
             work.close()
 
@@ -394,7 +389,8 @@ class RunningTopology:
 
     def _close_work(self, work: BatchWork) -> None:
         about = "closing spouts and tables"
-        self._stragglers += within(self._topology.config.stop_grace_secs, work.close, about)
+        _, stragglers = within(self._topology.config.stop_grace_secs, work.close, about)
+        self._stragglers += stragglers
 
     def _abandoned(self) -> AbandonedError:
         grace = self._topology.config.stop_grace_secs
@@ -402,7 +398,11 @@ class RunningTopology:
 
     # --- threads that hang -------------------------------------------------------------------
 
-    def _users(self, job: Callable[[], None], about: str) -> None:
+    def _open_spouts(self, work: BatchWork, progress: Progress) -> None:
+        newest = newest_metadata(progress)
+        self._in_time(lambda: work.open_spouts(newest, progress.columns), "opening the spouts")
+
+    def _in_time(self, job: Callable[[], None], about: str) -> None:
         """Let a start call the user's code, for a while.
 
         Raises:
@@ -410,15 +410,8 @@ class RunningTopology:
         """
         config = self._topology.config
         seconds = max(START_SECS, config.message_timeout_secs)
-        pool = Pool(1, "txn-start")
-
-        def in_the_session() -> None:
-            make_active(self._spark)
-            job()
-
-        ended = pool.submit(in_the_session, about=about)
-        pool.close(cancel=False)
-        if stragglers := pool.join(seconds):
+        ended, stragglers = within(seconds, job, about, "txn-start")
+        if stragglers:
             self._stragglers += stragglers
             self._topology.stragglers = tuple(stragglers)
             raise abandoned(self._topology.name, stragglers, seconds, None)

@@ -289,7 +289,7 @@ class Tables:
             )
         if any(name.startswith("table ") for name in names):
             advice.append("Run the topology that makes the table, or correct the path.")
-        spouts = [repr(s) for s in (sources[name].spout for name in sorted(streams))]
+        spouts = (repr(sources[name].spout) for name in sorted(streams))
         named = [spout for spout in spouts if not spout.startswith("<")]
         why = f"nothing was read from {', '.join(named) or 'there'} so far."
         doubts = [str(evaluation.doubts[name]) for name in names if name in evaluation.doubts]

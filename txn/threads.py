@@ -244,15 +244,18 @@ class Threads:
         return stragglers
 
 
-def within(seconds: float, job: Job, about: str) -> list[Straggler]:
-    """Run a job on a thread of its own, and wait so long; the thread, if it did not come back.
+def within(
+    seconds: float, job: Job, about: str, name: str = "txn-end"
+) -> tuple[Future[None], list[Straggler]]:
+    """Run a job on a thread of its own, and wait so long.
 
-    What the job raises is dropped.
+    Returns:
+        What came of the job; and its thread, if it did not come back.
     """
-    pool = Pool(1, "txn-end")
-    pool.submit(job, about=about)
+    pool = Pool(1, name)
+    ended = pool.submit(job, about=about)
     pool.close(cancel=False)
-    return pool.join(seconds)
+    return ended, pool.join(seconds)
 
 
 def straggler(thread: threading.Thread, about: str, since: float) -> Straggler:

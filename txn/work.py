@@ -158,7 +158,7 @@ class BatchWork:
         Args:
             columns: what earlier runs have learned.
         """
-        make_active(self._spark)
+        self._enter_thread()
         declared = {source.name for source in self._sources}
         self._columns.recall({name: kept for name, kept in columns.items() if name in declared})
         for source in self._sources:
@@ -171,6 +171,7 @@ class BatchWork:
 
     def attach_tables(self, context: CommitterContext) -> dict[str, tuple[int, Publication] | None]:
         """The newest publication of every table that is there; creates nothing."""
+        self._enter_thread()
         found: dict[str, tuple[int, Publication] | None] = {}
         for sink in self._sinks:
             sink.committer.open(self._own, context, None)
@@ -186,6 +187,7 @@ class BatchWork:
         Raises:
             TopologyError: wrong columns.
         """
+        self._enter_thread()
         self._tables.rehearse(self._emissions.nothing())
 
     def check_and_open_tables(self, context: CommitterContext) -> None:
@@ -195,6 +197,7 @@ class BatchWork:
         first batch, before any job. What the spouts' positions name is given to tables that lack
         it.
         """
+        self._enter_thread()
         self._tables.check_and_open(context, self._emissions.nothing())
         self._keeper.mend()
 
@@ -398,7 +401,7 @@ class BatchWork:
         return late
 
     def _enter_thread(self) -> None:
-        """What a thread of the run, which begins and ends with it, needs before the user's code."""
+        """What a thread needs before the user's code, once: the user's session is its own."""
         if not hasattr(self._entered, "done"):
             make_active(self._spark)
             self._entered.done = True

@@ -109,8 +109,6 @@ def _patches() -> list[Patch]:
         (txn.work, "Pool", pool),
         (txn.maintenance, "threading", threading),
         (txn.maintenance, "wait", primitives.wait),
-        (txn.running, "Pool", pool),
-        (txn.running, "make_active", spark.no_thread),
         (txn.running, "threading", threading),
         (txn.running, "time", clock),
         (txn.tables, "threading", threading),
