@@ -24,7 +24,7 @@ help: ## list the targets
 	@echo "make test    run all tests"
 	@echo "make bench   measure it beside its peers (three hours or so; ARGS=--quick: a few minutes)"
 	@echo "make fuzz    120,000 broken inputs to everything that is parsed (INPUTS= another number)"
-	@echo "make simulate  10,000 random histories of crashes and lost answers (two minutes; ARGS=--help)"
+	@echo "make simulate  10,000 random histories of crashes and lost answers (three minutes; ARGS=--help)"
 	@echo "make differential  random topologies against plain Python (100 programs; ARGS='--seeds 1000')"
 	@echo "make exhaustive  every state of small worlds around the core (some minutes; ARGS=--help)"
 	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"

@@ -166,7 +166,7 @@ class Cluster:
         """The first offset at or after a time; partitions without such a record are left out.
 
         Raises:
-            SourceUnavailableError: no broker answers.
+            SourceUnavailableError: as `look`.
         """
         asked = self._ask(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         found = self._results(asked, no_record=OFFSET_END)

@@ -8,8 +8,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.context import BaseContext
 
 from tests.simulation.chance import FAULTS
 
@@ -100,6 +102,16 @@ def catch(mutant: str, seeds: Iterable[int]) -> Summary:
     return run_chunk(seeds, mutant, first=True)
 
 
+def _apart(context: BaseContext, seeds: range, mutant: str | None) -> Summary:
+    """`run_chunk` in a process of its own.
+
+    Raises:
+        BrokenProcessPool: the process was killed.
+    """
+    with ProcessPoolExecutor(1, mp_context=context, initializer=gc.disable) as process:
+        return process.submit(run_chunk, seeds, mutant).result()
+
+
 def run_many(seeds: range, mutant: str | None = None, workers: int | None = None) -> Summary:
     """Run seeds in as many processes as there are cores."""
     began = time.monotonic()
@@ -107,9 +119,8 @@ def run_many(seeds: range, mutant: str | None = None, workers: int | None = None
     context.set_forkserver_preload(PRELOADED)
     summary = Summary()
     chunks = [seeds[i : i + CHUNK] for i in range(0, len(seeds), CHUNK)]
-    cores = workers or len(os.sched_getaffinity(0))
-    with context.Pool(cores, initializer=gc.disable, maxtasksperchild=1) as pool:
-        for done in pool.imap_unordered(partial(run_chunk, mutant=mutant), chunks):
+    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as threads:
+        for done in threads.map(partial(_apart, context, mutant=mutant), chunks):
             summary.add(done)
     summary.failures.sort()
     summary.seconds = time.monotonic() - began

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.faults.harness import wait_for
 from txn.threads import Threads
 
 GRACE = 0.4
@@ -45,8 +46,7 @@ def test_other_stragglers_leave_clean_up_no_more_than_the_grace() -> None:
     threads, release = Threads("t", 1, GRACE, clean_up=3600.0), threading.Event()
     threads.spawn(threads.planner, release.wait, lambda _: None, "planning 1:0")  # type: ignore[arg-type]
     threads.clean(release.wait)  # type: ignore[arg-type]
-    while not threads.planner.at_work():
-        time.sleep(0.01)
+    wait_for(lambda: bool(threads.planner.at_work()), what="planning to begin")
     assert [one.about for one in threads.join()] == ["planning 1:0"]
     release.set()
 
@@ -56,8 +56,9 @@ def test_a_thread_that_hangs_takes_nobody_elses_grace() -> None:
     threads, release, told = Threads("t", 1, GRACE), threading.Event(), threading.Event()
     threads.spawn(threads.planner, release.wait, lambda _: None, "planning 1:0")  # type: ignore[arg-type]
     threads.spawn(threads.commit, told.wait, lambda _: None, "the commit turn of 1:0")  # type: ignore[arg-type]
-    while threads.left() or not (threads.planner.at_work() and threads.commit.at_work()):
-        time.sleep(0.01)
+    wait_for(lambda: bool(threads.planner.at_work()), what="planning to begin")
+    wait_for(lambda: bool(threads.commit.at_work()), what="the commit turn to begin")
+    wait_for(lambda: not threads.left(), what="the end of the grace")
     stragglers = threads.join(told.set)
     assert [one.about for one in stragglers] == ["planning 1:0"]
     assert threads.commit.is_done
