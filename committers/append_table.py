@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
-from committers.constants import bigint
-from committers.log_actions import TXID, ActiveFile
-from committers.staging import random_id
+from committers.expressions import bigint
+from committers.publishing.spec import TableSpec, storable_columns
+from committers.publishing.versions import TXID, ActiveFile
+from committers.staging.area import random_id
 from committers.table_committer import (
     TableCommitter,
     read_table,
     require_same_columns,
     strict_reader,
 )
-from committers.table_spec import TableSpec, storable_columns
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile

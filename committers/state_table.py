@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from committers.aggregates import Fold, identity
-from committers.log_actions import TXID
-from committers.log_committer import LogCommitter
-from committers.staging import random_id
-from committers.state_committer import StateCommitter
-from committers.state_reader import missing_file, newest_version, rows_of_keys, version_of
-from committers.state_shape import StateShape
-from committers.storage import Storage
+from committers.log_layout.committer import LogCommitter
+from committers.publishing.storage import Storage
+from committers.publishing.versions import TXID
+from committers.staging.area import random_id
+from committers.state.reading import missing_file, newest_version, rows_of_keys, version_of
+from committers.state.shape import StateShape
 from committers.table_committer import parse_semantics, read_table
-from committers.upsert import RESERVED, StateLayout, mergeable
+from committers.upsert_layout.columns import RESERVED, StateLayout, mergeable
+from committers.upsert_layout.committer import StateCommitter
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Semantics, State, StoredRows
 

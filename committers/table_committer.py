@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from committers import keeping
-from committers.delta_log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
-from committers.loading import require
-from committers.log_actions import ActiveFile
-from committers.log_cleanup import LogCleanup
-from committers.row_digest import differing_columns
-from committers.staging import StagingArea, newest_txid, random_id
-from committers.storage import Storage
-from committers.table_spec import TableSpec
+from committers.publishing.cleanup import LogCleanup
+from committers.publishing.loading import require
+from committers.publishing.log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
+from committers.publishing.spec import TableSpec
+from committers.publishing.storage import Storage
+from committers.publishing.versions import ActiveFile
+from committers.staging.area import StagingArea, newest_txid, random_id
+from committers.staging.row_digest import differing_columns
 from txn.attempts import TransactionAttempt
 from txn.errors import (
     CommitConflictError,
@@ -39,10 +39,8 @@ from txn.interfaces import (
     Semantics,
     Staged,
     StoredRows,
-    computing_session,
-    own_session,
-    settings_of,
 )
+from txn.spark.own_session import computing_session, own_session, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

@@ -26,7 +26,7 @@ from examples import flights
 from examples.prepare_flights import prepare_flights
 from txn import TxnError
 from txn.errors import SetupError
-from txn.java import find_java
+from txn.machine.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

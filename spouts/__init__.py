@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-import txn.errors  # noqa: F401 - txn itself, and so `txn.allocator`, before anything loads delta-rs
+import txn.errors  # noqa: F401 - txn itself, and so `txn.machine.allocator`, before anything loads delta-rs

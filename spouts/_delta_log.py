@@ -22,18 +22,11 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
+from txn.delta.commits import BROKEN, actions_of, info_of
+from txn.delta.locations import is_local, normal
+from txn.delta.retrying import retried
 from txn.errors import SourceChangedError
-from txn.interfaces import (
-    BROKEN,
-    FENCE_KEY,
-    PUBLICATION_KEY,
-    SETTLED_KEY,
-    actions_of,
-    info_of,
-    is_local,
-    normal,
-    retried,
-)
+from txn.interfaces import FENCE_KEY, PUBLICATION_KEY, SETTLED_KEY
 
 __all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow", "parse_version"]
 

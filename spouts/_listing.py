@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 from pyarrow import fs
 
-from txn.interfaces import local_path, retried
+from txn.delta.locations import local_path
+from txn.delta.retrying import retried
 
 __all__ = ["FileStat", "Listing"]
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import txn.allocator  # noqa: F401 - before whatever loads delta-rs
+import txn.machine.allocator  # noqa: F401 - before whatever loads delta-rs
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.errors import FailedException, TxnError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txn.cli import main
+from txn.cli.app import main
 
 if __name__ == "__main__":
     main()

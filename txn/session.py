@@ -1,12 +1,12 @@
 """A Spark session with Delta in it: quick to start, and quiet.
 
-What is done for the start: Delta's jars come out of a folder (`txn.jars`), never through a
+What is done for the start: Delta's jars come out of a folder (`txn.machine.jars`), never through a
 resolver; in local mode they are on Java's own class path, which allows an archive of loaded
 classes. A spout's own jars come as `spark.jars`, behind that class path: the archive still fits.
 `python -m txn.session` fetches the jars and makes that archive, once per machine.
 
 What is done for the quiet: Spark's log goes to stderr from level ERROR on, and the one warning
-of Java for which there is no switch is taken out (`txn/spark_conf/`).
+of Java for which there is no switch is taken out (`txn/machine/spark_conf/`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txn.errors import SetupError
-from txn.jars import class_archive, delta_jars, package_jars
-from txn.java import find_java
-from txn.submission import SUBMIT_ARGS, defaults_file, is_submitted, submitted, with_paths
+from txn.machine.jars import class_archive, delta_jars, package_jars
+from txn.machine.java import find_java
+from txn.spark.submission import SUBMIT_ARGS, defaults_file, is_submitted, submitted, with_paths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["delta_session", "prepare", "session_conf"]
 
-_SPARK_CONF = Path(__file__).parent / "spark_conf"
+_SPARK_CONF = Path(__file__).parent / "machine" / "spark_conf"
 _POOLS = _SPARK_CONF / "fairscheduler.xml"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _ARCHIVE_TIMEOUT_SECS = 300.0

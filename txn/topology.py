@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from txn.config import TopologyConfig
-from txn.errors import TopologyError
-from txn.graph import (
+from txn.dataflow.graph import (
     Aggregation,
     AsOf,
     Join,
@@ -26,15 +25,16 @@ from txn.graph import (
     Transformation,
     check_join,
 )
+from txn.delta.locations import identity
+from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
-from txn.locations import identity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txn.report import RunReport
-    from txn.running import RunningTopology
-    from txn.threads import Straggler
+    from txn.engine.report import RunReport
+    from txn.engine.running import RunningTopology
+    from txn.engine.threads import Straggler
 
 __all__ = ["GroupedStream", "Stream", "Topology", "TxnState", "Until"]
 
@@ -134,7 +134,7 @@ class Topology:
         Raises:
             TopologyError: nothing to run, or an `until` that means nothing.
         """
-        from txn.running import RunningTopology
+        from txn.engine.running import RunningTopology
 
         self.check_complete(until)
         running = RunningTopology(self, spark, zookeeper=zookeeper, until=until, standby=standby)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from tests.benchmarks.sizes import Rows
-from txn.jars import cache_folder
+from txn.machine.jars import cache_folder
 from txn.session import delta_session
 
 __all__ = ["SCHEMA", "DataSet", "count", "default_cache", "make"]

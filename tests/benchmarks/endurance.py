@@ -33,7 +33,7 @@ from spouts.rate import RateSpout
 from tests.benchmarks.memory import java_memory, java_process, rss_kb
 from txn import Topology, TopologyConfig
 from txn.embedded import running_server, zookeeper_service
-from txn.running import RunningTopology
+from txn.engine.running import RunningTopology
 from txn.session import delta_session
 
 KINDS = ("append", "log", "upsert")

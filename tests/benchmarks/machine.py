@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from txn.errors import SetupError
-from txn.java import find_java, java_version
+from txn.machine.java import find_java, java_version
 
 __all__ = ["facts"]
 

@@ -33,7 +33,7 @@ from tests.benchmarks.task import (
 )
 from txn import Topology, TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
-from txn.report import BatchReport, RunReport
+from txn.engine.report import BatchReport, RunReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,8 @@ from pathlib import Path
 import txn
 from tests.chaos.processes import Server, children, send
 from tests.spouts.kafka_broker import free_ports, listens
-from txn.jars import class_archive
-from txn.java import find_java
+from txn.machine.jars import class_archive
+from txn.machine.java import find_java
 
 __all__ = ["WORKERS", "Cluster"]
 
@@ -22,7 +22,7 @@ LOOPBACK = "127.0.0.1"
 START_SECS = 60.0
 CORES = 3
 """Of a worker: a zombie, its successor, and what a lost worker leaves to the other one."""
-CONF = Path(txn.__file__).parent / "spark_conf"
+CONF = Path(txn.__file__).parent / "machine" / "spark_conf"
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 JVM_FLAGS = (
     "-XX:+UseSerialGC",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tests.chaos.processes import Server
 from tests.spouts.kafka_broker import free_ports
-from txn.embedded import _classpath
-from txn.embedded_files import JVM_FLAGS, LOG4J
-from txn.java import find_java
+from txn.embedded.files import JVM_FLAGS, LOG4J
+from txn.embedded.server import _classpath
+from txn.machine.java import find_java
 
 __all__ = ["SERVERS", "Ensemble"]
 

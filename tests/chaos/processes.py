@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from txn import supervisor
+from txn.embedded import supervisor
 
 __all__ = ["Server", "children", "send"]
 
 
 class Server:
-    """One server process in a folder, under `txn.supervisor`: it ends when the harness does.
+    """One server process in a folder, under our supervisor: it ends when the harness does.
 
     Args:
         command: gives the command line at each start.

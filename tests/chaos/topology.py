@@ -33,8 +33,8 @@ from spouts.kafka import KafkaSpout
 from tests.chaos.history import History
 from tests.chaos.records import CHANGE
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
-from txn.jars import class_archive, delta_jars
-from txn.points import observe
+from txn.engine.killpoints import observe
+from txn.machine.jars import class_archive, delta_jars
 from txn.topology import Stream, TxnState
 
 if TYPE_CHECKING:

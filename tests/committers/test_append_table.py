@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from committers.aggregates import Count
 from committers.append_table import AppendTable
-from committers.delta_log import DeltaLog
+from committers.publishing.log import DeltaLog
 from committers.state_table import StateTable
 from tests.committers.conftest import TOPOLOGY, publication
 from txn.attempts import TransactionAttempt

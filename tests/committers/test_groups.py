@@ -14,15 +14,15 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType
 
-from committers import state_committer
 from committers.aggregates import Sum
 from committers.append_table import AppendTable
-from committers.publication_rules import require_newer
-from committers.state_committer import shared_out
+from committers.publishing.rules import require_newer
 from committers.state_table import StateTable
-from tests.committers import test_aggregates_algebra as algebra
+from committers.upsert_layout import committer as state_committer
+from committers.upsert_layout.committer import shared_out
+from tests.committers.aggregates import test_algebra as algebra
+from tests.committers.aggregates.test_merge import ALL as AGGREGATES
 from tests.committers.conftest import TOPOLOGY, Driver, Totals, publication
-from tests.committers.test_aggregates_merge import ALL as AGGREGATES
 from txn.errors import (
     CommitConflictError,
     RecoveryRefusedError,

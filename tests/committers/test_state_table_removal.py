@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from committers import log_committer
 from committers.aggregates import Aggregate, Avg, Count, Sum
+from committers.log_layout import committer as log_committer
 from committers.state_table import StateTable
 from tests.committers.conftest import publication
 from txn.attempts import TransactionAttempt
 from txn.errors import TableRefusedError, TopologyError
-from txn.interfaces import computing_session
+from txn.spark.own_session import computing_session
 
 SCHEMA = "k string, v bigint"
 VALUES: dict[str, Aggregate] = {"n": Count(), "s": Sum("v")}

@@ -15,16 +15,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from txn.attempts import TransactionAttempt
+from txn.engine.killpoints import observe
+from txn.engine.running import RunningTopology
 from txn.errors import TxnError
-from txn.points import observe
-from txn.running import RunningTopology
 from txn.testing.progress import MemoryNodes, MemoryProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txn.pipeline import Pipeline
-    from txn.report import RunReport
+    from txn.engine.pipeline import Pipeline
+    from txn.engine.report import RunReport
     from txn.topology import Topology
     from txn.zookeeper import ZooKeeperProgress
 

@@ -9,7 +9,7 @@ from committers.aggregates import Sum
 from committers.table_committer import TableCommitter
 from tests.differential import oracle
 from tests.differential.declaration import Life, Program, Source, Step
-from txn.graph import Join, Merge, StateQuery
+from txn.dataflow.graph import Join, Merge, StateQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

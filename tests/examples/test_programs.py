@@ -14,13 +14,13 @@ import pytest
 
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
-from txn.loading import load_topology
+from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txn.embedded import EmbeddedZooKeeper
-    from txn.report import RunReport
+    from txn.engine.report import RunReport
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = ("global_count", "word_buckets", "windows", "replay_after_failure")

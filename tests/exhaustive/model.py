@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import committers.delta_log
-import txn.running
-from committers.log_actions import Commit
+import committers.publishing.log
+import txn.engine.running
+from committers.publishing.versions import Commit
 from committers.table_committer import TableCommitter
-from txn import coordinator
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
-from txn.coordinator_rules import positions_before
 from txn.errors import CommitConflictError, TxnError
-from txn.events import (
+from txn.interfaces import Member, Publication, Semantics
+from txn.protocol import coordinator
+from txn.protocol.events import (
     BatchFailed,
     BatchProcessed,
     BatchPublished,
@@ -47,8 +47,8 @@ from txn.events import (
     ScheduleRetry,
     Succeed,
 )
-from txn.interfaces import Member, Publication, Semantics
-from txn.records import BatchRecord, CommittedRecord, Progress
+from txn.protocol.records import BatchRecord, CommittedRecord, Progress
+from txn.protocol.rules import positions_before
 
 __all__ = ["Broken", "Model", "Scope", "State"]
 
@@ -340,7 +340,7 @@ class Model:
             }
             skipping = [f"t{n}" for n, s in enumerate(self.scope.semantics) if s != "opaque"]
             try:
-                known = txn.running.reconcile(
+                known = txn.engine.running.reconcile(
                     "x", [STREAM], self._opaque, progress, tables, skipping=skipping
                 )
             except TxnError as error:
@@ -659,7 +659,7 @@ class Model:
         last = last_of(log)
         held = None if last is None else (last[0], self._publication(last[1]))
         epoch = max(epoch for epoch, _ in log)
-        committers.delta_log.require_newer(publication, held, epoch, f"t{table}")
+        committers.publishing.log.require_newer(publication, held, epoch, f"t{table}")
         stub = SimpleNamespace(
             _log=SimpleNamespace(last_publication=lambda: held),
             semantics=Semantics(self.scope.semantics[table]),
@@ -744,7 +744,7 @@ class Model:
                 publication=self._publication((epoch, tries)) if tries else None,
                 fence={"epoch": epoch} if epoch and not tries else None,
             )
-            committers.delta_log.judge(commit, version, self._publication(pub), f"t{table}")
+            committers.publishing.log.judge(commit, version, self._publication(pub), f"t{table}")
 
     def _next(
         self, state: State, number: int, proc: Proc, turn: Turn, version: int, what: str

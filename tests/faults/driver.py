@@ -24,9 +24,9 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from tests.faults.harness import SCHEMA, Spec, planned_end, wait_for
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
+from txn.engine.killpoints import MAINTENANCE_POINTS, observe
+from txn.engine.running import RunningTopology
 from txn.interfaces import Spout, SpoutKind
-from txn.points import MAINTENANCE_POINTS, observe
-from txn.running import RunningTopology
 from txn.topology import TxnState
 
 if TYPE_CHECKING:

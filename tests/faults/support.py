@@ -10,7 +10,7 @@ from typing import Any
 import deltalake
 
 from txn.attempts import TransactionAttempt
-from txn.points import observe
+from txn.engine.killpoints import observe
 
 __all__ = ["Points", "attempts", "observing", "rows_of", "staged_files"]
 

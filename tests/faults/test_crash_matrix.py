@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults.chains import Chain, assert_consistent, live_through
 from tests.faults.harness import Spec, TableImage, make_records
-from txn.points import POINTS
+from txn.engine.killpoints import POINTS
 
 KINDS = ("transactional", "opaque")
 TABLES = ("rows", "totals", "changes")

@@ -18,9 +18,9 @@ from spouts.feeder import FeederSpout
 from spouts.memory import MemoryTransactionalSpout
 from tests.faults.harness import DEADLINE_SECS
 from tests.faults.support import rows_of
-from tests.txn.progress_store import bare_client
+from tests.zookeeper.progress_store import bare_client
 from txn import Topology, TopologyConfig
-from txn.cli import cli
+from txn.cli.app import cli
 from txn.errors import FencedError, RecoveryRefusedError, TxnError
 from txn.zookeeper import read_status
 

@@ -18,7 +18,7 @@ from committers.append_table import AppendTable
 from spouts.files import FileSpout
 from tests.faults.support import Points, observing, rows_of
 from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.cli import cli
+from txn.cli.app import cli
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import ProgressUnreadableError, TxnError
 

@@ -17,7 +17,7 @@ from committers.state_table import StateTable
 from tests.faults.driver import LogSpout, Span
 from tests.faults.support import Points, attempts, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt, TxnError
-from txn.cli import cli
+from txn.cli.app import cli
 from txn.interfaces import SpoutKind
 from txn.zookeeper import read_status
 

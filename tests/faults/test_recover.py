@@ -26,7 +26,7 @@ from tests.faults.harness import read_log, wait_for
 from tests.faults.partitioned_run import SCHEMA, Literals
 from tests.faults.support import Points, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
-from txn.cli import cli
+from txn.cli.app import cli
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import RecoveryRefusedError, TxnError
 from txn.interfaces import SpoutKind

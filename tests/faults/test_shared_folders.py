@@ -11,9 +11,9 @@ import pytest
 from committers.append_table import AppendTable
 from tests.faults.harness import Spec, drivers, make_records, read_tables, rows_expected, wait_for
 from tests.faults.test_executor_loss import CLUSTER, CONF, executors
+from txn.engine.shared_folders import local_tables
 from txn.errors import TopologyError
-from txn.java import find_java
-from txn.shared_folders import local_tables
+from txn.machine.java import find_java
 from txn.testing.committer import RecordingCommitter
 
 LAUNCHER = """#!/bin/sh

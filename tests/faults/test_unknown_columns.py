@@ -19,18 +19,18 @@ from spouts.delta import DeltaSpout
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import rows_of
 from txn import Topology, TopologyConfig, TransactionAttempt
+from txn.engine.tables import Tables
 from txn.errors import BatchError
 from txn.interfaces import Spout, SpoutKind
-from txn.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from txn.dataflow.graph import Sink
     from txn.embedded import EmbeddedZooKeeper
-    from txn.emission import Emission
-    from txn.graph import Sink
-    from txn.report import RunStatus
-    from txn.running import RunningTopology
+    from txn.engine.emission import Emission
+    from txn.engine.report import RunStatus
+    from txn.engine.running import RunningTopology
 
 SCHEMA = "k string, v bigint"
 BATCHES: list[list[Any]] = [[("a", 1), ("b", 2), ("b", 2), (None, 3)], [("a", 4), ("c", 5)]]

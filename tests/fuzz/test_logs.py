@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from committers.log_actions import active_files, parse_commit
-from committers.log_compaction import Intents
-from committers.state_shape import StateShape
-from committers.storage import Storage
+from committers.log_layout.compaction import Intents
+from committers.publishing.storage import Storage
+from committers.publishing.versions import active_files, parse_commit
+from committers.state.shape import StateShape
 from spouts._delta_log import parse_version
 from spouts._kafka_plan import stored_positions
 from spouts._seen import Taking
@@ -22,12 +22,12 @@ from spouts.delta import DeltaBatch
 from spouts.files import FileBatch, FileSpout
 from tests.fuzz.inputs import COUNTED, broken_bytes, broken_json, fuzz, junk_text, lines
 from txn.attempts import TransactionAttempt
-from txn.embedded import _owner, running_server
-from txn.embedded_guard import read_credential
+from txn.embedded.guard import read_credential
+from txn.embedded.server import _owner, running_server
 from txn.errors import RecoveryRefusedError, SetupError, SourceChangedError, TxnError, UserError
-from txn.history import TablePublication, _entry, commit_info, describe
 from txn.interfaces import PartitionPositions, Publication
-from txn.rebuild import rebuild
+from txn.operations.history import TablePublication, _entry, commit_info, describe
+from txn.protocol.rebuild import rebuild
 
 MEMBER = {"txid": 1, "attempt_id": 0, "read": {"s": {"at": 1}}, "rows": 3, "digest": "d"}
 PUBLICATION = {

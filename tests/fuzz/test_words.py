@@ -13,19 +13,19 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from committers.storage import Storage
+from committers.publishing.storage import Storage
 from tests.fuzz.inputs import COUNTED, fuzz, junk_text
 from txn import Topology
-from txn.access import completed, find_access
-from txn.cli import cli
+from txn.cli.app import cli
 from txn.config import TopologyConfig
-from txn.connection import split_chroot
-from txn.doctor_machine import fits
-from txn.doctor_tables import duration_secs
+from txn.delta.locations import identity, parent
+from txn.doctor.machine import fits
+from txn.doctor.tables import duration_secs
 from txn.errors import SetupError, TopologyError, UserError
-from txn.locations import identity, parent
-from txn.wording import printable
-from txn.zookeeper_spec import resolve
+from txn.text import printable
+from txn.zookeeper.access import completed, find_access
+from txn.zookeeper.connection import split_chroot
+from txn.zookeeper.location import resolve
 
 WORDS = st.sampled_from(
     [
@@ -174,10 +174,12 @@ def boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "broken.py").write_text("raise RuntimeError('\\x1b[2J')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("txn.embedded.zookeeper_service", no_server)
-    monkeypatch.setattr("txn.driver.drive", lambda *_, **__: (_ for _ in ()).throw(SetupError("x")))
-    monkeypatch.setattr("txn.doctor.check_machine", lambda: iter(()))
-    monkeypatch.setattr("txn.doctor.check_storage", lambda *_: iter(()))
+    monkeypatch.setattr("txn.embedded.server.zookeeper_service", no_server)
+    monkeypatch.setattr(
+        "txn.cli.driver.drive", lambda *_, **__: (_ for _ in ()).throw(SetupError("x"))
+    )
+    monkeypatch.setattr("txn.doctor.checkup.check_machine", lambda: iter(()))
+    monkeypatch.setattr("txn.doctor.checkup.check_storage", lambda *_: iter(()))
     return tmp_path
 
 

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.fuzz.inputs import COUNTED, broken_bytes, broken_json, fuzz, junk_text
-from txn.connection import Node
+from txn.cli.tables import quarantine_table, status_json, status_table
 from txn.errors import NewerFormatError, ProgressUnreadableError, TxnError
-from txn.leadership import read_epoch, read_leader
-from txn.progress_file import _checksum, _parse, dump
-from txn.progress_reader import read_image
-from txn.records import BatchRecord, CommittedRecord, QuarantineRecord, ReplayRequests
-from txn.showing import quarantine_table, status_json, status_table
-from txn.znodes import (
+from txn.operations.progress_file import _checksum, _parse, dump
+from txn.protocol.records import BatchRecord, CommittedRecord, QuarantineRecord, ReplayRequests
+from txn.zookeeper.connection import Node
+from txn.zookeeper.image import read_image
+from txn.zookeeper.leadership import read_epoch, read_leader
+from txn.zookeeper.status import TopologyStatus
+from txn.zookeeper.znodes import (
     EpochRecord,
     FormatRecord,
     LeaderIdentity,
@@ -32,7 +33,6 @@ from txn.znodes import (
     encode,
     txid_of,
 )
-from txn.zookeeper_status import TopologyStatus
 
 LEADER = LeaderIdentity(
     host="h", pid=7, started="2026-01-01T00:00:00+00:00", epoch=3, token="t", machine="m"

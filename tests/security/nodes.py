@@ -11,7 +11,7 @@ from kazoo.exceptions import BadArgumentsError, NoAuthError, NotEmptyError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from txn.config import TopologyConfig
-from txn.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
+from txn.protocol.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress
 
 LARGE = {"s": "x" * 1_000_000}

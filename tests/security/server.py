@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from txn import supervisor
-from txn.embedded import _classpath
-from txn.java import find_java
+from txn.embedded import supervisor
+from txn.embedded.server import _classpath
+from txn.machine.java import find_java
 
 CONFIGURATION = """\
 dataDir={folder}/data

@@ -16,11 +16,11 @@ from pydantic import SecretStr, ValidationError
 
 from tests.security.nodes import acls, allowed, client, everything, walked
 from tests.security.server import free_port, running
-from txn.access import completed, find_access
 from txn.config import TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import ProgressUnavailableError, SetupError, UserError
 from txn.zookeeper import ZooKeeperProgress, list_topologies, read_status
+from txn.zookeeper.access import completed, find_access
 
 ROOT = Path(__file__).parents[2]
 OWNER = ("digest", "me:sesame")

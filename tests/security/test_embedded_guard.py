@@ -15,12 +15,12 @@ import pytest
 from kazoo.security import make_digest_acl_credential
 
 from tests.security.nodes import acls, allowed, client, everything, walked
-from tests.txn.progress_store import leading
+from tests.zookeeper.progress_store import leading
 from txn.config import TopologyConfig
 from txn.embedded import EmbeddedZooKeeper, running_server, zookeeper_service
-from txn.embedded_guard import CREDENTIAL, read_credential, require_own_listener
+from txn.embedded.guard import CREDENTIAL, read_credential, require_own_listener
 from txn.errors import SetupError
-from txn.records import CommittedRecord
+from txn.protocol.records import CommittedRecord
 from txn.zookeeper import read_status
 
 ROOT = Path(__file__).parents[2]

@@ -14,10 +14,16 @@ from typing import Any, TypeVar
 
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from committers.log_actions import ActiveFile, Commit, active_files, commit_path, parse_commit
+from committers.publishing.versions import (
+    ActiveFile,
+    Commit,
+    active_files,
+    commit_path,
+    parse_commit,
+)
 from tests.simulation.primitives import CLOCK
 from tests.simulation.world import World, current_world
-from txn import storage_retry
+from txn.delta import retrying
 
 __all__ = [
     "Blob",
@@ -31,7 +37,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-PATIENCE = storage_retry.Patience(clock=CLOCK.monotonic, sleep=CLOCK.sleep)
+PATIENCE = retrying.Patience(clock=CLOCK.monotonic, sleep=CLOCK.sleep)
 
 
 @dataclass(frozen=True)
@@ -310,13 +316,13 @@ def _append(
 
 
 def load_files(table: SimDeltaTable) -> dict[str, ActiveFile]:
-    """In place of `committers.log_actions.load_files`."""
+    """In place of `committers.publishing.versions.load_files`."""
     return dict(table.active)
 
 
 def retried(operation: Callable[[], T], what: str) -> T:
     """The product's own, in simulated time."""
-    return storage_retry.retried(operation, what, PATIENCE)
+    return retrying.retried(operation, what, PATIENCE)
 
 
 def _ask(what: str) -> None:
@@ -324,7 +330,7 @@ def _ask(what: str) -> None:
 
 
 class SimStorage:
-    """In place of `committers.storage.Storage`: one folder of the store."""
+    """In place of `committers.publishing.storage.Storage`: one folder of the store."""
 
     is_local = False
 

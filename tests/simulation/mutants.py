@@ -10,35 +10,35 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import committers.delta_log
-import committers.log_committer
-import txn.coordinator
-import txn.leadership
-import txn.pipeline
-import txn.progress_reader
-import txn.recovery
-import txn.running
+import committers.log_layout.committer
+import committers.publishing.log
+import txn.engine.pipeline
+import txn.engine.running
+import txn.protocol.coordinator
+import txn.protocol.recovery
+import txn.zookeeper.image
+import txn.zookeeper.leadership
 from committers.append_table import AppendingCommitter
-from committers.delta_log import MAX_TRIES, DeltaLog
-from committers.log_actions import Commit
-from committers.log_append import epoch_app, file_actions, txid_app
-from committers.state_committer import StateCommitter
+from committers.publishing.append import epoch_app, file_actions, txid_app
+from committers.publishing.log import MAX_TRIES, DeltaLog
+from committers.publishing.versions import Commit
 from committers.table_committer import TableCommitter
+from committers.upsert_layout.committer import StateCommitter
 from tests.simulation.seams import Patch
 from txn.attempts import TransactionAttempt
-from txn.connection import OutcomeUnknownError
-from txn.coordinator_rules import AT_WORK, without_batches
+from txn.engine.commit_turns import CommitTurn
+from txn.engine.in_flight import LiveAttempts
+from txn.engine.pipeline import Pipeline
 from txn.errors import ProgressUnreadableError
-from txn.events import BatchFailed, BatchPublished, Event, PersistStart, Succeed
 from txn.interfaces import PUBLICATION_KEY, Prepared, Publication, Published, Semantics, Staged
-from txn.leadership import Leadership
-from txn.live import LiveAttempts
-from txn.pipeline import Pipeline
-from txn.records import CommittedRecord
-from txn.tracker import ProcessingLedger
-from txn.turns import CommitTurn
-from txn.znodes import EpochRecord
+from txn.protocol.events import BatchFailed, BatchPublished, Event, PersistStart, Succeed
+from txn.protocol.ledgers import ProcessingLedger
+from txn.protocol.records import CommittedRecord
+from txn.protocol.rules import AT_WORK, without_batches
 from txn.zookeeper import ZooKeeperProgress
+from txn.zookeeper.connection import OutcomeUnknownError
+from txn.zookeeper.leadership import Leadership
+from txn.zookeeper.znodes import EpochRecord
 
 __all__ = ["MUTANTS", "Mutant"]
 
@@ -60,8 +60,8 @@ class Mutant:
 
 
 def _with_handler(kind: type[Event], handler: Callable[..., Any]) -> Patch:
-    handlers: Mapping[Any, Any] = txn.coordinator._HANDLERS
-    return (txn.coordinator, "_HANDLERS", {**handlers, kind: handler})
+    handlers: Mapping[Any, Any] = txn.protocol.coordinator._HANDLERS
+    return (txn.protocol.coordinator, "_HANDLERS", {**handlers, kind: handler})
 
 
 def _knocked_out(state: Any, event: BatchFailed) -> Any:
@@ -71,10 +71,10 @@ def _knocked_out(state: Any, event: BatchFailed) -> Any:
     return _on_failed(state, event)
 
 
-_on_failed = txn.coordinator._on_failed
-_on_published = txn.coordinator._on_published
-_launch = txn.coordinator._launch
-_recovered = txn.coordinator._recovered
+_on_failed = txn.protocol.coordinator._on_failed
+_on_published = txn.protocol.coordinator._on_published
+_launch = txn.protocol.coordinator._launch
+_recovered = txn.protocol.coordinator._recovered
 
 
 def _failed_unguarded(
@@ -180,8 +180,8 @@ def _index_or_none(*args: Any) -> Any:
         return None
 
 
-_decode = txn.progress_reader.decode
-_decode_index = txn.progress_reader.decode_index
+_decode = txn.zookeeper.image.decode
+_decode_index = txn.zookeeper.image.decode_index
 
 
 # --- the tables ------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def _publish_anyway(
     self.require_staged(adds)
     self.require_newer(publication)
     app = [
-        committers.delta_log.Transaction(txid_app(self._topology), publication.last_txid),
-        committers.delta_log.Transaction(epoch_app(self._topology), publication.epoch),
+        committers.publishing.log.Transaction(txid_app(self._topology), publication.last_txid),
+        committers.publishing.log.Transaction(epoch_app(self._topology), publication.epoch),
     ]
     metadata = {PUBLICATION_KEY: publication.in_log()}
     for _ in range(MAX_TRIES):
@@ -237,8 +237,8 @@ def _judge_any_epoch(
     _judge(commit, version, publication, table)
 
 
-_require_newer = committers.delta_log.require_newer
-_judge = committers.delta_log.judge
+_require_newer = committers.publishing.log.require_newer
+_judge = committers.publishing.log.judge
 
 
 def _judge_any_publication(
@@ -291,7 +291,7 @@ def _fold_anything(files: Any, committed: int, factor: int, full: int | None = N
     return _files_to_fold(files, committed + 100, factor, full)
 
 
-_files_to_fold = committers.log_committer.files_to_fold
+_files_to_fold = committers.log_layout.committer.files_to_fold
 
 
 def _staged_all(self: Any, sink: str, read: Any) -> int:
@@ -311,28 +311,28 @@ def _floors_dropped(batches: Any, ahead: Any, first: int) -> Any:
     return tuple(known.get(b.txid, b) for b in _with_attempts(batches, ahead, first))
 
 
-_with_attempts = txn.recovery._with_attempts
+_with_attempts = txn.protocol.recovery._with_attempts
 
 
 def _none_published(*args: Any, **named: Any) -> Any:
     return replace(_reconcile(*args, **named), published=frozenset())
 
 
-_reconcile = txn.recovery.reconcile
+_reconcile = txn.protocol.recovery.reconcile
 
 
 MUTANTS: dict[str, Mutant] = {
     "newer-unchecked": Mutant(
         "A publication need not be newer than what the table holds.",
-        ((committers.delta_log, "require_newer", lambda *_: None),),
+        ((committers.publishing.log, "require_newer", lambda *_: None),),
     ),
     "floors-dropped": Mutant(
         "Recovery does not look at the attempts that the tables have seen.",
-        ((txn.recovery, "_with_attempts", _floors_dropped),),
+        ((txn.protocol.recovery, "_with_attempts", _floors_dropped),),
     ),
     "published-dropped": Mutant(
         "Recovery forgets which open txids some table holds.",
-        ((txn.running, "reconcile", _none_published),),
+        ((txn.engine.running, "reconcile", _none_published),),
     ),
     "discard-after-turn": Mutant(
         "What an attempt staged is deleted also when it came to its commit turn.",
@@ -344,7 +344,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "opaque-kept": Mutant(
         "What opaque streams answered before a restart is taken for what they would answer now.",
-        ((txn.coordinator, "_recovered", _keep_opaque),),
+        ((txn.protocol.coordinator, "_recovered", _keep_opaque),),
     ),
     "stale-failure": Mutant(
         "The failure of a dead attempt removes the live one (Storm).",
@@ -352,11 +352,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "attempt-counter-lost": Mutant(
         "After a restart attempts are counted from 0.",
-        ((txn.coordinator, "_recovered", _counter_lost),),
+        ((txn.protocol.coordinator, "_recovered", _counter_lost),),
     ),
     "emit-before-persist": Mutant(
         "A batch is processed while its START is being written.",
-        ((txn.coordinator, "_launch", _process_first),),
+        ((txn.protocol.coordinator, "_launch", _process_first),),
     ),
     "success-before-durable": Mutant(
         "Spouts are told success while COMMITTED is being written.",
@@ -380,7 +380,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "judge-publications": Mutant(
         "Publications of others that came between are passed over.",
-        ((committers.delta_log, "judge", _judge_any_publication),),
+        ((committers.publishing.log, "judge", _judge_any_publication),),
     ),
     "zookeeper-epoch": Mutant(
         "Writes to ZooKeeper do not check the epoch.",
@@ -389,21 +389,21 @@ MUTANTS: dict[str, Mutant] = {
     "table-epoch": Mutant(
         "Publications do not look at the epochs in the log.",
         (
-            (committers.delta_log, "require_newer", _newer_any_epoch),
-            (committers.delta_log, "judge", _judge_any_epoch),
+            (committers.publishing.log, "require_newer", _newer_any_epoch),
+            (committers.publishing.log, "judge", _judge_any_epoch),
         ),
     ),
     "unreadable-is-empty": Mutant(
         "An unreadable COMMITTED, or epoch, is read as none.",
         (
-            (txn.progress_reader, "decode", _decode_or_empty),
-            (txn.progress_reader, "decode_index", _index_or_none),
-            (txn.leadership, "decode", _decode_or_empty),
+            (txn.zookeeper.image, "decode", _decode_or_empty),
+            (txn.zookeeper.image, "decode_index", _index_or_none),
+            (txn.zookeeper.leadership, "decode", _decode_or_empty),
         ),
     ),
     "compact-uncommitted": Mutant(
         "Compaction folds files of txids that are not committed.",
-        ((committers.log_committer, "files_to_fold", _fold_anything),),
+        ((committers.log_layout.committer, "files_to_fold", _fold_anything),),
     ),
     "start-unchecked": Mutant(
         "START does not check COMMITTED.",
@@ -411,7 +411,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "roll-forward-mixed": Mutant(
         "ZooKeeper is rolled forward over tables that hold different attempts.",
-        ((txn.recovery, "_same_attempts", lambda ahead: True),),
+        ((txn.protocol.recovery, "_same_attempts", lambda ahead: True),),
     ),
     "unknown-is-done": Mutant(
         "A write to ZooKeeper of unknown outcome is taken for done.",
@@ -419,7 +419,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "later-plans-kept": Mutant(
         "Later txids stand when an opaque one before them fails.",
-        ((txn.coordinator, "drop_later", _keep_later),),
+        ((txn.protocol.coordinator, "drop_later", _keep_later),),
     ),
     "group-unpublished": Mutant(
         "A group that failed while publishing is taken for unpublished.",
@@ -431,7 +431,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "staged-unchecked": Mutant(
         "Staged files are published without a look whether they are there.",
-        ((committers.delta_log, "require_staged", lambda storage, files: None),),
+        ((committers.publishing.log, "require_staged", lambda storage, files: None),),
     ),
     "stale-removes": Mutant(
         "Files are removed without a look whether OPTIMIZE has rewritten them.",
@@ -454,7 +454,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "no-quarantine-record": Mutant(
         "A txid is committed empty without a record of what was set aside.",
-        ((txn.pipeline, "quarantine_record", lambda order, read: None),),
+        ((txn.engine.pipeline, "quarantine_record", lambda order, read: None),),
     ),
 }
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from deltalake.transaction import AddAction
 
-from committers.log_actions import ActiveFile
-from committers.log_append import epoch_app
+from committers.publishing.append import epoch_app
+from committers.publishing.versions import ActiveFile
 from tests.simulation import primitives
 from tests.simulation.books import ROOT, Books
 from tests.simulation.chance import Faults
@@ -25,6 +25,7 @@ from tests.simulation.spark import SparkSession, stats_of
 from tests.simulation.tables import SimTable, make_committer
 from tests.simulation.world import World, set_world
 from tests.simulation.zookeeper import Ensemble
+from txn.engine.running import RunningTopology
 from txn.errors import (
     BatchError,
     ColumnsUnknownError,
@@ -38,10 +39,9 @@ from txn.errors import (
     StorageUnavailableError,
 )
 from txn.interfaces import FENCE_KEY, SpoutKind
-from txn.quarantine import request_replays
-from txn.running import RunningTopology
 from txn.topology import Stream, Topology, TxnState
 from txn.zookeeper import ZooKeeperProgress
+from txn.zookeeper.replay_requests import request_replays
 
 __all__ = ["Result", "run_seed"]
 

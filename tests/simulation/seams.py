@@ -15,32 +15,32 @@ from typing import Any
 
 from typing_extensions import Self
 
-import committers.delta_log
-import committers.loading
-import committers.log_append
-import committers.log_reader
-import committers.staging
-import committers.state_committer
+import committers.publishing.append
+import committers.publishing.loading
+import committers.publishing.log
+import committers.publishing.newest
+import committers.staging.area
 import committers.table_committer
-import txn.columns
-import txn.connection
-import txn.emission
-import txn.evaluation
-import txn.graph
-import txn.leadership
-import txn.loop
-import txn.maintenance
-import txn.running
-import txn.standbys
-import txn.tables
-import txn.threads
-import txn.work
-import txn.zookeeper
+import committers.upsert_layout.committer
+import txn.dataflow.columns
+import txn.dataflow.evaluation
+import txn.dataflow.graph
+import txn.engine.emission
+import txn.engine.mailbox
+import txn.engine.maintenance
+import txn.engine.running
+import txn.engine.stations
+import txn.engine.tables
+import txn.engine.threads
+import txn.zookeeper.connection
+import txn.zookeeper.leadership
+import txn.zookeeper.progress
+import txn.zookeeper.standbys
 from tests.simulation import delta, primitives, spark, tables
 from tests.simulation.world import current_world
 from tests.simulation.zookeeper import Session
 from txn.attempts import TransactionAttempt
-from txn.points import observe
+from txn.engine.killpoints import observe
 
 __all__ = ["Patch", "installed", "patched"]
 
@@ -91,54 +91,54 @@ def _patches() -> list[Patch]:
     threading, queue = primitives.THREADING, primitives.QUEUE
     clock, pool = primitives.CLOCK, primitives.Pool
     return [
-        (txn.connection, "threading", threading),
-        (txn.connection, "Session", Session),
-        (txn.connection, "_POLL_SECS", 0.05),
-        (txn.leadership, "threading", threading),
-        (txn.leadership, "os", _Os),
-        (txn.leadership, "socket", _Socket),
-        (txn.leadership, "datetime", _Now),
-        (txn.leadership, "machine_id", _machine_id),
-        (txn.standbys, "os", _Os),
-        (txn.standbys, "socket", _Socket),
-        (txn.standbys, "datetime", _Now),
-        (txn.zookeeper, "threading", threading),
-        (txn.zookeeper, "queue", queue),
-        (txn.loop, "queue", queue),
-        (txn.threads, "Pool", pool),
-        (txn.work, "Pool", pool),
-        (txn.maintenance, "threading", threading),
-        (txn.maintenance, "wait", primitives.wait),
-        (txn.running, "threading", threading),
-        (txn.running, "time", clock),
-        (txn.tables, "threading", threading),
-        (txn.emission, "empty_frame", spark.empty_frame),
-        (txn.tables, "empty_frame", spark.empty_frame),
-        (txn.columns, "threading", threading),
-        (txn.columns, "columns_of", spark.columns_of),
-        (txn.evaluation, "_nothing_of", spark.nothing_of),
-        (txn.graph.StateQuery, "compute", spark.query_rows),
-        (committers.state_committer, "no_rows", spark.empty_frame),
-        (committers.state_committer, "from_previous_values", tables.from_previous_values),
-        (committers.state_committer, "from_replaced_rows", tables.from_replaced_rows),
-        (txn.work, "own_session", spark.same_session),
-        (txn.work, "Watch", spark.NoWatch),
-        (txn.work, "make_active", spark.no_thread),
-        (txn.emission, "moved", spark.same_frame),
-        (txn.tables, "moved", spark.same_frame),
-        (committers.delta_log, "retried", delta.retried),
-        (committers.delta_log, "threading", threading),
-        (committers.delta_log, "load_files", delta.load_files),
-        (committers.loading, "DeltaTable", delta.SimDeltaTable),
-        (committers.loading, "retried", delta.retried),
-        (committers.log_reader, "retried", delta.retried),
-        (committers.delta_log, "time", clock),
-        (committers.log_append, "DeltaTable", delta.SimDeltaTable),
-        (committers.log_append, "RemoveAction", delta.RemoveAction),
-        (committers.staging, "ThreadPoolExecutor", _Inline),
-        (committers.staging, "reported", spark.reported),
-        (committers.staging, "side_by_side", spark.side_by_side),
-        (committers.staging, "to_write", spark.same_frame),
+        (txn.zookeeper.connection, "threading", threading),
+        (txn.zookeeper.connection, "Session", Session),
+        (txn.zookeeper.connection, "_POLL_SECS", 0.05),
+        (txn.zookeeper.leadership, "threading", threading),
+        (txn.zookeeper.leadership, "os", _Os),
+        (txn.zookeeper.leadership, "socket", _Socket),
+        (txn.zookeeper.leadership, "datetime", _Now),
+        (txn.zookeeper.leadership, "machine_id", _machine_id),
+        (txn.zookeeper.standbys, "os", _Os),
+        (txn.zookeeper.standbys, "socket", _Socket),
+        (txn.zookeeper.standbys, "datetime", _Now),
+        (txn.zookeeper.progress, "threading", threading),
+        (txn.zookeeper.progress, "queue", queue),
+        (txn.engine.mailbox, "queue", queue),
+        (txn.engine.threads, "Pool", pool),
+        (txn.engine.stations, "Pool", pool),
+        (txn.engine.maintenance, "threading", threading),
+        (txn.engine.maintenance, "wait", primitives.wait),
+        (txn.engine.running, "threading", threading),
+        (txn.engine.running, "time", clock),
+        (txn.engine.tables, "threading", threading),
+        (txn.engine.emission, "empty_frame", spark.empty_frame),
+        (txn.engine.tables, "empty_frame", spark.empty_frame),
+        (txn.dataflow.columns, "threading", threading),
+        (txn.dataflow.columns, "columns_of", spark.columns_of),
+        (txn.dataflow.evaluation, "_nothing_of", spark.nothing_of),
+        (txn.dataflow.graph.StateQuery, "compute", spark.query_rows),
+        (committers.upsert_layout.committer, "no_rows", spark.empty_frame),
+        (committers.upsert_layout.committer, "from_previous_values", tables.from_previous_values),
+        (committers.upsert_layout.committer, "from_replaced_rows", tables.from_replaced_rows),
+        (txn.engine.stations, "own_session", spark.same_session),
+        (txn.engine.stations, "Watch", spark.NoWatch),
+        (txn.engine.stations, "make_active", spark.no_thread),
+        (txn.engine.emission, "moved", spark.same_frame),
+        (txn.engine.tables, "moved", spark.same_frame),
+        (committers.publishing.log, "retried", delta.retried),
+        (committers.publishing.log, "threading", threading),
+        (committers.publishing.log, "load_files", delta.load_files),
+        (committers.publishing.loading, "DeltaTable", delta.SimDeltaTable),
+        (committers.publishing.loading, "retried", delta.retried),
+        (committers.publishing.newest, "retried", delta.retried),
+        (committers.publishing.log, "time", clock),
+        (committers.publishing.append, "DeltaTable", delta.SimDeltaTable),
+        (committers.publishing.append, "RemoveAction", delta.RemoveAction),
+        (committers.staging.area, "ThreadPoolExecutor", _Inline),
+        (committers.staging.area, "reported", spark.reported),
+        (committers.staging.area, "side_by_side", spark.side_by_side),
+        (committers.staging.area, "to_write", spark.same_frame),
         (committers.table_committer, "own_session", spark.same_session),
         (committers.table_committer, "settings_of", spark.no_settings),
         (committers.table_committer, "Storage", delta.SimStorage),

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from committers.log_actions import BUCKET, TXID
-from committers.staging import StagingArea
+from committers.publishing.versions import BUCKET, TXID
+from committers.staging.area import StagingArea
 from tests.simulation import rows as model
 from tests.simulation.delta import Blob, SimStorage
 from tests.simulation.kernel import Task
@@ -40,7 +40,7 @@ ROW_BYTES = 1000
 
 
 class SparkFault(Exception):  # noqa: N818 - Spark's own name for it
-    """An error of Spark's: `txn.faults` tells it by its module and its condition."""
+    """An error of Spark's: `txn.engine.failures` tells it by its module and its condition."""
 
     def __init__(self, condition: str, text: str) -> None:
         super().__init__(f"[{condition}] {text}")
@@ -120,13 +120,13 @@ class Frame:
 
 
 def columns_of(stream: str, kept: object) -> Schema:
-    """In place of `txn.columns.columns_of`."""
+    """In place of `txn.dataflow.columns.columns_of`."""
     assert kept == RECORDS.jsonValue()
     return RECORDS
 
 
 def nothing_of(frame: object) -> Frame:
-    """In place of `txn.evaluation._nothing_of`."""
+    """In place of `txn.dataflow.evaluation._nothing_of`."""
     return Frame(())
 
 
@@ -137,36 +137,36 @@ def query_rows(node: object, inputs: Sequence[Frame]) -> Frame:
 
 
 def empty_frame(spark: object, schema: object) -> Frame:
-    """In place of `txn.evaluation.empty_frame`."""
+    """In place of `txn.dataflow.evaluation.empty_frame`."""
     return Frame(())
 
 
 def reported(rows: Frame) -> tuple[Frame, Callable[[str], int | None]]:
-    """In place of `committers.reported.reported`: executors see what the driver sees."""
+    """In place of `committers.staging.reported.reported`: executors see what the driver sees."""
     return rows, lambda _: None
 
 
 def same_frame(frame: Frame, session: object) -> Frame:
-    """In place of `txn.own_session.moved` and `to_write`: there is one session."""
+    """In place of `txn.spark.own_session.moved` and `to_write`: there is one session."""
     return frame
 
 
 def no_settings(spark: SparkSession) -> dict[str, str]:
-    """In place of `txn.own_session.settings_of`."""
+    """In place of `txn.spark.own_session.settings_of`."""
     return {}
 
 
 def same_session(spark: SparkSession) -> SparkSession:
-    """In place of `txn.own_session.own_session`."""
+    """In place of `txn.spark.own_session.own_session`."""
     return spark
 
 
 def no_thread(spark: SparkSession) -> None:
-    """In place of `txn.own_session.make_active`: no thread has a session."""
+    """In place of `txn.spark.own_session.make_active`: no thread has a session."""
 
 
 class NoWatch:
-    """In place of `txn.own_session.Watch`: there are no settings."""
+    """In place of `txn.spark.own_session.Watch`: there are no settings."""
 
     def __init__(self, spark: SparkSession) -> None:
         pass
@@ -176,7 +176,7 @@ class NoWatch:
 
 
 def side_by_side(frames: Sequence[Frame], session: object = None) -> Frame:
-    """In place of `committers.unions.side_by_side`."""
+    """In place of `committers.expressions.side_by_side`."""
     return Frame([row for frame in frames for row in frame.rows], frames)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from committers.append_table import AppendingCommitter
-from committers.log_actions import TXID, ActiveFile
-from committers.log_committer import LogCommitter
-from committers.state_committer import StateCommitter
-from committers.table_spec import TableSpec
-from committers.upsert import StateLayout
+from committers.log_layout.committer import LogCommitter
+from committers.publishing.spec import TableSpec
+from committers.publishing.versions import TXID, ActiveFile
+from committers.upsert_layout.columns import StateLayout
+from committers.upsert_layout.committer import StateCommitter
 from tests.simulation import rows as model
 from tests.simulation.delta import Table
 from tests.simulation.plan import JOINS
@@ -112,14 +112,14 @@ class SimLog(LogCommitter):
 
 
 def from_previous_values(layout: object, written: Frame, txid: int) -> Frame:
-    """In place of `committers.state_changes.from_previous_values`."""
+    """In place of `committers.upsert_layout.changes.from_previous_values`."""
     return Frame(model.changes_in(written.rows, txid))
 
 
 def from_replaced_rows(
     layout: object, written: Frame | None, replaced: Frame | None, txid: int, only: object = None
 ) -> Frame:
-    """In place of `committers.state_changes.from_replaced_rows`."""
+    """In place of `committers.upsert_layout.changes.from_replaced_rows`."""
     assert only is None
     after, before = (() if one is None else one.rows for one in (written, replaced))
     return Frame(model.changes_between(after, before, txid))

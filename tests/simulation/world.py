@@ -152,7 +152,7 @@ class World:
             self.cut(process)
 
     def reached(self, point: str, attempt: TransactionAttempt) -> None:
-        """A named point of a batch's life (`txn.points`)."""
+        """A named point of a batch's life (`txn.engine.killpoints`)."""
         self.step(f"{point} {attempt}")
         if not self.faults.on:
             return

@@ -2,8 +2,8 @@
 
     python -m tests.spouts.kafka_broker     # fetches the jars of the broker and of Spark's source
 
-It dies with the process that started it, SIGKILL included (`txn/supervisor.py`), and listens on
-loopback only: once without and once with a password (SASL/PLAIN).
+It dies with the process that started it, SIGKILL included (`txn/embedded/supervisor.py`), and
+listens on loopback only: once without and once with a password (SASL/PLAIN).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from spouts.kafka import KafkaSpout
-from txn import supervisor
+from txn.embedded import supervisor
 from txn.errors import SetupError
-from txn.ivy import Request, fetch
-from txn.jars import cache_folder, package_jars
-from txn.java import find_java
+from txn.machine.ivy import Request, fetch
+from txn.machine.jars import cache_folder, package_jars
+from txn.machine.java import find_java
 
 __all__ = ["PASSWORD", "USER", "Broker", "broker_jars", "records", "wait_until"]
 
@@ -312,7 +312,7 @@ def wait_until(condition: Any, what: str, seconds: float = 60.0) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports below those of outgoing connections (see txn.embedded)."""
+    """Free ports below those of outgoing connections (see txn.embedded.server)."""
     found: list[int] = []
     while len(found) < count:
         port = random.SystemRandom().randrange(20000, 32000)

@@ -15,8 +15,8 @@ import pytest
 from spouts.kafka import KafkaSpout
 from tests.spouts.kafka_broker import PASSWORD, USER, Broker, wait_until
 from txn.attempts import TransactionAttempt
+from txn.engine.failures import is_lost_work
 from txn.errors import FailedException, SourceChangedError, SourceUnavailableError, TopologyError
-from txn.faults import is_lost_work
 from txn.interfaces import PartitionPositions
 
 if TYPE_CHECKING:

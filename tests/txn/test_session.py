@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from txn.errors import SetupError
-from txn.jars import delta_jars, package_jars
+from txn.machine.jars import delta_jars, package_jars
 from txn.session import delta_session, session_conf
-from txn.submission import submitted
+from txn.spark.submission import submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,9 +1,9 @@
 """A bench for one spout: plays coordinator and processing phase to it, and checks every answer.
 
 The bench keeps what ZooKeeper would keep, as JSON text, and nothing else of a spout outlives a
-crash. Planning runs on one thread and emission on others, as in `txn.pipeline`. Rules of replays:
-a transactional batch keeps its metadata; of an opaque one, it and every later open batch are
-planned again (see `txn.coordinator`).
+crash. Planning runs on one thread and emission on others, as in `txn.engine.pipeline`. Rules of
+replays: a transactional batch keeps its metadata; of an opaque one, it and every later open batch
+are planned again (see `txn.protocol.coordinator`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException
 from txn.interfaces import Spout, SpoutKind
-from txn.znodes import NODE_LIMIT
+from txn.zookeeper.znodes import NODE_LIMIT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

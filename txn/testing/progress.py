@@ -1,8 +1,8 @@
 """The coordinator's durable state without ZooKeeper: `MemoryProgress`, and a run over it.
 
-It keeps the same nodes with the same JSON as `txn.zookeeper.ZooKeeperProgress`, so what cannot be
-stored there fails here as well. What it cannot show is what a network does; the project's own
-guarantees are tested on real servers.
+It keeps the same nodes with the same JSON as `txn.zookeeper.progress.ZooKeeperProgress`, so what
+cannot be stored there fails here as well. What it cannot show is what a network does; the project's
+own guarantees are tested on real servers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from pydantic import BaseModel
 
 from txn.errors import FencedError, LeaderExistsError, ProgressUnavailableError
-from txn.records import (
+from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
     CommittedRecord,
@@ -25,7 +25,7 @@ from txn.records import (
     QuarantineRecord,
     ReplayRequests,
 )
-from txn.znodes import (
+from txn.zookeeper.znodes import (
     IncarnationRecord,
     LeaderIdentity,
     Paths,
@@ -37,9 +37,9 @@ from txn.znodes import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txn.report import RunReport
+    from txn.engine.report import RunReport
     from txn.topology import Topology, Until
-    from txn.zookeeper import ZooKeeperProgress
+    from txn.zookeeper.progress import ZooKeeperProgress
 
 __all__ = ["MemoryNodes", "MemoryProgress", "run_in_memory"]
 
@@ -324,7 +324,7 @@ def run_in_memory(
     Raises:
         TxnError: why the run ended otherwise.
     """
-    from txn.running import RunningTopology
+    from txn.engine.running import RunningTopology
 
     progress = MemoryProgress(topology.name, nodes)
 

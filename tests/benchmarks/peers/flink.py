@@ -1,6 +1,6 @@
 """Flink: a streaming count per word with heap state and exactly-once checkpoints every second.
 
-Its jars come from Maven Central, once, by the resolver of `txn.ivy`; its one source file is
+Its jars come from Maven Central, once, by the resolver of `txn.machine.ivy`; its one source file is
 compiled by `javac`, once. It reads the same words as text, one a line, which is cheaper than
 Parquet, and its counts can be seen at the end only, when its exactly-once file sink writes them.
 
@@ -25,9 +25,9 @@ from pyarrow import parquet
 from tests.benchmarks.meter import Meter
 from tests.benchmarks.task import MEMORY, Answer, Task, answer
 from txn.errors import SetupError
-from txn.ivy import Request, fetch
-from txn.jars import cache_folder
-from txn.java import find_java
+from txn.machine.ivy import Request, fetch
+from txn.machine.jars import cache_folder
+from txn.machine.java import find_java
 
 __all__ = ["VERSION", "classpath", "run"]
 

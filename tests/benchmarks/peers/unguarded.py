@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from committers.aggregates import Count
-from committers.constants import bigint
-from committers.staging import write_options
+from committers.expressions import bigint, side_by_side
+from committers.publishing.storage import Storage
+from committers.staging.area import write_options
 from committers.state_table import StateTable
-from committers.storage import Storage
-from committers.unions import side_by_side
 from spouts.files import FileBatch, FileSpout
 from tests.benchmarks.ours import spout, table_of
 from tests.benchmarks.task import Answer, Task, answer, measured_warm, same_counts, session

@@ -1,0 +1,102 @@
+"""Aggregations that can be kept as running state, and one's own.
+
+    class Product(Aggregate):
+        def __init__(self, column): self.column = column
+        def partial(self): return sf.product(self.column)
+        def combine(self, stored, partial): return stored * partial
+        def zero(self): return sf.lit(1.0)
+
+Everything is a Spark SQL expression; see `txn.interfaces.Aggregate` for what is promised, and
+docs/aggregates.md for a table of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from committers.aggregates.base import Builtin, as_text, as_values, quoted
+from committers.aggregates.collected import CollectSet, CountDistinct, First, FirstN, Last, LastN
+from committers.aggregates.fold import Fold
+from committers.aggregates.numbers import (
+    Avg,
+    BitAnd,
+    BitOr,
+    BitXor,
+    BoolAnd,
+    BoolOr,
+    Count,
+    Max,
+    Min,
+    StdDev,
+    Sum,
+    Variance,
+)
+from txn.interfaces import Aggregate
+
+__all__ = [
+    "Aggregate",
+    "Avg",
+    "BitAnd",
+    "BitOr",
+    "BitXor",
+    "BoolAnd",
+    "BoolOr",
+    "CollectSet",
+    "Count",
+    "CountDistinct",
+    "First",
+    "FirstN",
+    "Fold",
+    "Last",
+    "LastN",
+    "Max",
+    "Min",
+    "StdDev",
+    "Sum",
+    "Variance",
+    "by_identity",
+    "identity",
+    "quoted",
+]
+
+_BUILTIN: dict[str, type[Builtin]] = {
+    kind.__name__: kind
+    for kind in (
+        *(Avg, BitAnd, BitOr, BitXor, BoolAnd, BoolOr, CollectSet, Count, CountDistinct),
+        *(First, FirstN, Fold, Last, LastN, Max, Min, StdDev, Sum, Variance),
+    )
+}
+
+
+def identity(aggregate: Aggregate) -> str:
+    """What a table remembers of an aggregate: `Sum(delay)`, `CountDistinct(user,12)`.
+
+    All parameters of a built-in one; class and columns of any other, whose module is named too
+    when its class is called like a built-in one.
+    """
+    kind = type(aggregate)
+    own = aggregate.parameters if isinstance(aggregate, Builtin) else aggregate.columns
+    taken = _BUILTIN.get(kind.__name__, kind) is not kind
+    name = f"{kind.__module__}.{kind.__name__}" if taken else kind.__name__
+    return f"{name}({as_text(own)})"
+
+
+def by_identity(text: str) -> Aggregate | None:
+    """The built-in aggregate that `identity` calls `text`; None when there is none."""
+    name, opening, rest = text.partition("(")
+    make: Callable[..., Any] | None = _BUILTIN.get(name)
+    if make is None or not opening or not rest.endswith(")"):
+        return None
+    written = rest[:-1]
+    # Read in every way that it could have been written, and kept only if written so again.
+    for parameters in ((), (written,), as_values(written)):
+        if parameters is None:
+            continue
+        try:
+            found: Builtin = make(*parameters)
+        except (TypeError, ValueError):
+            continue
+        if identity(found) == text:
+            return found
+    return None

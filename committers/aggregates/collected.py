@@ -1,0 +1,307 @@
+"""Values by order, and bounded collections: First, Last, FirstN, LastN, CollectSet, CountDistinct.
+
+Source: Trident's `minBy`, `maxBy` and `FirstN`; distinct counts by Spark's HLL sketches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from committers.aggregates.base import (
+    Builtin,
+    OfColumn,
+    either,
+    if_any,
+    input_column,
+    input_value,
+    require_number,
+    require_text,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+__all__ = ["CollectSet", "CountDistinct", "First", "FirstN", "Last", "LastN"]
+
+_MOST_KEPT = 10_000
+"""Most values that one key may hold: a row of a table, not a table in a row."""
+
+
+class _Ordered(Builtin):
+    """The value of one column at an extreme of another."""
+
+    def __init__(self, column: str, order_by: str) -> None:
+        self.column: str = require_text(self, column)
+        self.order_by = require_text(self, order_by, "the name of a column to order by")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The value and the order."""
+        return (self.column, self.order_by)
+
+    def partial(self) -> Column:
+        """The (order, value) at the extreme."""
+        return self.partial_of({})
+
+    def _row(self, kinds: Mapping[str, DataType]) -> Column:
+        """struct<order, value>, NULL where the order is: such a row is neither first nor last."""
+        from pyspark.sql import functions as sf
+
+        order, value = (input_value(name, kinds) for name in (self.order_by, self.column))
+        row = sf.struct(order.alias("order"), value.alias("value"))
+        return sf.when(order.isNotNull(), row)
+
+    def result(self, stored: Column) -> Column:
+        """The value without its order."""
+        return stored["value"]
+
+
+class First(_Ordered):
+    """Value of a column in the row with the smallest order; NULL when no row has an order.
+
+    Rows whose order is NULL do not count, rows whose value is NULL do. Of several rows with the
+    same smallest order, the one with the smallest value counts, NULL being the smallest: so the
+    result does not depend on batches. Stored as struct<order, value>. Source: Trident's `minBy`.
+    """
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """The least (order, value)."""
+        from pyspark.sql import functions as sf
+
+        return sf.min(self._row(kinds))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """The lesser (order, value) of those that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.least(stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The smallest (order, value)."""
+        from pyspark.sql import functions as sf
+
+        return sf.min(partial)
+
+
+class Last(_Ordered):
+    """Value of a column in the row with the greatest order; NULL when no row has an order.
+
+    Rows whose order is NULL do not count, rows whose value is NULL do. Of several rows with the
+    same greatest order, the one with the greatest value counts, NULL being the smallest. Stored as
+    struct<order, value>. Source: Trident's `maxBy`.
+    """
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """The greatest (order, value)."""
+        from pyspark.sql import functions as sf
+
+        return sf.max(self._row(kinds))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """The greater (order, value) of those that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.greatest(stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The greatest (order, value)."""
+        from pyspark.sql import functions as sf
+
+        return sf.max(partial)
+
+
+class FirstN(Builtin):
+    """The `n` rows with the smallest order, as a sorted array of struct<order, columns>.
+
+    Rows whose order is NULL do not count; rows of the same order are ordered by `columns`; equal
+    rows are kept as often as they come. An empty array when there is none. Source: Trident's
+    `FirstN`.
+
+    Args:
+        n: 1 to 10,000.
+        order_by: the column to order by.
+        columns: what to keep of a row besides.
+
+    Raises:
+        ValueError: an `n` out of range, or a column without a name.
+    """
+
+    descending = False
+
+    def __init__(self, n: int, order_by: str, *columns: str) -> None:
+        self.n = require_number(self, "n", n, 1, _MOST_KEPT)
+        self.order_by = require_text(self, order_by, "the name of a column to order by")
+        self._kept = tuple(require_text(self, column) for column in columns)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The order and what is kept besides."""
+        return tuple(dict.fromkeys((self.order_by, *self._kept)))
+
+    @property
+    def parameters(self) -> tuple[str | int, ...]:
+        """N and the columns."""
+        return (self.n, *self.columns)
+
+    def partial(self) -> Column:
+        """min_by(row, row, n), or max_by."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """min_by(row, row, n), or max_by, 0.0 for -0.0."""
+        from pyspark.sql import functions as sf
+
+        row = sf.struct(*(input_value(name, kinds).alias(name) for name in self.columns))
+        present = sf.when(input_column(self.order_by).isNotNull(), row)
+        name = "max_by" if self.descending else "min_by"
+        found = sf.call_function(name, present, present, sf.lit(self.n))
+        return sf.coalesce(found, self.zero())
+
+    def zero(self) -> Column:
+        """No rows."""
+        from pyspark.sql import functions as sf
+
+        return sf.array()
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """The first `n` of both."""
+        from pyspark.sql import functions as sf
+
+        both = either(sf.concat(stored, partial), stored, partial)
+        return sf.slice(sf.sort_array(both, asc=not self.descending), 1, self.n)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The first `n` of all."""
+        from pyspark.sql import functions as sf
+
+        rows = sf.sort_array(sf.flatten(sf.collect_list(partial)), asc=not self.descending)
+        return if_any(sf.slice(rows, 1, self.n), partial)
+
+
+class LastN(FirstN):
+    """The `n` rows with the greatest order, the greatest first; otherwise as `FirstN`."""
+
+    descending = True
+
+
+class CollectSet(OfColumn):
+    """The `limit` smallest distinct values of a column, sorted; NULL is no value.
+
+    Nothing tells whether there are more. Keeping the smallest ones, and not the first to come, is
+    what makes the result the same whatever the batches. All distinct values of one key within one
+    batch are in a task's memory for a moment.
+
+    Args:
+        column: the column.
+        limit: 1 to 10,000.
+
+    Raises:
+        ValueError: a `limit` out of range, or a column without a name.
+    """
+
+    def __init__(self, column: str, limit: int) -> None:
+        super().__init__(column)
+        self.limit = require_number(self, "limit", limit, 1, _MOST_KEPT)
+
+    @property
+    def parameters(self) -> tuple[str | int, ...]:
+        """The column and the limit."""
+        return (self.column, self.limit)
+
+    def partial(self) -> Column:
+        """The smallest values of collect_set(column)."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """The smallest values of collect_set(column), 0.0 for -0.0."""
+        from pyspark.sql import functions as sf
+
+        return self._smallest(sf.collect_set(input_value(self.column, kinds)))
+
+    def zero(self) -> Column:
+        """No values."""
+        from pyspark.sql import functions as sf
+
+        return sf.array()
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """The smallest values of both."""
+        from pyspark.sql import functions as sf
+
+        return self._smallest(either(sf.array_union(stored, partial), stored, partial))
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The smallest values of all."""
+        from pyspark.sql import functions as sf
+
+        values = sf.array_distinct(sf.flatten(sf.collect_list(partial)))
+        return if_any(self._smallest(values), partial)
+
+    def _smallest(self, values: Column) -> Column:
+        from pyspark.sql import functions as sf
+
+        return sf.slice(sf.sort_array(values), 1, self.limit)
+
+
+class CountDistinct(OfColumn):
+    """About how many distinct values a column has, NULL not counted; a bigint.
+
+    Stored as a HyperLogLog sketch (binary) of at most 2^lg_config_k bytes and 40, far fewer for few
+    values. The standard error is about 1.04 / sqrt(2^lg_config_k): 1.6 % for 12, 0.8 % for 14.
+    Up to some hundreds of values are counted almost exactly; empty strings and empty binaries are
+    not counted, as in Spark. An opaque table keeps two sketches per key.
+
+    Args:
+        column: of type int, bigint, string or binary; cast others, for example dates to string.
+            Spark refuses them when the stream's columns are known, before anything runs.
+        lg_config_k: 4 to 21.
+
+    Raises:
+        ValueError: an `lg_config_k` out of range, or a column without a name.
+    """
+
+    def __init__(self, column: str, lg_config_k: int = 12) -> None:
+        super().__init__(column)
+        self.lg_config_k = require_number(self, "lg_config_k", lg_config_k, 4, 21)
+
+    @property
+    def parameters(self) -> tuple[str | int, ...]:
+        """The column and lg_config_k."""
+        return (self.column, self.lg_config_k)
+
+    def partial(self) -> Column:
+        """hll_sketch_agg(column)."""
+        from pyspark.sql import functions as sf
+
+        return sf.hll_sketch_agg(input_column(self.column), self.lg_config_k)
+
+    def zero(self) -> Column:
+        """The empty sketch, byte by byte what hll_sketch_agg makes of no rows."""
+        from pyspark.sql import functions as sf
+
+        # Source: Apache DataSketches, HllUtil and PreambleUtil: an empty list of HLL_8 coupons.
+        header = (2, 1, 7, self.lg_config_k, 3, 4, 0, 8)
+        return sf.lit(bytes(header) + bytes(32))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """The union of both sketches."""
+        from pyspark.sql import functions as sf
+
+        return either(sf.hll_union(stored, partial), stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The union of all sketches."""
+        from pyspark.sql import functions as sf
+
+        # A union estimates a little differently from the sketch that it was made of.
+        single = sf.any_value(partial, sf.lit(True))
+        union = sf.when(sf.count(partial) == 1, single).otherwise(sf.hll_union_agg(partial))
+        return if_any(union, partial)
+
+    def result(self, stored: Column) -> Column:
+        """The sketch's estimate."""
+        from pyspark.sql import functions as sf
+
+        return sf.hll_sketch_estimate(stored)

@@ -1,0 +1,419 @@
+"""Numbers: counts, sums, averages, variances, extremes. Bits and truth values.
+
+Source: Trident's builtin `Count`, `Sum`, `Min`, `Max`, with SQL's treatment of NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from committers.aggregates.base import (
+    Builtin,
+    OfColumn,
+    either,
+    exact_add,
+    exact_sum,
+    if_any,
+    input_column,
+    input_value,
+    or_overflow,
+    quotient_checked,
+    require_numeric,
+    require_text,
+    wants_exact_check,
+    whole_sum,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = [
+    "Avg",
+    "BitAnd",
+    "BitOr",
+    "BitXor",
+    "BoolAnd",
+    "BoolOr",
+    "Count",
+    "Max",
+    "Min",
+    "StdDev",
+    "Sum",
+    "Variance",
+]
+
+
+class Count(Builtin):
+    """Number of rows (`Count()`), or of rows in which a column is not NULL (`Count("col")`).
+
+    The result is a bigint, 0 for no rows.
+    """
+
+    def __init__(self, column: str | None = None) -> None:
+        self.column = None if column is None else require_text(self, column)
+
+    def partial(self) -> Column:
+        """count(*) or count(column)."""
+        from pyspark.sql import functions as sf
+
+        return sf.count("*" if self.column is None else input_column(self.column))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """The sum of both; NULL counts as 0."""
+        return _or_zero(stored) + _or_zero(partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The sum of all; NULL counts as 0."""
+        return _or_zero(exact_sum(partial, kind, self._what))
+
+    def zero(self) -> Column:
+        """0."""
+        from pyspark.sql import functions as sf
+
+        return sf.lit(0).cast("bigint")
+
+
+class Sum(OfColumn):
+    """Sum of a column over the rows where it is not NULL; NULL when there are none.
+
+    Integers add up to bigint, decimals to decimal(precision + 10, scale), as in Spark's SQL. A sum
+    that leaves its type's range is an error, never a wrapped number, whatever the session says.
+    """
+
+    def partial(self) -> Column:
+        """sum(column)."""
+        return _checked_sum(self, None)
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """sum(column), of numbers only."""
+        require_numeric(self, self.column, kinds)
+        return _checked_sum(self, kinds.get(self.column))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """The sum of those that are not NULL; `combine_as` keeps every digit of wide decimals."""
+        return either(stored + partial, stored, partial)
+
+    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
+        """The sum of those that are not NULL."""
+        return exact_add(stored, partial, kind, self._what)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The sum of those that are not NULL."""
+        return exact_sum(partial, kind, self._what)
+
+
+class Min(OfColumn):
+    """Smallest value of a column, NULL when there is none. NaN is the greatest number."""
+
+    def partial(self) -> Column:
+        """min(column)."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """min(column), 0.0 for -0.0."""
+        from pyspark.sql import functions as sf
+
+        return sf.min(input_value(self.column, kinds))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """The smaller of those that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.least(stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The smallest."""
+        from pyspark.sql import functions as sf
+
+        return sf.min(partial)
+
+
+class Max(OfColumn):
+    """Greatest value of a column, NULL when there is none. NaN is the greatest number."""
+
+    def partial(self) -> Column:
+        """max(column)."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """max(column), 0.0 for -0.0."""
+        from pyspark.sql import functions as sf
+
+        return sf.max(input_value(self.column, kinds))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """The greater of those that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.greatest(stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """The greatest."""
+        from pyspark.sql import functions as sf
+
+        return sf.max(partial)
+
+
+class Avg(OfColumn):
+    """Mean of a column over the rows where it is not NULL; NULL when there are none.
+
+    Stored as struct<sum, count>, summed as in `Sum`: integers and decimals exactly, and an error
+    when the sum leaves its type's range. The result is a double; for decimals it has the type of
+    SQL's `sum / count`, with at least as many digits behind the point as Spark's avg(), up to 38 in
+    all.
+    """
+
+    def partial(self) -> Column:
+        """struct<sum, count> of the column."""
+        return self._sum_and_count(None)
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """struct<sum, count> of a column of numbers."""
+        require_numeric(self, self.column, kinds)
+        return self._sum_and_count(kinds.get(self.column))
+
+    def _sum_and_count(self, kind: DataType | None) -> Column:
+        from pyspark.sql import functions as sf
+
+        total, count = _checked_sum(self, kind), sf.count(input_column(self.column))
+        if kind is not None:
+            total = quotient_checked(total, count, kind, self._what)
+        return sf.struct(total.alias("sum"), count.alias("count"))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """Sum by sum, count by count."""
+        from pyspark.sql import functions as sf
+
+        ours, theirs = stored["sum"], partial["sum"]
+        counts = _or_zero(stored["count"]) + _or_zero(partial["count"])
+        both = sf.struct(either(ours + theirs, ours, theirs).alias("sum"), counts.alias("count"))
+        return _unless_both_null(stored, partial, both)
+
+    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
+        """Sum by sum, count by count."""
+        from pyspark.sql import functions as sf
+
+        kinds = {field.name: field.dataType for field in cast("StructType", kind)}
+        total = exact_add(stored["sum"], partial["sum"], kinds["sum"], self._what)
+        count = exact_add(stored["count"], partial["count"], kinds["count"], self._what)
+        both = sf.struct(total.alias("sum"), _or_zero(count).alias("count"))
+        return _unless_both_null(stored, partial, both)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """Sums and counts added up."""
+        from pyspark.sql import functions as sf
+
+        kinds = {field.name: field.dataType for field in cast("StructType", kind)}
+        total = exact_sum(partial["sum"], kinds["sum"], self._what)
+        count = exact_sum(partial["count"], kinds["count"], self._what)
+        both = sf.struct(total.alias("sum"), _or_zero(count).alias("count"))
+        return if_any(both, partial)
+
+    def result(self, stored: Column) -> Column:
+        """The quotient; NULL, not an error, when nothing was counted."""
+        from pyspark.sql import functions as sf
+
+        counted = stored["count"] > 0
+        mean = sf.when(counted, sf.try_divide(stored["sum"], stored["count"]))
+        return or_overflow(mean, counted, self._what)
+
+
+class Variance(OfColumn):
+    """Sample variance of a column over the rows where it is not NULL (Spark's var_samp).
+
+    A double, NULL for fewer than two values. Stored as struct<count, mean, m2>, m2 being the sum
+    of squared distances from the mean: unlike a sum of squares it loses no digits to large means.
+    Source: Chan, Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
+    Variances", 1979; Spark's own `CentralMomentAgg` is the same.
+    """
+
+    def partial(self) -> Column:
+        """struct<count, mean, m2> of the column."""
+        return self.partial_of({})
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """struct<count, mean, m2> of a column of numbers."""
+        from pyspark.sql import functions as sf
+
+        require_numeric(self, self.column, kinds)
+        column = input_column(self.column).cast("double")
+        count = sf.count(column)
+        return sf.struct(
+            count.alias("count"),
+            sf.avg(column).alias("mean"),
+            (sf.var_pop(column) * count).alias("m2"),
+        )
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """Both counts; the mean weighted by count; both m2 and the distance of the means."""
+        from pyspark.sql import functions as sf
+
+        ours, theirs = _or_zero(stored["count"]), _or_zero(partial["count"])
+        total, distance = ours + theirs, partial["mean"] - stored["mean"]
+        mean = stored["mean"] + distance * theirs / total
+        m2 = stored["m2"] + partial["m2"] + distance * distance * ours * theirs / total
+        both = sf.struct(
+            total.alias("count"),
+            either(mean, stored["mean"], partial["mean"]).alias("mean"),
+            either(m2, stored["m2"], partial["m2"]).alias("m2"),
+        )
+        return _unless_both_null(stored, partial, both)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """`combine` one after the other, in any order: sums of squares would lose digits."""
+        from pyspark.sql import functions as sf
+
+        def add(one: Column, other: Column) -> Column:
+            counted = sf.when(other["count"] == 0, one).otherwise(self.combine(one, other))
+            return sf.when(_or_zero(one["count"]) == 0, other).otherwise(counted).cast(kind)
+
+        return sf.reduce(sf.collect_list(partial), sf.lit(None).cast(kind), add)
+
+    def result(self, stored: Column) -> Column:
+        """m2 / (count - 1)."""
+        from pyspark.sql import functions as sf
+
+        return sf.when(stored["count"] > 1, stored["m2"] / (stored["count"] - 1))
+
+
+class StdDev(Variance):
+    """Sample standard deviation of a column: the root of `Variance` (Spark's stddev_samp)."""
+
+    def result(self, stored: Column) -> Column:
+        """The root of the variance."""
+        from pyspark.sql import functions as sf
+
+        return sf.sqrt(super().result(stored))
+
+
+class BoolAnd(OfColumn):
+    """Whether a boolean column is true in all rows where it is not NULL; NULL without such rows."""
+
+    def partial(self) -> Column:
+        """bool_and(column)."""
+        from pyspark.sql import functions as sf
+
+        return sf.bool_and(input_column(self.column))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """Stored AND partial, of those that are not NULL."""
+        return either(stored & partial, stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """True in all that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.bool_and(partial)
+
+
+class BoolOr(OfColumn):
+    """Whether a boolean column is true in any row; NULL when it is NULL in all of them."""
+
+    def partial(self) -> Column:
+        """bool_or(column)."""
+        from pyspark.sql import functions as sf
+
+        return sf.bool_or(input_column(self.column))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """Stored OR partial, of those that are not NULL."""
+        return either(stored | partial, stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """True in any."""
+        from pyspark.sql import functions as sf
+
+        return sf.bool_or(partial)
+
+
+class BitAnd(OfColumn):
+    """Bitwise AND of an integer column over the rows where it is not NULL, in the column's type."""
+
+    def partial(self) -> Column:
+        """bit_and(column)."""
+        from pyspark.sql import functions as sf
+
+        return sf.bit_and(input_column(self.column))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """Stored & partial, of those that are not NULL."""
+        return either(stored.bitwiseAND(partial), stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """Bitwise AND of those that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.bit_and(partial)
+
+
+class BitOr(OfColumn):
+    """Bitwise OR of an integer column over the rows where it is not NULL, in the column's type."""
+
+    def partial(self) -> Column:
+        """bit_or(column)."""
+        from pyspark.sql import functions as sf
+
+        return sf.bit_or(input_column(self.column))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """Stored | partial, of those that are not NULL."""
+        return either(stored.bitwiseOR(partial), stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """Bitwise OR of those that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.bit_or(partial)
+
+
+class BitXor(OfColumn):
+    """Bitwise XOR of an integer column over the rows where it is not NULL, in the column's type."""
+
+    def partial(self) -> Column:
+        """bit_xor(column)."""
+        from pyspark.sql import functions as sf
+
+        return sf.bit_xor(input_column(self.column))
+
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """Stored ^ partial, of those that are not NULL."""
+        return either(stored.bitwiseXOR(partial), stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """Bitwise XOR of those that are not NULL."""
+        from pyspark.sql import functions as sf
+
+        return sf.bit_xor(partial)
+
+
+def _checked_sum(aggregate: OfColumn, kind: DataType | None) -> Column:
+    """sum(column); an error where it leaves the range of its type, in a session without ANSI too.
+
+    Args:
+        kind: the column's type; None: not known.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import LongType
+
+    column = input_column(aggregate.column)
+    if isinstance(kind, LongType):
+        total = whole_sum(column)
+    else:
+        # `try_sum` of decimals takes twice the time of `sum`.
+        total = sf.try_sum(column) if wants_exact_check(kind) else sf.sum(column)
+    return or_overflow(total, sf.count(column) > 0, aggregate._what)
+
+
+def _or_zero(count: Column) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.coalesce(count, sf.lit(0).cast("bigint"))
+
+
+def _unless_both_null(stored: Column, partial: Column, both: Column) -> Column:
+    """`both` is a struct, which is there even when all that it was made of is not."""
+    from pyspark.sql import functions as sf
+
+    return sf.when(stored.isNotNull() | partial.isNotNull(), both)

@@ -1,0 +1,485 @@
+"""The committer of a state table with `layout="log"`: partial aggregates, added and never changed.
+
+Every txid adds its partials as they were staged, so that a commit costs the same whatever the size
+of the state; readers put the partials of a key together. Compaction
+(`committers.log_layout.compaction`) does so in the background for what is committed, so that there
+is never much to put together.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from committers.aggregates import quoted
+from committers.aggregates.base import kept_in
+from committers.append_table import AppendingCommitter
+from committers.expressions import bigint, no_rows
+from committers.log_layout.compaction import MOST_WAITING, Compaction, Intents, Pace, files_to_fold
+from committers.publishing.append import AppendFailedError
+from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec, storable_columns
+from committers.publishing.versions import TXID, ActiveFile
+from committers.staging.area import random_id
+from committers.state.fold import folded, marks_of, touched, without_removed
+from committers.state.partials import columns_read, partial_rows
+from committers.state.removal import check_condition
+from committers.state.shape import StateShape, described
+from committers.table_committer import strict_reader
+from committers.upsert_layout.changes import from_partials, refuse_taken_names, removed_keys
+from committers.upsert_layout.columns import REMOVED, nullable
+from txn.errors import (
+    CommitConflictError,
+    FencedError,
+    StagedFileError,
+    TableChangedError,
+    TopologyError,
+    TxnError,
+)
+from txn.interfaces import (
+    Aggregate,
+    Prepared,
+    Publication,
+    Semantics,
+    Staged,
+    StagedFile,
+    StoredRows,
+)
+from txn.spark.own_session import computing_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["LogCommitter"]
+
+ONE_TASK_BYTES = 64 * 1024 * 1024
+"""Compressed bytes that one task folds: without a shuffle, and in one slot of the cluster."""
+FILE_BYTES = 128 * 1024 * 1024
+"""Compressed bytes of what is folded, per file of a result larger than that."""
+
+
+class LogCommitter(AppendingCommitter):
+    """What `StateTable.bind` returns for `layout="log"`.
+
+    Args:
+        keys: grouping columns; empty for one global row.
+        aggregates: value column -> aggregate.
+        compact_files: files of about one size that are folded into one; None: never.
+        compact_share: share of the time that folding may take.
+        remove_where: SQL condition over keys and values, as readers see them: a key of the batch
+            that satisfies it after the update is removed; None: keys stay.
+        clock: seconds that never go back.
+    """
+
+    layout = "log"
+    """How rows lie in the table, for `txn plan`."""
+
+    def __init__(
+        self,
+        path: str,
+        semantics: Semantics,
+        keys: Sequence[str],
+        aggregates: Mapping[str, Aggregate],
+        compact_files: int | None,
+        compact_share: float,
+        remove_where: str | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        storage_options: Mapping[str, str] | None = None,
+        new_id: Callable[[], str] = random_id,
+    ) -> None:
+        super().__init__(
+            path,
+            semantics,
+            storage_options=storage_options,
+            new_id=new_id,
+            keys=keys,
+        )
+        self._remove_where = remove_where
+        removes = remove_where is not None
+        self._aggregates: Mapping[str, Aggregate] = kept_in(self.name, aggregates)
+        self._shape = StateShape(tuple(keys), self._aggregates, 0, removes, self.layout)
+        self._compact_files = compact_files
+        self._pace = Pace(compact_share, clock)
+        self._intents = Intents(self._storage, new_id)
+        self._compaction_session: SparkSession | None = None
+        self._lock = threading.Lock()
+        self._made: set[str] = set()
+        """Folders of compactions whose publication was not tried."""
+        self._ended: list[tuple[str, bool]] = []
+        """Folders of compactions that are done with, and whether to delete them."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._decided: tuple[Staged, tuple[StagedFile, ...]] | None = None
+        """What was staged, and the files that say which keys it removes. When it has to be prepared
+        again (OPTIMIZE), others may have been told already: then nothing is decided anew."""
+
+    @property
+    def groups(self) -> bool:
+        """Whether one version may hold several txids.
+
+        Not where a key may be removed by one txid and come back with the next.
+        """
+        return self._remove_where is None
+
+    def required_columns(self) -> Sequence[str]:
+        """The keys and the columns that the aggregates read."""
+        return columns_read(self._shape.keys, self._aggregates)
+
+    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
+        """One row per group of the batch; one row for a global aggregate, rows or not."""
+        return partial_rows(batch, self._shape.keys, self._aggregates, count_as)
+
+    def complete(self, batch: DataFrame) -> DataFrame | None:
+        """The rows, if they have the keys and all that the aggregates read."""
+        return batch if set(self.required_columns()) <= set(batch.columns) else None
+
+    def _spec(self, schema: StructType) -> TableSpec:
+        self._rows_schema = schema
+        if self._remove_where is not None:
+            shown = self.values_schema(schema)
+            # In the session that will evaluate it: functions of the user's own are not known there.
+            check_condition(self._session({}), self._remove_where, shown, self.name)
+        return TableSpec(
+            self._opened.topology,
+            self.layout if self._remove_where is None else LOG_WITH_REMOVAL,
+            self.semantics,
+            storable_columns(self._table_schema(), self.name),
+            self._shape.keys,
+            tuple((name, *described(agg, always=True)) for name, agg in self._aggregates.items()),
+            remove_where=self._remove_where,
+        )
+
+    def _table_schema(self) -> StructType:
+        from pyspark.sql.types import BooleanType
+
+        schema = super()._table_schema()
+        return schema if self._remove_where is None else schema.add(REMOVED, BooleanType())
+
+    def values_schema(self, partials: StructType) -> StructType:
+        """Keys and values as readers see them. Runs no job."""
+        from pyspark.sql import SparkSession
+        from pyspark.sql.types import BooleanType, LongType, StructType
+
+        spark = self._spark if self._context else SparkSession.builder.getOrCreate()
+        stored = StructType([*partials.fields]).add(TXID, LongType()).add(REMOVED, BooleanType())
+        return self._shape.shown(no_rows(spark, stored)).schema
+
+    # --- queries -----------------------------------------------------------------------------
+
+    def state_as_of(self, txid: int, *, exact: bool) -> StoredRows:
+        """Keys and values as of `txid`, the newest committed one: its rows and those before it.
+
+        Compaction folds committed txids only, so no row has a part of a later one.
+
+        Raises:
+            TableChangedError: a file is gone that the table's newest version still has.
+        """
+        return self._up_to_date(lambda: self._as_of(txid))
+
+    def _as_of(self, txid: int) -> StoredRows:
+        rows, paths = self._rows_before(txid + 1, self._reading())
+        return self._stored_rows(self._shown(rows), paths)
+
+    def _shown(self, rows: DataFrame) -> DataFrame:
+        """Keys and values as readers see them."""
+        return self._shape.shown(rows)
+
+    def _rows_before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
+        """The table's rows of txids before this one (None: all), and the files that have them."""
+        files = self._log.files_now()
+        if txid is None:
+            paths = [file.path for file in files]
+            return self._rows_in(paths, None, session), paths
+        files = tuple(file for file in files if not file.holds_only(txid))
+        paths = [file.path for file in files]
+        mixed = any(file.may_hold(txid) for file in files)
+        return self._rows_in(paths, txid if mixed else None, session), paths
+
+    def _rows_in(self, paths: Sequence[str], below: int | None, session: SparkSession) -> DataFrame:
+        """The rows of these files; only those of txids before `below`, unless it is None."""
+        from pyspark.sql import functions as sf
+
+        schema = self._stored_schema()
+        if not paths:
+            return no_rows(session, schema)
+        rows = strict_reader(session, schema).parquet(*map(self._storage.read_url, paths))
+        if below is None:
+            return rows
+        return rows.where((sf.col(TXID) < below) | sf.col(TXID).isNull())
+
+    def _stored_schema(self) -> StructType:
+        """Columns of the table, also before any batch has said what they are."""
+        if self._rows_schema is not None:
+            return self._table_schema()
+        return self._columns()
+
+    # --- changes -----------------------------------------------------------------------------
+
+    def require_changes(self) -> None:
+        """Refuse a `prev_<value>` that is the name of a key or another value."""
+        refuse_taken_names(self._shape.keys, tuple(self._aggregates), self.name)
+
+    def changes_schema(self, partials: StructType) -> StructType:
+        """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
+
+        Raises:
+            TopologyError: a `prev_<value>` that is the name of a key or another value.
+        """
+        from pyspark.sql.types import StructField, StructType
+
+        self.require_changes()
+        shown = {field.name: nullable(field.dataType) for field in self.values_schema(partials)}
+        previous = {f"prev_{name}": shown[name] for name in self._aggregates}
+        return StructType([StructField(*column) for column in (shown | previous).items()])
+
+    def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
+        """What this txid changes: one row per key that it touches, with `prev_<value>`.
+
+        Lazy, in the session of the run: the touched keys' partials of all txids before are read,
+        whatever the table holds of this one already. So a replay tells the same, also after a
+        compaction, OPTIMIZE or VACUUM.
+
+        Raises:
+            TopologyError: the publication is of several txids.
+        """
+        if publication.members:
+            raise TopologyError(
+                f"What one txid changed in table {self.name} cannot be told: txids "
+                f"{publication.first_txid} to {publication.last_txid} are published together. Run "
+                "the topology with max_group_commit=1."
+            )
+        if not prepared.staged.files:
+            schema = self._stored_schema()
+            fields = [field for field in schema if field.name not in (TXID, REMOVED)]
+            return StoredRows(no_rows(self._spark, self.changes_schema(type(schema)(fields))))
+        return self._up_to_date(lambda: self._changes(prepared, publication))
+
+    def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
+        rows, paths = self._touched(self._spark, self._reading(), prepared.staged, publication)
+        marked = self._marked(prepared, publication)
+        removed = self._removed_by(publication.last_txid, marked) if marked else None
+        changed = from_partials(rows, self._shape.keys, self._aggregates, removed)
+        return self._stored_rows(changed, [*paths, *marked])
+
+    def _marked(self, prepared: Prepared, publication: Publication) -> list[str]:
+        """The files that may have marks of a txid: those prepared, or those that hold it."""
+        if self._remove_where is None:
+            return []
+        if prepared.skipped:
+            files = self._log.files_now()
+            return [file.path for file in files if file.may_hold(publication.last_txid)]
+        own = {file.path for file in prepared.staged.files}
+        return [file.path for file in prepared.adds if file.path not in own]
+
+    def _removed_by(self, txid: int, paths: Sequence[str]) -> DataFrame:
+        """The keys that a txid removes, as its commit turn decided.
+
+        The condition is not evaluated again: it may look at a clock, and here in another session.
+        """
+        from pyspark.sql import functions as sf
+
+        rows = self._rows_in(paths, None, self._reading())
+        marks = rows.where(sf.col(REMOVED) & (sf.col(TXID) == txid))
+        return marks.select(*(sf.col(quoted(key)) for key in self._shape.keys))
+
+    def _touched(
+        self,
+        session: SparkSession,
+        reading: SparkSession,
+        staged: Staged,
+        publication: Publication,
+    ) -> tuple[DataFrame, list[str]]:
+        """The keys of a txid with their partials after and before it, and the files read.
+
+        Args:
+            session: that the result belongs to.
+            reading: in which the table's own files are read.
+        """
+        # A table that applies replays again still has what a failed attempt brought.
+        applies_again = self.semantics is Semantics.NON_TRANSACTIONAL
+        first = None if applies_again else publication.first_txid
+        before, paths = self._rows_before(first, reading)
+        keys = self._shape.keys
+        if self._remove_where is not None:
+            before = without_removed(before, keys, marks_of(before, keys))
+        own = [file.path for file in staged.files]
+        new = strict_reader(session, self._stored_schema()).parquet(
+            *map(self._storage.read_url, own)
+        )
+        return touched(new, before, keys, self._aggregates), [*paths, *own]
+
+    # --- removal -----------------------------------------------------------------------------
+
+    def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
+        prepared = super()._prepare(staged, publication)
+        if self._remove_where is None or not staged.files:
+            return prepared
+        if self._decided is None or self._decided[0] != staged:
+            rows = self._marks(staged, publication)
+            self._decided = (staged, self._area.write(rows, staged.attempt))
+        return replace(prepared, adds=(*prepared.adds, *self._decided[1]))
+
+    def _marks(self, staged: Staged, publication: Publication) -> DataFrame:
+        """Rows that make void what the keys had that this txid removes."""
+        from pyspark.sql import functions as sf
+
+        session, keys = self._session({}), self._shape.keys
+        rows, _ = self._touched(session, session, staged, publication)
+        gone = removed_keys(rows, keys, self._aggregates, self._remove_where or "false")
+        given = {TXID: bigint(publication.last_txid), REMOVED: sf.lit(True)}
+        columns = [
+            sf.col(quoted(field.name))
+            if field.name in keys
+            else given.get(field.name, sf.lit(None)).cast(field.dataType).alias(field.name)
+            for field in self._table_schema()
+        ]
+        return gone.select(*columns)
+
+    # --- compaction --------------------------------------------------------------------------
+
+    def maintain(self, committed: int) -> Callable[[], None] | None:
+        """Fold files of committed txids, if there are many; what is returned publishes the result.
+
+        Raises:
+            Exception: the Spark job failed; nothing is left of it.
+        """
+        self._clean_up()
+        if self._compact_files is None or self._log.version < 0 or self._rows_schema is None:
+            return None
+        now, factor = self._log.files_now(), self._compact_files
+        files = files_to_fold(now, committed, factor)
+        if files and not self._pace.begin(sum(file.size for file in files)):
+            files = files_to_fold(now, committed, factor, MOST_WAITING * factor)
+        if not files:
+            return None
+        compaction = self._fold(files, now, committed)
+        return lambda: self._publish_compaction(compaction)
+
+    def _fold(
+        self, files: tuple[ActiveFile, ...], now: Sequence[ActiveFile], committed: int
+    ) -> Compaction:
+        folder = self._intents.begin(self._log.version)
+        try:
+            adds = self._area.write_folder(self._folded(files, now, committed), folder)
+        except BaseException:
+            self._end(folder, delete=True)
+            with suppress(OSError, TxnError):
+                self._clean_up()
+            raise
+        finally:
+            self._pace.end()
+        with self._lock:
+            self._made.add(folder)
+        return Compaction(folder, adds, files)
+
+    def _folded(
+        self, files: Sequence[ActiveFile], now: Sequence[ActiveFile], committed: int
+    ) -> DataFrame:
+        """The rows of `files`, one per key; `now`: all files of the table."""
+        if self._compaction_session is None:
+            self._compaction_session = computing_session(
+                self._spark,
+                {
+                    # What is asked for below is what is done: each task writes one file.
+                    "spark.sql.adaptive.enabled": "false",
+                    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+                },
+            )
+        session, size = self._compaction_session, sum(file.size for file in files)
+        reader = strict_reader(session, self._table_schema())
+
+        def rows_of(some: Sequence[ActiveFile]) -> DataFrame:
+            return reader.parquet(*(self._storage.read_url(file.path) for file in some))
+
+        rows, parts = rows_of(files), 1
+        if size <= ONE_TASK_BYTES:
+            rows = rows.coalesce(1)
+        else:
+            parts = math.ceil(size / FILE_BYTES)
+        # Also where one task folds: the marks are brought to it.
+        session.conf.set("spark.sql.shuffle.partitions", str(parts))
+        if self._remove_where is None:
+            return folded(rows, self._shape.keys, self._aggregates, with_txid=True)
+        return self._folded_with_marks(rows, rows_of, files, now, committed).coalesce(parts)
+
+    def _folded_with_marks(
+        self,
+        rows: DataFrame,
+        rows_of: Callable[[Sequence[ActiveFile]], DataFrame],
+        files: Sequence[ActiveFile],
+        now: Sequence[ActiveFile],
+        committed: int,
+    ) -> DataFrame:
+        """As `_folded`, without what was removed since, and with the marks still needed.
+
+        What is folded gets the newest txid of its key, so everything must go that is void by a
+        mark, also by one in a file that is not folded. A mark stays as long as another file may
+        have a row of its txid or before.
+        """
+        from pyspark.sql import functions as sf
+
+        keys = self._shape.keys
+        # Those of txids that are not committed may be taken back.
+        certain = rows_of([file for file in now if not file.holds_only(committed + 1)])
+        marks = marks_of(certain.where(sf.col(TXID) <= committed), keys)
+        living = without_removed(rows, keys, marks)
+        found = folded(living, keys, self._aggregates, with_txid=True)
+        own = {file.path for file in files}
+        left = [file for file in now if file.path not in own]
+        oldest = min((file.txid_min or 0 for file in left), default=None)
+        if oldest is None:
+            return found.withColumn(REMOVED, sf.lit(None).cast("boolean"))
+        needed = marks_of(rows, keys).where(sf.col(TXID) >= oldest)
+        return found.unionByName(
+            needed.withColumn(REMOVED, sf.lit(True)), allowMissingColumns=True
+        ).select(*(sf.col(quoted(name)) for name in self._table_schema().fieldNames()))
+
+    def _publish_compaction(self, compaction: Compaction) -> None:
+        """Append the version that has the result in place of what was folded.
+
+        Nothing happens when somebody's OPTIMIZE has rewritten some of that meanwhile.
+        """
+        with self._lock:
+            # Unless it is certain that nothing lands, only the next start may delete it.
+            self._made.discard(compaction.folder)
+        try:
+            landed = self._log.compact(
+                compaction.adds, compaction.removes, self._opened.epoch, compaction.txids
+            )
+        except AppendFailedError:
+            raise  # it may still land
+        except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
+            self._end(compaction.folder, delete=True)
+            raise
+        self._end(compaction.folder, delete=landed is None)
+
+    def _end(self, folder: str, *, delete: bool) -> None:
+        with self._lock:
+            self._ended.append((folder, delete))
+
+    def _clean_up(self) -> None:
+        with self._lock:
+            ended, self._ended = self._ended, []
+        for folder, delete in ended:
+            self._intents.end(folder, delete=delete)
+
+    def _sweep(self, found: Sequence[str]) -> None:
+        self._intents.sweep(found, self._log.version, self._log.files, self._log.read_commit)
+        super()._sweep(found)
+
+    def close(self) -> None:
+        """Delete what was folded and not published; forget the Spark sessions."""
+        super().close()
+        self._compaction_session = None
+        with self._lock:
+            self._ended += [(folder, True) for folder in self._made]
+            self._made.clear()
+        with suppress(OSError, TxnError):
+            self._clean_up()

@@ -1,0 +1,148 @@
+"""What others did to a table since a topology last wrote it: harmless, or refused by name.
+
+A table is what its topology's publications made of it, or its totals mean nothing. Others may add
+versions that bring and take no rows (OPTIMIZE, VACUUM, properties), and versions that together
+undo each other (rows added by mistake, and the RESTORE that took them back). Anything else is
+refused, at the start as well as during a run, before anything is published on top of it.
+
+Judged by the files in the log, not by operation names, which are words that a writer chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+
+from committers.publishing.versions import Commit
+from txn.delta.locations import normal
+from txn.errors import TableChangedError
+
+__all__ = ["ACCEPTED", "Strangers", "changed_by", "replaced"]
+
+ACCEPTED = "txn.accepted_version"
+"""Table property by which a user lets strangers' changes stand, up to and with this version."""
+
+
+class Strangers:
+    """Versions of others behind the newest one of ours, oldest first.
+
+    Args:
+        table: the table's name, for messages.
+    """
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._own: Commit | None = None
+        self._commits: list[Commit] = []
+
+    def take(self, commit: Commit) -> None:
+        """The next version of the log."""
+        if commit.is_ours:
+            self._own, self._commits = commit, []
+        else:
+            self._commits.append(commit)
+
+    @property
+    def last_metadata_change(self) -> Commit | None:
+        """The newest of their versions that wrote schema, properties or protocol."""
+        return next((c for c in reversed(self._commits) if c.metadata_change), None)
+
+    def refuse(self, topology: str, properties: Mapping[str, str | None]) -> None:
+        """Refuse rows that came or went, unless they were taken back or are let stand.
+
+        Args:
+            properties: the table's, as of now.
+
+        Raises:
+            TableChangedError: naming version, operation and writer, and both ways out.
+        """
+        accepted = _accepted(properties, self._table)
+        commits = [c for c in self._commits if c.version > accepted]
+        if not _differs(commits):
+            return
+        changes = [commit for commit in commits if any(commit.changed)]
+        first, newest = changes[0], changes[-1].version
+        place = normal(self._table)
+        own = "" if self._own is None else f" {self._own.version}"
+        more = f" and {len(changes) - 1} later" * (len(changes) > 1)
+        raise TableChangedError(
+            f"Table {self._table} was changed by somebody else after version{own}, the last one "
+            f"of topology '{topology}': {changed_by(first)}{more}. {_what(first)} Nothing was "
+            f"written on top of it. To take it back: RESTORE TABLE delta.`{place}` TO "
+            f"VERSION AS OF{own or ' ...'}. If it is to stand: ALTER TABLE delta.`{place}` "
+            f"SET TBLPROPERTIES ('{ACCEPTED}' = '{newest}'). Then run the topology again."
+        )
+
+
+def changed_by(commit: Commit) -> str:
+    """A version in words: number, operation, writer, time."""
+    moment = datetime.fromtimestamp(commit.timestamp_ms / 1000, tz=timezone.utc)
+    when = f", {moment:%Y-%m-%d %H:%M:%S} UTC" if commit.timestamp_ms else ""
+    return f"version {commit.version} ({commit.operation} by {commit.writer}{when})"
+
+
+def replaced(table: str, topology: str, version: int, now: str) -> TableChangedError:
+    """The error for a table that was put in the place of another one.
+
+    Args:
+        version: the newest version that was known.
+        now: what is there instead.
+    """
+    return TableChangedError(
+        f"Table {table} is not the one that topology '{topology}' has written any more: {now}, and "
+        f"version {version} of the former one was known here. It was deleted or replaced. Nothing "
+        "was written. Put the former table back from a backup, or give the topology a new name "
+        "and new tables."
+    )
+
+
+def _differs(commits: Iterable[Commit]) -> bool:
+    """Whether the rows may be others than before these versions.
+
+    They are the same when no file came or went, counting all files, or counting those that were
+    said to bring or take rows: OPTIMIZE says that its files do not.
+    """
+    whole, changing = _Net(), _Net()
+    for commit in commits:
+        whole.take(frozenset(add.path for add in commit.adds), commit.removes)
+        changing.take(*commit.changed)
+    return not (whole.is_nothing or changing.is_nothing)
+
+
+class _Net:
+    """What is left of additions and removals when those that undo each other are left out."""
+
+    def __init__(self) -> None:
+        self._added: set[str] = set()
+        self._removed: set[str] = set()
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self._added and not self._removed
+
+    def take(self, adds: frozenset[str], removes: frozenset[str]) -> None:
+        self._removed |= removes - self._added
+        self._added -= removes
+        self._added |= adds - self._removed
+        self._removed -= adds
+
+
+def _what(commit: Commit) -> str:
+    added, removed = map(len, commit.changed)
+    if not removed:
+        return f"It added rows ({added} files) that no txid brought."
+    if not added:
+        return f"It took rows away ({removed} files)."
+    return f"It replaced {removed} files with {added} others."
+
+
+def _accepted(properties: Mapping[str, str | None], table: str) -> int:
+    found = properties.get(ACCEPTED)
+    if found is None:
+        return -1
+    if not (found.isascii() and found.isdecimal()):
+        raise TableChangedError(
+            f"Property {ACCEPTED} of table {table} is {found!r}, and not the number of a version. "
+            "Correct it, or unset it."
+        )
+    return int(found)

@@ -1,0 +1,141 @@
+"""When a publication may be appended: pure rules over what the log says.
+
+`require_newer` looks at the newest publication that the table holds, `judge` at one commit that
+somebody else appended between the version that a publication was computed from and its own.
+"""
+
+from __future__ import annotations
+
+from committers.publishing.versions import Commit
+from txn.errors import CommitConflictError, FencedError, RecoveryRefusedError
+from txn.interfaces import Publication
+
+__all__ = ["fenced", "judge", "led_elsewhere", "require_newer", "require_unsettled"]
+
+
+def require_newer(
+    publication: Publication, last: tuple[int, Publication] | None, epoch: int, table: str
+) -> None:
+    """Refuse a publication that is not newer than what the table holds.
+
+    `first_txid` is committed + 1, so it never goes back as long as the coordinator remembers.
+
+    Args:
+        last: (version, newest publication), None if there is none.
+        epoch: the newest epoch in the log.
+
+    Raises:
+        FencedError: the log holds a newer epoch.
+        RecoveryRefusedError: a new leader that has forgotten what an older one committed.
+        CommitConflictError: an attempt that is not the newest of its txid.
+    """
+    if epoch > publication.epoch:
+        raise fenced(table, publication.topology, epoch, publication.epoch)
+    if last is None:
+        return
+    version, held = last
+    attempt = f"Attempt {publication.last_txid}:{publication.attempt_id}"
+    if held.is_lost and publication.first_txid <= held.last_txid:
+        raise RecoveryRefusedError(
+            f"{attempt} would start at txid {publication.first_txid}, and table {table} holds "
+            f"{held.last_txid}, of which its log says nothing any more. Restore the commit file "
+            "from a backup, or give the topology a new name and new tables."
+        )
+    goes_back = publication.first_txid < held.first_txid
+    if goes_back and publication.epoch > held.epoch:
+        raise RecoveryRefusedError(
+            f"{attempt} would start at txid {publication.first_txid}, and version {version} of "
+            f"table {table} was published when {held.first_txid - 1} was committed already. The "
+            "coordinator's state is older than the table: run `txn recover`."
+        )
+    if publication.epoch == held.epoch and (goes_back or _repeats(publication, held)):
+        raise CommitConflictError(
+            f"{attempt} of epoch {publication.epoch} is not newer than what version {version} of "
+            f"table {table} holds: {held.last_txid}:{held.attempt_id}. It is dropped."
+        )
+
+
+def _repeats(publication: Publication, held: Publication) -> bool:
+    """Whether some txid of both comes with an attempt that is no newer than the held one."""
+    attempts = {member.txid: member.attempt_id for member in held.txids}
+    return any(
+        member.attempt_id <= attempts[member.txid]
+        for member in publication.txids
+        if member.txid in attempts
+    )
+
+
+def require_unsettled(publication: Publication, settled: int, table: str) -> None:
+    """Refuse to replace a txid that the log calls final: readers may have acted on it.
+
+    Args:
+        settled: the newest txid that is final, 0 if the log does not say.
+
+    Raises:
+        RecoveryRefusedError: the coordinator's state is older than the table.
+    """
+    if publication.first_txid <= settled:
+        raise RecoveryRefusedError(
+            f"Attempt {publication.last_txid}:{publication.attempt_id} would start at txid "
+            f"{publication.first_txid}, and table {table} says that {settled} was committed and is "
+            "final. The coordinator's state is older than the table: run `txn recover`."
+        )
+
+
+def judge(commit: Commit | None, version: int, publication: Publication, table: str) -> None:
+    """Refuse to publish over somebody else's commit, unless it changed no row.
+
+    Rows that stay changed are refused before (`committers.publishing.foreign_commits`); what comes
+    here was taken back since.
+
+    Args:
+        commit: the commit of `version`; None when its file is gone.
+
+    Raises:
+        FencedError: it is a newer leader's.
+        CommitConflictError: it changed rows, or nobody can say.
+    """
+    if commit is None:
+        raise CommitConflictError(
+            f"Version {version} of table {table} is not in its log any more. The batch is "
+            "prepared again."
+        )
+    if commit.epoch > publication.epoch:
+        raise fenced(table, publication.topology, commit.epoch, publication.epoch)
+    if commit.publication is not None:
+        held = commit.publication
+        raise CommitConflictError(
+            f"Version {version} of table {table} was published meanwhile by epoch {held.epoch} as "
+            f"{held.last_txid}:{held.attempt_id}. The batch is prepared again."
+        )
+    if commit.data_change:
+        raise CommitConflictError(
+            f"Version {version} of table {table} changed rows ({commit.operation}) after the batch "
+            f"was prepared. Only topology '{publication.topology}' should write to this table; the "
+            "batch is prepared again on top of the change."
+        )
+
+
+def fenced(table: str, topology: str, newer: int, own: int) -> FencedError:
+    """The error of a leader that has been replaced."""
+    return FencedError(
+        f"Table {table} was taken over by epoch {newer} of topology '{topology}'; this process has "
+        f"epoch {own} and must publish nothing more. Let the newer process go on, or stop it "
+        "before this one is started again."
+    )
+
+
+def led_elsewhere(table: str, topology: str, found: int, own: int) -> RecoveryRefusedError:
+    """The error of a leader whose ensemble is not that which leads a table.
+
+    Args:
+        found: the incarnation that the table names.
+        own: that of this process.
+    """
+    return RecoveryRefusedError(
+        f"Table {table} is led by topology '{topology}' from another ensemble: its log names "
+        f"incarnation {found:016x}, and the ZooKeeper of this run has {own:016x}. Both may have "
+        "come to the same epoch, and would shut each other out of nothing. Nothing was changed. "
+        "Name the ensemble that leads it (--zookeeper; an embedded one is a folder). If that one "
+        "was wiped, or is to lead no more, `txn recover FILE.py:TOPOLOGY` makes this one take over."
+    )

@@ -1,0 +1,308 @@
+"""What a table must be to be ours: its columns, its `txn.*` properties, its Delta features.
+
+Written once when the table is created, compared at every opening and after every change of its
+metadata by somebody else. The first difference is named; nothing is adapted silently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from committers.keeping import KEPT
+from committers.publishing.versions import BUCKET
+from txn.delta.features import refused_features
+from txn.delta.locations import normal
+from txn.errors import TableRefusedError, TopologyError
+from txn.interfaces import Semantics
+from txn.spark.own_session import DEFAULT, same_setting
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "FORMAT",
+    "LOG_WITH_REMOVAL",
+    "TableSpec",
+    "refuse_features",
+    "refuse_foreign",
+    "refuse_foreign_folder",
+    "storable_columns",
+]
+
+FORMAT = "1"
+"""Bump when columns, properties or the hash of the buckets change their meaning."""
+
+LOG_WITH_REMOVAL = "log-with-removal"
+"""Kind of a log table whose keys may be removed. A release that knows nothing of the marks that
+removal leaves would count what is void; it refuses a kind that it does not know."""
+
+_REMOVE_WHERE = "txn.remove_where"
+_SESSION = "txn.session."
+_SIMPLE_TYPES = frozenset(
+    [
+        "string",
+        "long",
+        "integer",
+        "short",
+        "byte",
+        "float",
+        "double",
+        "boolean",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    ]
+)
+# Names that Parquet and Delta without column mapping cannot hold (Delta: PROTOCOL.md, and Spark's
+# DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES).
+_BAD_NAME_CHARACTERS = frozenset(" ,;{}()\n\t=`")
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """The shape that a committer needs.
+
+    Args:
+        kind: "append", "upsert", "log", or `LOG_WITH_REMOVAL`.
+        columns: (name, Delta type as JSON) of every column, in order, partition column included.
+        keys: key columns of a state table.
+        values: of each value column: its name, the identity of its aggregate, such as
+            "Sum(delay)", and for an aggregate with a `result` of its own "result", or "own result"
+            when the class is the user's.
+        buckets: number of hash buckets of a state table, 0 for others.
+        remove_where: condition under which a state table drops a key, None for none.
+        settings: (setting, value) of the session, those that decide what becomes of a row.
+    """
+
+    topology: str
+    kind: str
+    semantics: Semantics
+    columns: tuple[tuple[str, Any], ...]
+    keys: tuple[str, ...] = ()
+    values: tuple[tuple[str, ...], ...] = ()
+    buckets: int = 0
+    remove_where: str | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def partition_by(self) -> list[str]:
+        """Partition columns."""
+        return [BUCKET] if self.buckets else []
+
+    def properties(self) -> dict[str, str]:
+        """The table's own description, as Delta table properties."""
+        removal = {} if self.remove_where is None else {_REMOVE_WHERE: self.remove_where}
+        return {
+            "txn.format": FORMAT,
+            "txn.topology": self.topology,
+            "txn.kind": self.kind,
+            "txn.semantics": self.semantics.value,
+            "txn.keys": json.dumps(self.keys),
+            "txn.values": json.dumps(self.values),
+            "txn.buckets": str(self.buckets),
+            **removal,
+        }
+
+    def session_properties(self) -> dict[str, str]:
+        """The settings of the session, as Delta table properties."""
+        return {f"{_SESSION}{key}": value for key, value in self.settings}
+
+    def schema_json(self) -> str:
+        """The columns as a Delta (and Spark) schema, everything nullable."""
+        fields = [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in self.columns
+        ]
+        return json.dumps({"type": "struct", "fields": fields})
+
+    def require(self, table: DeltaTable, name: str) -> None:
+        """Refuse a table that is not this one.
+
+        Raises:
+            TableRefusedError: naming the first difference, and what to do.
+        """
+        refuse_foreign(table, name, self.topology)
+        self._require_properties(table.metadata().configuration, name)
+        self._require_settings(table.metadata().configuration, name)
+        self._require_columns(json.loads(table.schema().to_json())["fields"], name)
+        if table.metadata().partition_columns != self.partition_by:
+            raise TableRefusedError(
+                f"Table {name} is partitioned by {table.metadata().partition_columns}, not by "
+                f"{self.partition_by}. {_REMEDY}"
+            )
+        refuse_features(table, name, self.kind, self.semantics)
+
+    def _require_properties(self, found: Mapping[str, str | None], name: str) -> None:
+        # A table without removal has no such property, and one with it has columns for it.
+        expected: dict[str, str | None] = {_REMOVE_WHERE: None, **self.properties()}
+        for key, wanted in expected.items():
+            stored = found.get(key)
+            if stored != wanted:
+                raise TableRefusedError(
+                    f"Table {name} was made with {key} = {stored}, and this topology says "
+                    f"{wanted}. {_REMEDY}"
+                )
+
+    def _require_settings(self, found: Mapping[str, str | None], name: str) -> None:
+        stored = {key: value or DEFAULT for key, value in found.items() if key.startswith(_SESSION)}
+        if not stored or not self.settings:
+            return  # made by a release that did not write them down
+        now = self.session_properties()
+        pairs = ((key, stored.get(key, DEFAULT), now.get(key, DEFAULT)) for key in {*stored, *now})
+        differ = sorted(pair for pair in pairs if not same_setting(*pair[1:]))
+        if not differ:
+            return
+        was = [f"{key.removeprefix(_SESSION)} = {then}" for key, then, _ in differ]
+        values = [value for _, _, value in differ]
+        changed = ", ".join(f"'{key}' = '{value}'" for key, _, value in differ)
+        raise TableRefusedError(
+            f"Table {name} was made in a session with {' and '.join(was)}, and in this one it is "
+            f"{' and '.join(values)}. That decides what transforms and sources make of a row, so "
+            "later rows would not fit those that are there. Run the topology with "
+            f"{' and '.join(was)}; or, if it is to be {' and '.join(values)} from now on: ALTER "
+            f"TABLE delta.`{normal(name)}` SET TBLPROPERTIES ({changed})."
+        )
+
+    def _require_columns(self, fields: list[dict[str, Any]], name: str) -> None:
+        stored = {field["name"]: field["type"] for field in fields}
+        for column, kind in self.columns:
+            if column not in stored:
+                raise TableRefusedError(f"Table {name} has no column '{column}'. {_REMEDY}")
+            if stored[column] != kind:
+                raise TableRefusedError(
+                    f"Column '{column}' of table {name} has the type {_text(stored[column])}, and "
+                    f"this topology produces {_text(kind)}. {_REMEDY}"
+                )
+        surplus = sorted(set(stored) - {column for column, _ in self.columns})
+        if surplus:
+            raise TableRefusedError(
+                f"Table {name} has a column '{surplus[0]}' that this topology does not produce. "
+                f"{_REMEDY}"
+            )
+
+
+_REMEDY = (
+    "Restore the definition that the table was made with, or give this committer a path of its own."
+)
+
+
+def refuse_foreign(table: DeltaTable, name: str, topology: str) -> None:
+    """Refuse a Delta table that no topology, or another one, has made."""
+    owner = table.metadata().configuration.get("txn.topology")
+    if owner is None:
+        raise TableRefusedError(
+            f"Table {name} is a Delta table that no topology has made: it has no property "
+            "txn.topology, and its rows cannot be told from ours. Give this committer a path of "
+            "its own."
+        )
+    if owner != topology:
+        raise TableRefusedError(
+            f"Table {name} belongs to topology '{owner}', not to '{topology}'. A table has one "
+            "writer: give this committer a path of its own, or run the topology under its old name."
+        )
+
+
+def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
+    """Refuse a folder that is no Delta table and holds other files than those of a table to be.
+
+    Args:
+        entries: names of everything directly below it.
+    """
+    # Scratch and what spouts keep are ours; a crash while creating may leave an empty log.
+    foreign = [entry for entry in entries if entry not in ("_delta_log", "_txn", KEPT)]
+    if foreign:
+        raise TableRefusedError(
+            f"Folder {name} is no Delta table and holds other files ('{foreign[0]}'). "
+            "Give the committer an empty or new folder."
+        )
+
+
+def refuse_features(table: DeltaTable, name: str, kind: str, semantics: Semantics) -> None:
+    """Refuse Delta features that the publisher, which writes the log itself, cannot honour.
+
+    Raises:
+        TableRefusedError: naming the feature.
+    """
+    protocol = table.protocol()
+    refused = refused_features(
+        (*(protocol.reader_features or ()), *(protocol.writer_features or ())),
+        table.metadata().configuration,
+        json.loads(table.schema().to_json())["fields"],
+        kind=kind,
+        opaque=semantics is Semantics.OPAQUE,
+    )
+    if refused:
+        raise TableRefusedError(
+            f"Table {name} uses the Delta feature {refused[0]}, which this publisher cannot "
+            "honour. Drop the feature (ALTER TABLE ... DROP FEATURE, or unset the property), or "
+            "give this committer a path of its own."
+        )
+
+
+def storable_columns(schema: StructType, table: str) -> tuple[tuple[str, Any], ...]:
+    """(name, type as JSON) of every column: nullable throughout, without Spark's metadata.
+
+    Raises:
+        TopologyError: a name or type that an ordinary Delta table cannot hold, or two names that
+            differ in upper and lower case only.
+    """
+    seen: dict[str, str] = {}
+    for name in schema.fieldNames():
+        bad = sorted(_BAD_NAME_CHARACTERS & set(name))
+        if bad or not name:
+            raise TopologyError(
+                f"Column '{name}' cannot be stored in table {table}: Delta allows none of "
+                f"' ,;{{}}()=`', tabs and line breaks in a name. Rename it with .alias() or AS."
+            )
+        if name.lower() in seen:
+            raise TopologyError(
+                f"Table {table} would get the columns '{seen[name.lower()]}' and '{name}': names "
+                "must differ in more than upper and lower case. Rename one of them."
+            )
+        seen[name.lower()] = name
+    return tuple(
+        (field["name"], _storable(field["type"], field, table))
+        for field in schema.jsonValue()["fields"]
+    )
+
+
+def _storable(kind: Any, field: Mapping[str, Any], table: str) -> Any:
+    if isinstance(kind, str):
+        if kind not in _SIMPLE_TYPES and not kind.startswith("decimal("):
+            raise _unstorable(kind, field, table)
+        if any("collation" in key.lower() for key in field.get("metadata", {})):
+            raise _unstorable(f"{kind} with a collation", field, table)
+        return kind
+    if kind["type"] == "array":
+        element = _storable(kind["elementType"], field, table)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if kind["type"] == "map":
+        return {
+            "type": "map",
+            "keyType": _storable(kind["keyType"], field, table),
+            "valueType": _storable(kind["valueType"], field, table),
+            "valueContainsNull": True,
+        }
+    if kind["type"] == "struct":
+        fields = [
+            {**inner, "type": _storable(inner["type"], inner, table)} for inner in kind["fields"]
+        ]
+        cleaned = [{**inner, "nullable": True, "metadata": {}} for inner in fields]
+        return {"type": "struct", "fields": cleaned}
+    raise _unstorable(str(kind["type"]), field, table)
+
+
+def _unstorable(kind: str, field: Mapping[str, Any], table: str) -> TopologyError:
+    return TopologyError(
+        f"Column '{field['name']}' of table {table} has the type {kind}, which an ordinary Delta "
+        "table cannot hold. Cast it to another type before it reaches the table."
+    )
+
+
+def _text(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)

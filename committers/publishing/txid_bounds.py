@@ -1,0 +1,53 @@
+"""Which txids a file of a table holds, where the log does not say so: out of its Parquet footer.
+
+Delta has bounds of the first 32 columns unless the table asks for more, and `txid` stands behind
+the columns of the rows. Our tables ask (`create_table`). Those of earlier releases do not, and
+whoever rewrites their files (OPTIMIZE) leaves the bounds of `txid` out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from committers.publishing.storage import Storage
+from committers.publishing.versions import ActiveFile, active_files
+from committers.staging.parquet_stats import delta_stats
+from txn.delta.retrying import retried
+from txn.interfaces import StagedFile
+
+__all__ = ["with_bounds"]
+
+_THREADS = 16
+
+
+def with_bounds(files: Mapping[str, ActiveFile], storage: Storage) -> dict[str, ActiveFile]:
+    """The files, with the bounds of `txid` that their footers tell where the log has none.
+
+    Raises:
+        StorageUnavailableError, StorageRefusedError: a footer cannot be read now, or never.
+    """
+    unknown = [file for file in files.values() if None in (file.txid_min, file.txid_max)]
+    if not unknown:
+        return dict(files)
+    with ThreadPoolExecutor(min(_THREADS, len(unknown)), "txn-footers") as pool:
+        found = pool.map(lambda file: _in_footer(file, storage), unknown)
+        return {**files, **{file.path: file for file in found}}
+
+
+def _in_footer(file: ActiveFile, storage: Storage) -> ActiveFile:
+    place, system = storage.absolute(file.path), storage.filesystem
+    try:
+        metadata = retried(
+            lambda: parquet.read_metadata(place, filesystem=system),
+            f"read the footer of '{file.path}' of table {storage.location}",
+        )
+    except (FileNotFoundError, pa.ArrowInvalid):
+        return file  # gone, or no Parquet: whoever needs its rows says so
+    whole = StagedFile(
+        file.path, file.size, metadata.num_rows, file.partition, delta_stats(metadata)
+    )
+    return active_files([whole])[file.path]

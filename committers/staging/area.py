@@ -1,0 +1,337 @@
+"""Staging: Parquet files inside a table's folder that are not in its log.
+
+    <table>/data/<txid>-<attempt>-<random>/...   files that will be published where they lie
+    <table>/_txn/<txid>-<attempt>-<random>/...   scratch: read once by the commit turn
+
+`data` is a visible name, so that VACUUM removes what no version refers to; `_txn` is hidden from
+it. Every staging job has a folder of its own: attempts never share Spark's `_temporary`. A job of
+several attempts has one, named after the first of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from pyarrow import parquet
+
+from committers.aggregates.base import overflows_of
+from committers.expressions import side_by_side
+from committers.publishing.storage import Storage
+from committers.publishing.versions import TXID
+from committers.staging.parquet_stats import delta_stats
+from committers.staging.reported import reported
+from committers.staging.row_digest import Summary, row_digest, summarize
+from txn.attempts import TransactionAttempt
+from txn.delta.retrying import retried
+from txn.errors import StagedFileError
+from txn.interfaces import Staged, StagedFile
+from txn.spark.own_session import to_write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DATA", "SCRATCH", "StagingArea", "newest_txid", "random_id", "write_options"]
+
+DATA = "data"
+"""Folder of files that are published where they lie."""
+SCRATCH = "_txn"
+"""Folder of files that no version will ever refer to."""
+
+_FOLDER = re.compile(r"(\d+)-(\d+)-[0-9A-Za-z]+")
+_WRITE_OPTIONS = {
+    "compression": "snappy",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+# Hadoop's usual file system writes a checksum file beside each file, and starts `chmod` twice for
+# either of them; this one starts it once. Not from its cache: that is asked by name alone.
+_LOCAL_WRITE_OPTIONS = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+_FOOTER_THREADS = 8
+_Found = tuple[StagedFile, Summary]
+
+
+def random_id() -> str:
+    """64 random bits as hexadecimal digits."""
+    return uuid.uuid4().hex[:16]
+
+
+class StagingArea:
+    """Writes attempts' files, and deletes what was never published. Thread-safe.
+
+    Args:
+        storage: the table's folder.
+        new_id: source of folder names; letters and digits.
+        unique: a column that has no value twice in a file; None: there is none.
+        session: that in which rows are written; None: that in which they are.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        session: Callable[[], SparkSession] | None = None,
+        new_id: Callable[[], str] = random_id,
+        unique: str | None = None,
+    ) -> None:
+        self._storage = storage
+        self._session = session
+        self._options = write_options(storage, unique)
+        self._new_id = new_id
+        self._lock = threading.Lock()
+        self._owned: dict[TransactionAttempt, dict[str, set[str]]] = {}
+        """attempt -> folder -> its files there, as far as they are known: others may have some."""
+        self._referred: set[str] = set()
+        """Folders of which a version may refer to some file, and an attempt still owns others."""
+        self._mixes = False
+        """Whether a joint job has put rows of several txids into one file."""
+
+    def stage(
+        self,
+        rows: DataFrame,
+        attempt: TransactionAttempt,
+        *,
+        below: str = DATA,
+        partition_by: str | None = None,
+    ) -> Staged:
+        """As `write`, with the fingerprint of the rows (`committers.staging.row_digest`)."""
+        return _staged(attempt, self._write(rows, [attempt], below, partition_by))
+
+    def stage_together(
+        self,
+        group: Sequence[tuple[DataFrame, TransactionAttempt]],
+        *,
+        below: str = DATA,
+        partition_by: str | None = None,
+    ) -> list[Staged]:
+        """Stage several attempts with one job, each with files of its own.
+
+        Each DataFrame brings a column `txid`, the same for all of its rows. Tasks of different
+        DataFrames stay apart, so each file has one txid: that in its footer says whose it is. If
+        Spark ever puts them together all the same, this raises, and from then on stages one by one.
+
+        Raises:
+            StagedFileError: a file's footer does not say whose it is; nothing is staged.
+        """
+        if self._mixes:
+            return [
+                self.stage(rows, attempt, below=below, partition_by=partition_by)
+                for rows, attempt in group
+            ]
+        attempts = [attempt for _, attempt in group]
+        session = self._session() if self._session else None
+        rows = side_by_side([frame for frame, _ in group], session)
+        found = self._write(rows, attempts, below, partition_by)
+        by_txid: dict[int, list[_Found]] = {attempt.txid: [] for attempt in attempts}
+        for one in found:
+            by_txid[self._txid_of(one[0], by_txid)].append(one)
+        staged = [_staged(attempt, by_txid[attempt.txid]) for attempt in attempts]
+        with self._lock:
+            for member in staged:
+                for file in member.files:
+                    self._owned[member.attempt][_folder_of(file.path)].add(file.path)
+        return staged
+
+    def _txid_of(self, file: StagedFile, known: Collection[int]) -> int:
+        bounds = json.loads(file.stats)
+        low, high = (bounds[name].get(TXID) for name in ("minValues", "maxValues"))
+        if low != high or low not in known:
+            self._mixes = True
+            raise StagedFileError(
+                f"Staged file {file.path} of table {self._storage.location} holds rows of txids "
+                f"{low} to {high}, as its footer says, and each file must hold those of one of "
+                f"{sorted(known)}. The batches are staged one by one."
+            )
+        return int(low)
+
+    def write(
+        self,
+        rows: DataFrame,
+        attempt: TransactionAttempt,
+        *,
+        below: str = DATA,
+        partition_by: str | None = None,
+    ) -> tuple[StagedFile, ...]:
+        """Run one Spark job that writes `rows` as Parquet; the files with at least one row."""
+        return tuple(file for file, _ in self._write(rows, [attempt], below, partition_by))
+
+    def _write(
+        self,
+        rows: DataFrame,
+        attempts: Sequence[TransactionAttempt],
+        below: str,
+        partition_by: str | None,
+    ) -> list[_Found]:
+        # Named after the first: once that is published, the folder is no dead process's leftover,
+        # and what the later ones may have left in it is for VACUUM.
+        first = attempts[0]
+        folder = f"{below}/{first.txid}-{first.attempt_id}-{self._new_id()}"
+        with self._lock:
+            for attempt in attempts:
+                self._owned.setdefault(attempt, {})[folder] = set()
+        return self._run(rows, folder, partition_by)
+
+    def write_folder(self, rows: DataFrame, folder: str) -> tuple[StagedFile, ...]:
+        """As `write`, into a folder whose fate is the caller's."""
+        return tuple(file for file, _ in self._run(rows, folder, None))
+
+    def _run(self, rows: DataFrame, folder: str, partition_by: str | None) -> list[_Found]:
+        """One Spark job that writes into a new folder; what it left there, as far as it has rows.
+
+        Raises:
+            StagedFileError: the job says that it wrote another number of rows.
+            FailedException: it does not say.
+        """
+        if self._session is not None:
+            rows = to_write(rows, self._session())
+        rows, count = reported(rows)
+        writer = rows.write.options(**self._options)
+        if partition_by is not None:
+            writer = writer.partitionBy(partition_by)
+        with overflows_of(self._storage.location):
+            writer.parquet(self._storage.url(folder))
+        found = self._describe(folder, partition_by)
+        written = count(f"into '{folder}' of table {self._storage.location}")
+        seen = sum(file.rows for file, _ in found)
+        if written is not None and written != seen:
+            raise StagedFileError(
+                f"Spark's executors wrote {written} rows into '{folder}' of table "
+                f"{self._storage.location}, and this process sees {seen} of them there. Executors "
+                "write to another file system under this path, or something deletes files below "
+                "it. The batch is staged again; if this goes on, put the table on storage that "
+                "all executors and this process reach."
+            )
+        return found
+
+    def _describe(self, folder: str, partition_by: str | None) -> list[_Found]:
+        found = self._storage.files(folder)
+
+        def footer(one: tuple[str, int]) -> _Found:
+            return self._footer(one[0], one[1], partition_by)
+
+        if len(found) > 1:
+            with ThreadPoolExecutor(min(_FOOTER_THREADS, len(found))) as pool:
+                files = list(pool.map(footer, found))
+        else:
+            files = [footer(one) for one in found]
+        # Spark writes an empty file for a job without rows; it says nothing that a log needs.
+        self._storage.delete_files(file.path for file, _ in files if file.rows == 0)
+        return [(file, summary) for file, summary in files if file.rows > 0]
+
+    def _footer(self, path: str, size: int, partition_by: str | None) -> _Found:
+        place, system = self._storage.absolute(path), self._storage.filesystem
+        metadata = retried(
+            lambda: parquet.read_metadata(place, filesystem=system),
+            f"read the footer of '{path}' of table {self._storage.location}",
+        )
+        partition = {} if partition_by is None else {partition_by: _value(path, partition_by)}
+        rows, stats = metadata.num_rows, delta_stats(metadata)
+        return StagedFile(path, size, rows, partition, stats), summarize(metadata)
+
+    def publishing(self, files: Iterable[StagedFile]) -> None:
+        """From now on a version may refer to these files: never delete them.
+
+        Called before the append: when its outcome stays unknown, the files must stay. What other
+        attempts have in the same folders is still theirs.
+        """
+        published = {file.path for file in files}
+        folders = {_folder_of(path) for path in published}
+        with self._lock:
+            for owned in self._owned.values():
+                for folder in folders & owned.keys():
+                    if not owned[folder] or owned[folder] & published:
+                        del owned[folder]
+            self._referred |= folders
+            self._forget_referred()
+
+    def withdraw(self, attempt: TransactionAttempt, files: Iterable[StagedFile]) -> None:
+        """Take `publishing` back: these files of `attempt` are in no version, for certain."""
+        with self._lock:
+            for file in files:
+                folder = _folder_of(file.path)
+                self._owned.setdefault(attempt, {}).setdefault(folder, set()).add(file.path)
+
+    def discard(self, attempt: TransactionAttempt) -> None:
+        """Delete what an attempt has written and did not give to `publishing`."""
+        with self._lock:
+            owned = self._owned.pop(attempt, {})
+            shared = self._referred.union(*self._owned.values())
+            self._forget_referred()
+        for folder, paths in owned.items():
+            if folder in shared:
+                self._storage.delete_files(sorted(paths))
+            else:
+                self._storage.delete_folder(folder)
+
+    def _forget_referred(self) -> None:
+        """Of folders that nobody owns a part of, nothing will ever be deleted."""
+        self._referred &= set().union(*self._owned.values())
+
+    def folders(self) -> list[str]:
+        """Every folder that a staging job, or a compaction, may have left: for `sweep`."""
+        return [
+            f"{below}/{name}" for below in (SCRATCH, DATA) for name in self._storage.folders(below)
+        ]
+
+    def sweep(self, found: Iterable[str], published: int, active: Collection[str]) -> None:
+        """Delete what dead processes left: all scratch, and data of txids never published.
+
+        Args:
+            found: `folders`, from before the table was fenced: who replaces us has staged nothing
+                by then.
+            published: the newest txid that a version of the table holds.
+            active: paths of the files of the current version, which are never touched.
+        """
+        with self._lock:
+            mine = set().union(*self._owned.values())
+        kept = mine | {_folder_of(path) for path in active}
+        for folder in found:
+            below, _, name = folder.partition("/")
+            match = _FOLDER.fullmatch(name)
+            is_left = below == SCRATCH or (match is not None and int(match[1]) > published)
+            if is_left and folder not in kept:
+                self._storage.delete_folder(folder)
+
+
+def newest_txid(folders: Iterable[str]) -> int:
+    """The newest txid of which there is staged data among `StagingArea.folders`; 0: none."""
+    names = (folder.partition("/") for folder in folders)
+    data = (_FOLDER.fullmatch(name) for below, _, name in names if below == DATA)
+    return max((int(match[1]) for match in data if match), default=0)
+
+
+def _staged(attempt: TransactionAttempt, found: Sequence[_Found]) -> Staged:
+    files = tuple(file for file, _ in found)
+    digest = row_digest((summary for _, summary in found), sum(file.rows for file in files))
+    return Staged(attempt, files, digest)
+
+
+def write_options(storage: Storage, unique: str | None = None) -> dict[str, str]:
+    """Options of every Parquet file that is written for a table.
+
+    Args:
+        unique: a column that has no value twice in a file. A dictionary of its values would be
+            built, found useless when it is full, and cost a quarter of the time of writing.
+    """
+    plain = {} if unique is None else {f"parquet.enable.dictionary#{unique}": "false"}
+    return {**_WRITE_OPTIONS, **plain, **(_LOCAL_WRITE_OPTIONS if storage.is_local else {})}
+
+
+def _folder_of(path: str) -> str:
+    """`data/7-0-abc` out of `data/7-0-abc/txn_bucket=1/part-0.parquet`."""
+    return "/".join(PurePosixPath(path).parts[:2])
+
+
+def _value(path: str, column: str) -> str:
+    """The value of a partition column out of a path; ours are plain integers."""
+    prefix = f"{column}="
+    part = next(part for part in PurePosixPath(path).parts if part.startswith(prefix))
+    return part.removeprefix(prefix)

@@ -1,0 +1,72 @@
+"""Partial aggregates: what a batch's rows are before they meet a state table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from committers.aggregates.base import quoted
+from committers.publishing.versions import TXID
+from txn.interfaces import Aggregate, merged, partials_over
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+__all__ = ["ROWS", "columns_read", "merges", "partial_rows"]
+
+ROWS = "txn_rows"
+"""A column that a global aggregate needs for a moment; no key or value may be called so."""
+
+
+def columns_read(keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> tuple[str, ...]:
+    """The columns of a batch's rows that its partials are made of, each once."""
+    inputs = [name for aggregate in aggregates.values() for name in aggregate.columns]
+    return tuple(dict.fromkeys((*keys, *inputs)))
+
+
+def merges(aggregates: Mapping[str, Aggregate], kinds: Mapping[str, DataType]) -> list[Column]:
+    """Aggregates over the partials of one key: of each value their union, and the newest `txid`.
+
+    Args:
+        kinds: value column -> type of its partials, in which they stay.
+    """
+    from pyspark.sql import functions as sf
+
+    txid = sf.col(TXID)
+    values = [
+        merged(aggregate, sf.col(quoted(name)), txid, kinds[name]).alias(name)
+        for name, aggregate in aggregates.items()
+    ]
+    return [*values, sf.max(txid).alias(TXID)]
+
+
+def partial_rows(
+    batch: DataFrame,
+    keys: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+    count_as: str | None = None,
+) -> DataFrame:
+    """One row per group: keys and partial values; one row for a global aggregate, rows or not.
+
+    Args:
+        count_as: name of one more column, the number of rows of each group; None: no such column.
+    """
+    from pyspark.sql import functions as sf
+
+    partials = partials_over(batch, aggregates)
+    columns = [partial.alias(name) for name, partial in partials.items()]
+    count = sf.count(sf.lit(1))
+    if keys:
+        if count_as is not None:
+            columns.append(count.alias(count_as))
+        return batch.groupBy(*(sf.col(quoted(key)) for key in keys)).agg(*columns)
+    # An aggregate may answer no rows with something else than NULL, and than its zero.
+    whole = batch.agg(*columns, count.alias(ROWS))
+    any_row = sf.col(ROWS) > 0
+    values = [
+        sf.coalesce(sf.when(any_row, sf.col(quoted(name))), agg.zero()).alias(name)
+        for name, agg in aggregates.items()
+    ]
+    kept = [] if count_as is None else [sf.col(ROWS).alias(count_as)]
+    return whole.select(*values, *kept)

@@ -1,0 +1,171 @@
+"""Finding things in a state table: the version that holds a txid, the rows of some keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from deltalake.exceptions import DeltaError
+
+from committers.aggregates import quoted
+from committers.publishing.loading import load, require
+from committers.publishing.log import DeltaLog
+from committers.publishing.storage import Storage
+from committers.publishing.versions import BUCKET, load_files
+from committers.state.shape import StateShape
+from committers.upsert_layout.columns import bucket_of, with_keys_of
+from txn.errors import TableRefusedError, TxnError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["missing_file", "newest_version", "rows_of_keys", "version_of"]
+
+
+def newest_version(storage: Storage, options: Mapping[str, str]) -> int:
+    """The newest version of a table.
+
+    Raises:
+        TableAbsentError: there is no table.
+    """
+    return require(storage, options).version()
+
+
+def missing_file(storage: Storage, options: Mapping[str, str], version: int) -> str | None:
+    """A file of a version that is not in storage; None: all are, or nobody can say."""
+    try:
+        paths = sorted(load_files(load(storage, options, version)))
+        sizes = storage.sizes(paths)
+    except (DeltaError, OSError, TxnError):
+        return None
+    return next((path for path, size in zip(paths, sizes, strict=True) if size is None), None)
+
+
+def version_of(storage: Storage, options: Mapping[str, str], txid: int) -> int:
+    """The table version that holds the state as of `txid`.
+
+    Walks back from the newest version, one commit file each. A txid that was published again is
+    found as it was published last. Before its first publication a table is empty. Of versions with
+    the same rows (a compaction, OPTIMIZE, a fence) it is the last: VACUUM spares its files longest.
+
+    Raises:
+        TableRefusedError: no table, a txid that it has not reached, that was published together
+            with later ones, or that was cleaned out of its log.
+    """
+    where = storage.location
+    version = newest_version(storage, options)
+    log = DeltaLog(storage, storage_options=options)
+    newest = later = None
+    same_rows = version
+    while version >= 0:
+        commit = log.read_commit(version)
+        if commit is None:
+            raise TableRefusedError(
+                f"State table {where} cannot be read as of txid {txid}: version {version} and "
+                f"those before it were cleaned out of its log. The oldest txid to be found is "
+                f"{later}. Raise delta.logRetentionDuration to keep more."
+            )
+        if held := commit.publication:
+            newest = newest or held.last_txid
+            if newest < txid:
+                break
+            if held.last_txid <= txid:
+                return same_rows
+            if held.first_txid <= txid:
+                raise TableRefusedError(
+                    f"State table {where} cannot be read as of txid {txid}: version {version} "
+                    f"holds txids {held.first_txid} to {held.last_txid} together. Read it as of "
+                    f"{held.last_txid}, or of {held.first_txid - 1}."
+                )
+            later = held.last_txid
+        version -= 1
+        if commit.publication or commit.data_change:
+            same_rows = version
+    if newest is None or newest < txid:
+        raise TableRefusedError(
+            f"State table {where} has not reached txid {txid}: the newest one that it holds is "
+            f"{newest or 'none'}. Run the topology further, or ask for an earlier txid."
+        )
+    return 0
+
+
+def rows_of_keys(
+    spark: SparkSession,
+    table: DataFrame,
+    shape: StateShape,
+    keys: DataFrame | Sequence[Any],
+    where: str,
+) -> DataFrame:
+    """The table's rows of the given keys, out of their hash buckets only where it has some.
+
+    Raises:
+        TableRefusedError: keys that are not the table's, by number, name or type.
+    """
+    if not shape.keys:
+        raise TableRefusedError(
+            f"State table {where} is a global aggregate: it has no keys, and one row. Use read()."
+        )
+    types = {name: table.schema[name].dataType for name in shape.keys}
+    wanted = _frame(spark, keys, types, where)
+    if not shape.buckets:
+        return with_keys_of(table, wanted, shape.keys)
+    buckets = wanted.select(bucket_of(types, shape.buckets).alias(BUCKET)).distinct()
+    numbers = [row[BUCKET] for row in buckets.collect()]
+    return with_keys_of(table.where(table[BUCKET].isin(numbers)), wanted, shape.keys)
+
+
+def _frame(
+    spark: SparkSession,
+    keys: DataFrame | Sequence[Any],
+    types: Mapping[str, DataType],
+    where: str,
+) -> DataFrame:
+    """The given keys as a DataFrame with exactly the table's key columns."""
+    from pyspark.errors import PySparkTypeError, PySparkValueError
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import StructField, StructType
+
+    if isinstance(keys, DataFrame):
+        _require_columns(keys.schema, types, where)
+        return keys.select(*(sf.col(quoted(name)) for name in types))
+    schema = StructType([StructField(name, kind) for name, kind in types.items()])
+    rows = [_row(key, tuple(types), where) for key in keys]
+    try:
+        return spark.createDataFrame(rows, schema)
+    except (PySparkTypeError, PySparkValueError) as error:
+        raise TableRefusedError(
+            f"The keys of state table {where} are {_text(types)}, and the given ones are not: "
+            f"{str(error).strip().splitlines()[0]}"
+        ) from error
+
+
+def _row(key: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
+    """One key as a row of its columns."""
+    if isinstance(key, Mapping) and set(key) == set(names):
+        return tuple(key[name] for name in names)
+    if isinstance(key, tuple | list) and len(key) == len(names):
+        return tuple(key)
+    if len(names) == 1:
+        return (key,)
+    raise TableRefusedError(
+        f"{key!r} is no key of state table {where}: give a tuple or a dict of "
+        f"{', '.join(names)}, in this order."
+    )
+
+
+def _require_columns(found: StructType, types: Mapping[str, DataType], where: str) -> None:
+    given = {field.name: field.dataType.simpleString() for field in found}
+    wanted = {name: kind.simpleString() for name, kind in types.items()}
+    for name in (*wanted, *given):
+        if wanted.get(name) != given.get(name):
+            raise TableRefusedError(
+                f"Column '{name}' of the given keys is {given.get(name, 'missing')}, and in the "
+                f"keys of state table {where} it is {wanted.get(name, 'no such column')}. Give "
+                f"exactly {_text(types)}; rename or cast before."
+            )
+
+
+def _text(types: Mapping[str, DataType]) -> str:
+    return ", ".join(f"'{name}' {kind.simpleString()}" for name, kind in types.items())

@@ -1,0 +1,30 @@
+"""`remove_where`: the condition under which a state table lets go of a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from committers.expressions import no_rows
+from txn.errors import TopologyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["check_condition"]
+
+
+def check_condition(spark: SparkSession, condition: str, shown: StructType, table: str) -> None:
+    """Refuse a `remove_where` that is no condition over keys and values. Runs no job."""
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import functions as sf
+
+    nothing = no_rows(spark, shown)
+    try:
+        # `where` alone says what is boolean; `select` is how it is evaluated: without subqueries.
+        nothing.where(condition).select(sf.expr(condition))
+    except (AnalysisException, ParseException) as error:
+        raise TopologyError(
+            f"remove_where={condition!r} of state table {table} is no SQL condition over its keys "
+            f"and values ({', '.join(shown.fieldNames())}): {str(error).strip().splitlines()[0]}"
+        ) from error

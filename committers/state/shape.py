@@ -1,0 +1,176 @@
+"""What a state table says about itself to those who read it without its topology.
+
+Keys, values and the identities of the aggregates are table properties. Where an aggregate shows
+something else than what it stores (`Aggregate.result`), a reader needs the aggregate itself: those
+of this package are found by their identity, a user's own must be handed in. Nothing that a table
+says is ever evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from committers.aggregates import by_identity, identity, quoted
+from committers.aggregates.base import kept_in
+from committers.publishing.spec import LOG_WITH_REMOVAL
+from committers.state.fold import folded, marks_of, without_removed
+from committers.upsert_layout.columns import REMOVED, overrides
+from txn.errors import TableRefusedError
+from txn.interfaces import Aggregate, Semantics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["StateShape", "described"]
+
+_RESULT, _OWN_RESULT = "result", "own result"
+
+
+def described(aggregate: Aggregate, *, always: bool = False) -> tuple[str, ...]:
+    """What `txn.values` says of an aggregate: its identity, and whose `result` it has, if any.
+
+    Args:
+        always: readers need the aggregate itself, whether or not it has a `result`.
+    """
+    name = identity(aggregate)
+    if not always and not overrides(aggregate, "result"):
+        return (name,)
+    known = by_identity(name)
+    return (name, _RESULT if type(known) is type(aggregate) else _OWN_RESULT)
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """Columns of one state table.
+
+    Args:
+        values: value column -> aggregate whose `result` readers see; None: what is stored.
+        buckets: number of hash buckets; 0: it has none.
+        keeps_removed: whether it has tombstones of removed keys.
+        layout: "upsert", or "log": then every value has its aggregate.
+    """
+
+    keys: tuple[str, ...]
+    values: Mapping[str, Aggregate | None]
+    buckets: int
+    keeps_removed: bool
+    layout: str = "upsert"
+
+    @classmethod
+    def of(
+        cls,
+        properties: Mapping[str, str | None],
+        table: str,
+        aggregates: Mapping[str, Aggregate] | None = None,
+    ) -> StateShape:
+        """The shape that a table's properties describe.
+
+        Args:
+            aggregates: of values whose own `result` is needed; others may be left out.
+
+        Raises:
+            TableRefusedError: no state table, or an aggregate that is missing or another one.
+        """
+        kind = properties.get("txn.kind")
+        if kind not in ("upsert", "log", LOG_WITH_REMOVAL):
+            raise TableRefusedError(
+                f"Table {table} is not a state table (its property txn.kind is "
+                f"{properties.get('txn.kind')}). Read it with spark.read.format('delta')."
+            )
+        given = dict(aggregates or {})
+        keys, described_values, buckets = _described(properties, table)
+        values = {
+            name: _aggregate(table, name, about, given.pop(name, None))
+            for name, *about in described_values
+        }
+        if given:
+            raise TableRefusedError(
+                f"State table {table} has no value '{next(iter(given))}' for which aggregates= "
+                f"names an aggregate. Its values are {', '.join(values)}."
+            )
+        removes = properties.get("txn.remove_where") is not None
+        return cls(
+            keys,
+            kept_in(table, values),
+            buckets,
+            kind == LOG_WITH_REMOVAL
+            or (removes and properties.get("txn.semantics") == Semantics.OPAQUE.value),
+            "upsert" if kind == "upsert" else "log",
+        )
+
+    def shown(self, rows: DataFrame) -> DataFrame:
+        """Keys and values of the table's rows, as readers see them; removed keys do not show."""
+        from pyspark.sql import functions as sf
+
+        if self.layout == "log":
+            return self._put_together(rows)
+        if self.keeps_removed:
+            rows = rows.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+        columns = [sf.col(quoted(key)) for key in self.keys]
+        for name, aggregate in self.values.items():
+            stored = sf.col(quoted(name))
+            columns.append(stored if aggregate is None else aggregate.result(stored).alias(name))
+        return rows.select(*columns)
+
+    def _put_together(self, rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as sf
+
+        aggregates = {name: value for name, value in self.values.items() if value is not None}
+        if self.keeps_removed:
+            rows = without_removed(rows, self.keys, marks_of(rows, self.keys))
+        columns = [sf.col(quoted(key)) for key in self.keys]
+        for name, aggregate in aggregates.items():
+            stored = aggregate.initial(sf.col(quoted(name)))
+            columns.append(aggregate.result(stored).alias(name))
+        return folded(rows, self.keys, aggregates).select(*columns)
+
+
+def _described(
+    properties: Mapping[str, str | None], table: str
+) -> tuple[tuple[str, ...], list[list[str]], int]:
+    """(keys, values with what describes them, buckets) as the table's properties say.
+
+    Raises:
+        TableRefusedError: they say nothing that this program wrote.
+    """
+    try:
+        keys = json.loads(properties.get("txn.keys") or "[]")
+        values = json.loads(properties.get("txn.values") or "[]")
+        buckets = int(properties.get("txn.buckets") or 1)
+        texts = [*keys, *(text for value in values for text in value)]
+        if not isinstance(keys, list) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("no lists of names")
+        if any(not isinstance(v, list) or len(v) < 2 for v in values) or not 0 <= buckets < 10**6:
+            raise ValueError("no description")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise TableRefusedError(
+            f"State table {table} does not describe itself as a topology does: its properties "
+            "txn.keys, txn.values or txn.buckets were changed. Restore them."
+        ) from error
+    return tuple(keys), values, buckets
+
+
+def _aggregate(
+    table: str, name: str, about: list[str], given: Aggregate | None
+) -> Aggregate | None:
+    """The aggregate of one value, where its `result` is needed."""
+    text, result = about[0], about[1] if len(about) > 1 else None
+    if given is not None:
+        if identity(given) != text:
+            raise TableRefusedError(
+                f"Value '{name}' of state table {table} is {text}, and aggregates= says "
+                f"{identity(given)}. Hand in the aggregate that the table was made with."
+            )
+        return given
+    if result is None:
+        return None
+    known = by_identity(text) if result == _RESULT else None
+    if known is None:
+        raise TableRefusedError(
+            f"Value '{name}' of state table {table} is {text}, whose result this program cannot "
+            f"compute. Hand the aggregate in: read(spark, aggregates={{'{name}': ...}})."
+        )
+    return known

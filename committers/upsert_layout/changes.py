@@ -1,0 +1,196 @@
+"""What a txid changed in a state table: the keys that it touched, with values before and after.
+
+Source: Trident's `newValuesStream`, which has the new values only.
+
+An opaque table holds the previous values in the very rows that the txid wrote. The others' stand
+in the files that the version replaces, so the rows written are joined with those. A log table has
+the partials of all txids, so those before are put together for the keys that were staged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from committers.aggregates import quoted
+from committers.publishing.versions import TXID
+from committers.state.fold import BEFORE, told_gone
+from committers.upsert_layout.columns import PREV_TXID, REMOVED, StateLayout, with_keys_of
+from txn.errors import TopologyError
+from txn.interfaces import Aggregate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "changes_schema",
+    "from_partials",
+    "from_previous_values",
+    "from_replaced_rows",
+    "refuse_taken_names",
+    "removed_keys",
+]
+
+_AFTER, _BEFORE = "a", "b"
+
+
+def changes_schema(
+    layout: StateLayout, spark: SparkSession, columns: StructType, table: str
+) -> StructType:
+    """Keys, values and `prev_<value>`, given the columns of the table. Runs no job.
+
+    Raises:
+        TopologyError: a `prev_<value>` that is the name of a key or another value.
+    """
+    from pyspark.sql.types import StructField, StructType
+
+    refuse_taken_names(layout.keys, layout.values, table)
+    shown = layout.shown_schema(spark, columns)
+    previous = [StructField(f"prev_{name}", shown[name].dataType) for name in layout.values]
+    return StructType([*shown.fields, *previous])
+
+
+def refuse_taken_names(keys: Sequence[str], values: Sequence[str], table: str) -> None:
+    """Refuse a table whose changes would have two columns of one name.
+
+    Raises:
+        TopologyError: a `prev_<value>` that is the name of a key or another value.
+    """
+    taken = {name.lower() for name in (*keys, *values)}
+    for name in values:
+        if f"prev_{name}".lower() in taken:
+            raise TopologyError(
+                f"The new values of state table {table} need a column 'prev_{name}' for the "
+                f"previous value of '{name}', and the table has one already. Rename it."
+            )
+
+
+def from_previous_values(layout: StateLayout, written: DataFrame, txid: int) -> DataFrame:
+    """Changes out of the files that `txid` wrote into an opaque table."""
+    from pyspark.sql import functions as sf
+
+    there = ~sf.coalesce(sf.col(REMOVED), sf.lit(False)) if layout.keeps_removed else None
+    existed = sf.col(PREV_TXID).isNotNull()
+    columns = [sf.col(quoted(key)) for key in layout.keys]
+    for name in layout.values:
+        value = layout.shown(name, sf.col(quoted(name)))
+        columns.append((value if there is None else sf.when(there, value)).alias(name))
+    for name in layout.values:
+        previous = layout.shown(name, sf.col(quoted(f"prev_{name}")))
+        columns.append(sf.when(existed, previous).alias(f"prev_{name}"))
+    return written.where(sf.col(TXID) == txid).select(*columns)
+
+
+def from_replaced_rows(
+    layout: StateLayout,
+    written: DataFrame | None,
+    replaced: DataFrame | None,
+    txid: int,
+    only: DataFrame | None = None,
+) -> DataFrame:
+    """Changes out of the files that `txid` wrote, and of those that they replaced.
+
+    Args:
+        written: None when the version adds no file: every key was removed.
+        replaced: None when the version replaces none: every key is new.
+        only: rows with the keys that are looked for; None: every key written by `txid`.
+    """
+    from pyspark.sql import functions as sf
+
+    some = written if written is not None else replaced
+    if some is None:
+        raise ValueError("a version that touches a key adds or removes a file")
+    after = written if written is not None else some.limit(0)
+    before = replaced if replaced is not None else some.limit(0)
+    removes = layout.remove_where is not None
+    if not removes:
+        # Spark skips by it while reading; what remains is looked at again below.
+        after = after.where(sf.col(TXID) == txid)
+    names = (*layout.keys, *layout.values, TXID)
+    new, old = _side(after, names, _AFTER), _side(before, names, _BEFORE)
+    same_key = sf.lit(True)
+    for key in layout.keys:
+        same_key &= _col(_AFTER, key).eqNullSafe(_col(_BEFORE, key))
+    rows = new.join(old, same_key, "full" if removes else "left")
+    is_there, was_there = sf.col(_AFTER).isNotNull(), sf.col(_BEFORE).isNotNull()
+    columns = [
+        sf.when(is_there, _col(_AFTER, key)).otherwise(_col(_BEFORE, key)).alias(key)
+        for key in layout.keys
+    ]
+    for label, side, present in (("", _AFTER, is_there), ("prev_", _BEFORE, was_there)):
+        columns += [
+            sf.when(present, layout.shown(name, _col(side, name))).alias(f"{label}{name}")
+            for name in layout.values
+        ]
+    changed = rows.where(~is_there | (_col(_AFTER, TXID) == txid)).select(*columns)
+    return changed if only is None else with_keys_of(changed, only, layout.keys)
+
+
+def from_partials(
+    rows: DataFrame,
+    keys: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+    removed: DataFrame | None,
+) -> DataFrame:
+    """Changes of a log table.
+
+    Args:
+        rows: `log_fold.touched`.
+        removed: the keys that the txid removes; None: it removes none.
+    """
+    from pyspark.sql import functions as sf
+
+    before = sf.col(quoted(BEFORE))
+    shown, gone = told_gone(_shown(rows, keys, aggregates), keys, removed)
+    existed = before.isNotNull()
+    columns = [sf.col(quoted(key)) for key in keys]
+    columns += [sf.when(~gone, sf.col(quoted(name))).alias(name) for name in aggregates]
+    for name, aggregate in aggregates.items():
+        old = aggregate.result(aggregate.initial(before.getField(name)))
+        columns.append(sf.when(existed, old).alias(f"prev_{name}"))
+    # One that is new and removed at once was never there.
+    return shown.where(~gone | existed).select(*columns)
+
+
+def removed_keys(
+    rows: DataFrame,
+    keys: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+    remove_where: str,
+) -> DataFrame:
+    """The keys of a log table that satisfy `remove_where` after their update.
+
+    Args:
+        rows: `log_fold.touched`.
+    """
+    from pyspark.sql import functions as sf
+
+    shown = _shown(rows, keys, aggregates).where(sf.expr(remove_where))
+    return shown.select(*(sf.col(quoted(key)) for key in keys))
+
+
+def _shown(rows: DataFrame, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> DataFrame:
+    """Keys and values as readers see them, and the partials before."""
+    from pyspark.sql import functions as sf
+
+    values = (
+        aggregate.result(aggregate.initial(sf.col(quoted(name)))).alias(name)
+        for name, aggregate in aggregates.items()
+    )
+    return rows.select(*(sf.col(quoted(key)) for key in keys), *values, sf.col(quoted(BEFORE)))
+
+
+def _side(frame: DataFrame, names: Sequence[str], side: str) -> DataFrame:
+    """Columns of one side of the join, and a mark that the side has the row."""
+    from pyspark.sql import functions as sf
+
+    columns = [sf.col(quoted(name)).alias(f"{side}_{name}") for name in names]
+    return frame.select(*columns, sf.lit(True).alias(side))
+
+
+def _col(side: str, name: str) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.col(quoted(f"{side}_{name}"))

@@ -1,0 +1,251 @@
+"""The columns of a state table: hash buckets, partial aggregates, previous values.
+
+A state table is partitioned into hash buckets of its keys, one file each. A commit reads only the
+buckets that the batch touches, joins them with the batch's partial aggregates (`state_join`) and
+writes them again. The bucket of a key is the partition in which Spark's own shuffle for a join by
+keys puts it: where partials are so many that the join needs one, each of its tasks holds one
+bucket and writes one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from committers.aggregates import quoted
+from committers.expressions import no_rows, passing
+from committers.publishing.versions import BUCKET, TXID
+from committers.state.partials import ROWS, partial_rows
+from txn.interfaces import Aggregate
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = [
+    "PREV_TXID",
+    "REMOVED",
+    "RESERVED",
+    "ROW",
+    "StateLayout",
+    "bucket_of",
+    "mergeable",
+    "nullable",
+    "overrides",
+    "with_keys_of",
+]
+
+PREV_TXID = "prev_txid"
+"""The txid of the previous value; NULL: the row did not exist before `txid`."""
+REMOVED = "txn_removed"
+"""True in a tombstone: the key was removed at `txid`. Only in opaque tables with `remove_where`."""
+
+_KEY = passing("key")
+ROW = "txn_row"
+"""A column that the removal of keys needs for a moment."""
+RESERVED = (REMOVED, ROWS, ROW)
+"""Names that keys and values may not have, besides those of the table's own columns."""
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """Keys, aggregates and the columns that they make.
+
+    Args:
+        keeps_previous: True for opaque tables, which carry `prev_<value>` and `prev_txid`.
+        remove_where: SQL condition over keys and values, as readers see them: a key of the batch
+            that satisfies it after the update is removed; None: keys stay.
+    """
+
+    keys: tuple[str, ...]
+    aggregates: Mapping[str, Aggregate]
+    buckets: int
+    keeps_previous: bool
+    remove_where: str | None = None
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The value columns."""
+        return tuple(self.aggregates)
+
+    @property
+    def bookkeeping(self) -> tuple[str, ...]:
+        """Columns that are the table's own, in their order, the bucket last."""
+        previous = (*(f"prev_{value}" for value in self.values), PREV_TXID)
+        removed = (REMOVED,) if self.keeps_removed else ()
+        return (TXID, *(previous if self.keeps_previous else ()), *removed, BUCKET)
+
+    @property
+    def keeps_removed(self) -> bool:
+        """Whether a removed key stays as a tombstone until its txid is certainly committed.
+
+        A replay of that txid must be able to bring the key back. Source: Storm's `MemoryMapState`
+        puts NULL and removes the key at the next different txid.
+        """
+        return self.keeps_previous and self.remove_where is not None
+
+    # --- schemas -----------------------------------------------------------------------------
+
+    def table_schema(self, spark: SparkSession, partials: StructType) -> StructType:
+        """Columns of the table, given those of the partials. Runs no job."""
+        from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType
+
+        types = self._types(spark, partials, "initial")
+        fields = [StructField(name, types[name]) for name in (*self.keys, *self.values)]
+        fields.append(StructField(TXID, LongType()))
+        if self.keeps_previous:
+            fields += [StructField(f"prev_{name}", types[name]) for name in self.values]
+            fields.append(StructField(PREV_TXID, LongType()))
+        if self.keeps_removed:
+            fields.append(StructField(REMOVED, BooleanType()))
+        return StructType([*fields, StructField(BUCKET, IntegerType())])
+
+    def shown_schema(self, spark: SparkSession, table: StructType) -> StructType:
+        """Keys and values as readers see them, given the table's columns. Runs no job."""
+        from pyspark.sql.types import StructField, StructType
+
+        types = self._types(spark, table, "result")
+        return StructType([StructField(name, types[name]) for name in (*self.keys, *self.values)])
+
+    def _types(self, spark: SparkSession, columns: StructType, step: str) -> Mapping[str, DataType]:
+        """Types of keys and values after `Aggregate.initial` or `Aggregate.result`."""
+        from pyspark.sql import functions as sf
+
+        types = {field.name: nullable(field.dataType) for field in columns}
+        own = {name: agg for name, agg in self.aggregates.items() if overrides(agg, step)}
+        if own:
+            made = [
+                getattr(agg, step)(sf.col(quoted(name))).alias(name) for name, agg in own.items()
+            ]
+            analysed = no_rows(spark, columns).select(*made).schema
+            types |= {field.name: nullable(field.dataType) for field in analysed}
+        return types
+
+    def shown(self, name: str, stored: Column) -> Column:
+        """What readers see of the stored value of `name`."""
+        return self.aggregates[name].result(stored)
+
+    # --- partials ----------------------------------------------------------------------------
+
+    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
+        """One row per group of the batch: keys, partial values, its row count, bucket."""
+        groups = partial_rows(batch, self.keys, self.aggregates, count_as)
+        types = {field.name: field.dataType for field in groups.schema}
+        # After the grouping, which makes -0.0 and 0.0 one key.
+        return groups.withColumn(BUCKET, self._bucket([types[key] for key in self.keys]))
+
+    def _bucket(self, types: Sequence[DataType]) -> Column:
+        return bucket_of(dict(zip(self.keys, types, strict=True)), self.buckets)
+
+    # --- the next version --------------------------------------------------------------------
+
+    def alive(self, stored: DataFrame) -> DataFrame:
+        """`stored` without the tombstones of removed keys."""
+        from pyspark.sql import functions as sf
+
+        if not self.keeps_removed:
+            return stored
+        return stored.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+
+    def revert(self, stored: DataFrame, first_txid: int) -> DataFrame:
+        """`stored` as it was before `first_txid`: rows written since go back or go away.
+
+        Tombstones written since give their key back; older ones are final and go away.
+        """
+        from pyspark.sql import functions as sf
+
+        dead = sf.col(TXID) >= first_txid
+        columns = [sf.col(quoted(key)) for key in self.keys]
+        for name in (*self.values, TXID):
+            previous = sf.col(quoted(f"prev_{name}"))
+            columns.append(sf.when(dead, previous).otherwise(sf.col(quoted(name))).alias(name))
+        # NULL is right for reverted rows: a row goes back only while its txid is not committed, and
+        # the txid that it goes back to is.
+        columns += [
+            sf.when(~dead, sf.col(quoted(f"prev_{name}"))).alias(f"prev_{name}")
+            for name in (*self.values, TXID)
+        ]
+        existed = sf.col(PREV_TXID).isNotNull()
+        kept = ~dead | existed
+        if self.keeps_removed:
+            kept = sf.when(dead, existed).otherwise(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+        return stored.where(kept).select(*columns)
+
+
+def overrides(aggregate: Aggregate, step: str) -> bool:
+    """Whether an aggregate has an `initial`, `merge` or `result` of its own."""
+    return getattr(type(aggregate), step) is not getattr(Aggregate, step)
+
+
+def mergeable(aggregate: Aggregate) -> bool:
+    """Whether partials of one key can be put together before they meet what is stored.
+
+    Not those of an aggregate that stores something else and does not say how partials are merged.
+    """
+    return overrides(aggregate, "merge") or not overrides(aggregate, "initial")
+
+
+def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:
+    """The hash bucket of a row.
+
+    Args:
+        keys: key column -> type, in the table's order; none: the one bucket of a global aggregate.
+        buckets: how many there are.
+    """
+    from pyspark.sql import functions as sf
+
+    if not keys:
+        return sf.lit(0)
+    parts: list[Column] = []
+    for key, kind in keys.items():
+        column = sf.col(quoted(key))
+        filler = _filler(kind)
+        parts += [column if filler is None else sf.coalesce(column, filler), column.isNull()]
+    return sf.pmod(sf.hash(*parts), sf.lit(buckets)).cast("int")
+
+
+def with_keys_of(rows: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The rows whose key `wanted` has as well; NULL is a key like any other."""
+    from pyspark.sql import functions as sf
+
+    renamed = wanted.select(*(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys))
+    condition = sf.lit(True)
+    for key in keys:
+        condition &= sf.col(quoted(key)).eqNullSafe(sf.col(quoted(f"{_KEY}_{key}")))
+    return rows.join(renamed, condition, "left_semi")
+
+
+def nullable(kind: DataType) -> DataType:
+    """`kind` with everything in it nullable, as the table stores it: Spark casts no other way."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(kind, ArrayType):
+        return ArrayType(nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(nullable(kind.keyType), nullable(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, nullable(field.dataType)) for field in kind])
+    return kind
+
+
+def _filler(kind: DataType) -> Column | None:
+    """What Spark's null-safe join hashes in place of NULL, so that buckets follow its shuffle.
+
+    Source: `ExtractEquiJoinKeys` and `Literal.default`. A type that is missing here still works:
+    its NULL keys only come to lie in a second file of their bucket.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types
+
+    if isinstance(kind, types.BooleanType):
+        return sf.lit(False)
+    if isinstance(kind, types.NumericType):
+        return sf.lit(0).cast(kind)
+    if isinstance(kind, types.StringType | types.BinaryType):
+        return sf.lit("").cast(kind)
+    if isinstance(kind, types.DateType):
+        return sf.lit("1970-01-01").cast(kind)
+    if isinstance(kind, types.TimestampType):
+        return sf.timestamp_micros(sf.lit(0))
+    return None

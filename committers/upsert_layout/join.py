@@ -1,0 +1,230 @@
+"""The next rows of a state table: what is stored, joined with a batch's partial aggregates.
+
+The stored rows of some hash buckets and the partials of the same buckets come as a pair, and each
+pair is joined by one task: nothing of the state is shuffled or sorted, the partials are hashed and
+the stored rows stream past them. Only partials that are too large to be hashed are joined by
+Spark's shuffle and sort. Several txids' partials are merged by key within the same task.
+
+Building expressions takes hundreds of calls into Java, so they are built once and used by every
+commit. Nothing in them changes from batch to batch, so neither does the code that Spark generates:
+the txid is a column of the partials, not a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING
+
+from committers.aggregates.base import quoted
+from committers.publishing.versions import BUCKET, TXID
+from committers.state.partials import merges
+from committers.upsert_layout.columns import (
+    PREV_TXID,
+    REMOVED,
+    ROW,
+    StateLayout,
+    bucket_of,
+    nullable,
+    overrides,
+)
+from txn.interfaces import Aggregate, combined
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["Pair", "StateJoin"]
+
+Pair = tuple["DataFrame | None", "DataFrame | None"]
+"""Stored rows and partial aggregates of the same hash buckets; None: there are none."""
+
+_STORED, _NEW = "s", "n"
+
+
+class StateJoin:
+    """Joins pairs of stored rows and partials into rows of the table's next version.
+
+    Args:
+        table: schema of the table.
+        partials: schema of the partials; their files have a bigint column `txid` besides.
+    """
+
+    def __init__(self, layout: StateLayout, table: StructType, partials: StructType) -> None:
+        self._layout = layout
+        self._types = {field.name: field.dataType for field in table}
+        # As they are read from files.
+        self._partial_types = {field.name: nullable(field.dataType) for field in partials}
+        self._old_names = [n for n in table.fieldNames() if n not in (REMOVED, BUCKET)]
+        self._new_names = (*layout.keys, *layout.values, TXID)
+
+    def rows(self, pairs: Sequence[Pair], *, several: bool, in_one_task: bool) -> DataFrame:
+        """The table's rows: stored and new ones combined, every row of either side once.
+
+        Args:
+            pairs: at least one; stored rows are alive, and reverted if need be.
+            several: whether a key may have partials of several txids.
+            in_one_task: join each pair in a task of its own, its partials in memory; False:
+                shuffle and sort both sides.
+        """
+        joined = [self._join(stored, new, several, in_one_task) for stored, new in pairs]
+        rows = reduce(lambda one, other: one.unionAll(other), joined).select(*self._columns)
+        if self._layout.remove_where is not None:
+            rows = self._remove(rows, self._layout.remove_where)
+        return rows.withColumn(BUCKET, self._bucket)
+
+    # --- one pair ----------------------------------------------------------------------------
+
+    def _join(
+        self, stored: DataFrame | None, new: DataFrame | None, several: bool, in_one_task: bool
+    ) -> DataFrame:
+        if stored is not None:
+            stored = stored.coalesce(1) if in_one_task else stored
+            stored = stored.select(*self._renamed_stored)
+        if new is not None:
+            new = new.coalesce(1) if in_one_task else new
+            new = self._merged(new) if several else new
+            new = new.select(*self._renamed_new)
+        if stored is None and new is not None:
+            return new.select(*self._absent_stored, "*")
+        if stored is not None and new is None:
+            return stored.select("*", *self._absent_new)
+        if stored is None or new is None:
+            raise ValueError("a pair needs stored rows or partials")
+        if in_one_task and self._layout.keys:
+            new = new.hint("shuffle_hash")
+        return stored.join(new, self._same_key, "full_outer")
+
+    def _merged(self, new: DataFrame) -> DataFrame:
+        return new.groupBy(*self._keys).agg(*self._merges)
+
+    # --- expressions, built once -------------------------------------------------------------
+
+    @cached_property
+    def _keys(self) -> list[Column]:
+        from pyspark.sql import functions as sf
+
+        return [sf.col(quoted(key)) for key in self._layout.keys]
+
+    @cached_property
+    def _merges(self) -> list[Column]:
+        return merges(self._layout.aggregates, self._partial_types)
+
+    @cached_property
+    def _renamed_stored(self) -> list[Column]:
+        return [_renamed(name, _STORED) for name in self._old_names]
+
+    @cached_property
+    def _renamed_new(self) -> list[Column]:
+        return [_renamed(name, _NEW) for name in self._new_names]
+
+    @cached_property
+    def _absent_stored(self) -> list[Column]:
+        return [_absent(name, self._types[name], _STORED) for name in self._old_names]
+
+    @cached_property
+    def _absent_new(self) -> list[Column]:
+        types = {**self._partial_types, TXID: self._types[TXID]}
+        return [_absent(name, types[name], _NEW) for name in self._new_names]
+
+    @cached_property
+    def _same_key(self) -> Column:
+        from pyspark.sql import functions as sf
+
+        same = [_old(key).eqNullSafe(_fresh(key)) for key in self._layout.keys]
+        return reduce(lambda one, other: one & other, same) if same else sf.lit(True)
+
+    @cached_property
+    def _columns(self) -> list[Column]:
+        """The table's columns but for the bucket, out of both sides.
+
+        The txid tells which side has the row: it is never NULL in a row that is there.
+        """
+        from pyspark.sql import functions as sf
+
+        updated, existed = _fresh(TXID).isNotNull(), _old(TXID).isNotNull()
+        layout, types = self._layout, self._types
+        keys = [
+            sf.when(existed, _old(key)).otherwise(_fresh(key)).alias(key) for key in layout.keys
+        ]
+        values = [
+            sf.when(~updated, _old(name))
+            .when(~existed, _initial(agg, _fresh(name), types[name]))
+            .otherwise(combined(agg, _old(name), _fresh(name), types[name]))
+            .alias(name)
+            for name, agg in layout.aggregates.items()
+        ]
+        marks = [sf.coalesce(_fresh(TXID), _old(TXID)).alias(TXID)]
+        if layout.keeps_previous:
+            marks += [
+                sf.when(updated, _old(name)).otherwise(_old(f"prev_{name}")).alias(f"prev_{name}")
+                for name in (*layout.values, TXID)
+            ]
+        if layout.remove_where is not None:
+            marks.append(updated.alias(REMOVED))  # until `_remove`: may be removed
+        return [*keys, *values, *marks]
+
+    @cached_property
+    def _bucket(self) -> Column:
+        layout = self._layout
+        return bucket_of({key: self._types[key] for key in layout.keys}, layout.buckets)
+
+    def _remove(self, rows: DataFrame, condition: str) -> DataFrame:
+        """Take the keys of this batch that satisfy `condition` out, or leave a tombstone.
+
+        A key that is new and removed at once leaves nothing: there is nothing to go back to.
+        """
+        from pyspark.sql import functions as sf
+
+        layout = self._layout
+        seen = rows.select(
+            *self._keys,
+            *(layout.shown(name, sf.col(quoted(name))).alias(name) for name in layout.values),
+            sf.struct(*(sf.col(quoted(name)) for name in rows.columns)).alias(ROW),
+        )
+        gone = sf.coalesce(sf.expr(condition), sf.lit(False))
+        gone &= sf.col(ROW).getField(REMOVED)
+        whole = [sf.col(f"{ROW}.{quoted(n)}").alias(n) for n in rows.columns if n != REMOVED]
+        marked = seen.select(*whole, gone.alias(REMOVED))
+        removed = sf.col(REMOVED)
+        if not layout.keeps_removed:
+            return marked.where(~removed).drop(REMOVED)
+        emptied = {name: sf.when(~removed, sf.col(quoted(name))) for name in layout.values}
+        return marked.where(~removed | sf.col(PREV_TXID).isNotNull()).withColumns(emptied)
+
+
+def _initial(aggregate: Aggregate, partial: Column, kind: DataType) -> Column:
+    """What is stored for a new key, in the type of the table's column."""
+    if not overrides(aggregate, "initial"):
+        return partial
+    return aggregate.initial(partial).cast(kind)
+
+
+def _at(side: str, name: str) -> str:
+    """A column of one side of the join."""
+    return f"{side}_{name}"
+
+
+def _old(name: str) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.col(quoted(_at(_STORED, name)))
+
+
+def _fresh(name: str) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.col(quoted(_at(_NEW, name)))
+
+
+def _renamed(name: str, side: str) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.col(quoted(name)).alias(_at(side, name))
+
+
+def _absent(name: str, kind: DataType, side: str) -> Column:
+    """A column of a side that has no rows at all."""
+    from pyspark.sql import functions as sf
+
+    return sf.lit(None).cast(kind).alias(_at(side, name))

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from txn.attempts import TransactionAttempt
+from txn.cli.live_view import JsonLines, LiveView, PlainLines, RunInfo, Speed, duration, render
+from txn.engine.report import STATIONS, BatchReport, InFlight, RunReport, RunStatus
+
+INFO = RunInfo("flights", 3, "embedded", "caught_up", 6)
+
+
+def status(in_flight=(), failure=None, replays=0) -> RunStatus:
+    return RunStatus(
+        topology="flights",
+        epoch=3,
+        committed_txid=7,
+        in_flight=tuple(in_flight),
+        batches_committed=1,
+        rows_committed=1234,
+        replays=replays,
+        last_failure=failure,
+        seconds=65.0,
+    )
+
+
+def batch(txid: int = 7) -> BatchReport:
+    times = {station: 100.0 + i / 10 for i, station in enumerate(STATIONS)}
+    rows = {"warehouse/delays": 1200, "warehouse/routes": 34}
+    return BatchReport(
+        TransactionAttempt(txid), rows, {"warehouse/delays": 9, "warehouse/routes": 8}, times
+    )
+
+
+def drawn(picture, width: int = 80, height: int = 24) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    console.print(picture)
+    return console.file.getvalue().rstrip("\n").splitlines()
+
+
+def picture(state: RunStatus, recent=(), height: int = 24):
+    return render(INFO, state, list(recent), (1.5, 2000.0), now=110.0, height=height)
+
+
+def test_header_says_what_runs_and_how_far_it_is() -> None:
+    """The first two lines name topology, epoch and ZooKeeper, and give progress and speed."""
+    first, second = drawn(picture(status(replays=2)))[:2]
+    assert first.rstrip() == "flights  epoch 3  until caught_up  zookeeper embedded"
+    assert second.rstrip() == (
+        "committed 7  1.5 batches/s  2,000 staged rows/s  replays 2  1 min 05 s"
+    )
+
+
+def test_batches_in_flight_show_attempt_phase_and_seconds_in_it() -> None:
+    """Each open txid has a line with its attempt, phase, seconds in that phase and failures."""
+    flying = [InFlight(8, 1, "committing", 1, 107.5), InFlight(9, 0, "processing", 0, 100.0)]
+    lines = [line.split() for line in drawn(picture(status(flying)))]
+    assert ["8:1", "committing", "2.5", "1"] in lines
+    assert ["9:0", "processing", "10.0"] in lines
+
+
+def test_committed_batches_show_rows_phases_and_versions() -> None:
+    """A committed batch has its rows, milliseconds by phase and table versions, newest first."""
+    lines = [line.rstrip() for line in drawn(picture(status(), [batch(6), batch(7)]), width=120)]
+    shown = [line.split() for line in lines if line.strip().startswith(("6:0", "7:0"))]
+    row = ["1,234", "300", "ms", "100", "ms", "300", "ms", "delays", "v9,", "routes", "v8"]
+    assert shown == [["7:0", *row], ["6:0", *row]]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+def test_view_fits_its_terminal(width: int, height: int) -> None:
+    """However many batches are in flight and however long a failure, the view fits."""
+    flying = [InFlight(8 + i, 0, "processing", 0, 100.0) for i in range(1000)]
+    failure = "8:0: " + "something went wrong " * 100
+    lines = drawn(
+        picture(status(flying, failure), [batch(i) for i in range(1, 8)], height), width, height
+    )
+    assert len(lines) <= height
+    assert max(len(line) for line in lines) <= width
+    assert any("more" in line for line in lines)
+
+
+def test_idle_topology_says_that_it_waits() -> None:
+    """With nothing in flight the view says so instead of showing an empty table."""
+    assert any("waiting for something to read" in line for line in drawn(picture(status())))
+
+
+def test_last_failure_is_shown_as_it_is() -> None:
+    """A failure may hold brackets; they are text, not markup."""
+    lines = drawn(picture(status(failure="7:0: no such path [red]x[/red]")))
+    assert lines[-1].rstrip() == "last failure  7:0: no such path [red]x[/red]"
+
+
+def test_live_view_leaves_the_last_picture_and_a_summary() -> None:
+    """When the run has ended the picture stays and one line says how it went."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
+    view = LiveView(console, wall=lambda: 110.0)
+    view.starting("flights")
+    view.started(INFO)
+    view.update(status(), [batch()], [])
+    report = RunReport("flights", committed_txid=7, batches_committed=1, seconds=65.0)
+    report.ended = "caught_up"
+    view.ended(report, status(), None)
+    text = console.file.getvalue()
+    assert "7:0" in text
+    assert text.rstrip().endswith(
+        "flights: caught up. Committed txid 7; this run committed 1 batches with 1,234 rows and "
+        "0 replays in \n1 min 05 s."
+    )
+
+
+def test_plain_lines_have_one_line_per_commit_and_failure() -> None:
+    """Without a terminal there is one line for the start, each failure, each commit, the end."""
+    out = io.StringIO()
+    lines = PlainLines(out)
+    lines.started(INFO)
+    lines.update(status(), [batch()], ["7:0: lost\nan executor"])
+    report = RunReport("flights", committed_txid=7, batches_committed=1, ended="stopped")
+    lines.ended(report, status(), None)
+    assert out.getvalue().splitlines() == [
+        "flights: running, epoch 3, from txid 7, until caught_up, zookeeper embedded",
+        "flights: failed 7:0: lost an executor",
+        (
+            "flights: committed 7:0 rows=1234 processing=300ms waiting=100ms commit=300ms "
+            "tables: delays v9, routes v8"
+        ),
+        (
+            "flights: stopped. Committed txid 7; this run committed 1 batches with 1,234 rows "
+            "and 0 replays in 0.0 s."
+        ),
+    ]
+
+
+def test_json_lines_are_one_object_per_event() -> None:
+    """With --json each event is one JSON object on one line, with the time and its own fields."""
+    out = io.StringIO()
+    lines = JsonLines(out, wall=lambda: 5.0)
+    lines.started(INFO)
+    lines.update(status(), [batch()], ["7:0: lost: an executor"])
+    lines.ended(RunReport("flights"), status(), ValueError("bad"))
+    started, failed, committed, ended = map(json.loads, out.getvalue().splitlines())
+    assert (started["event"], started["at"], started["committed_txid"]) == ("started", 5.0, 6)
+    assert failed == {
+        "event": "failed",
+        "at": 5.0,
+        "txid": 7,
+        "attempt": 0,
+        "error": "lost: an executor",
+    }
+    assert (committed["event"], committed["txid"], committed["attempt"]) == ("committed", 7, 0)
+    assert committed["tables"] == {"warehouse/delays": 9, "warehouse/routes": 8}
+    assert committed["ms"]["published"] == 100.0
+    assert (ended["ended"], ended["error"]) == ("error", "ValueError: bad")
+
+
+def test_speed_is_that_of_the_last_ten_seconds() -> None:
+    """A burst long ago does not count in the present speed."""
+    now = iter([0.0, 1.0, 12.0, 13.0])
+    speed = Speed(clock=lambda: next(now))
+    assert speed.of(0, 0) == (0.0, 0.0)
+    assert speed.of(10, 1000) == (10.0, 1000.0)
+    speed.of(10, 1000)
+    assert speed.of(12, 1240) == pytest.approx((2 / 12, 240 / 12))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (42.9, "42 s"), (185, "3 min 05 s"), (7860, "2 h 11 min")],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    """Durations are given in the two units that matter."""
+    assert duration(seconds) == text
+
+
+# --- a source that is away, and replays of what was quarantined --------------------------------
+
+AWAY = InFlight(
+    8, 3, "processing", 0, 109.0, blocked="SourceUnavailableError: p1 [is] away", blocked_since=70.0
+)
+
+
+def test_blocked_batch_shows_since_when_and_why() -> None:
+    """Its phase is "blocked" also while it looks again, its seconds those of the whole wait."""
+    lines = drawn(picture(status([AWAY, InFlight(9, 0, "processed", 0, 100.0)])))
+    assert ["8:3", "blocked", "40.0"] in [line.split() for line in lines]
+    assert "blocked  8: SourceUnavailableError: p1 [is] away" in [line.rstrip() for line in lines]
+
+
+def test_view_with_everything_fits_its_terminal() -> None:
+    """What blocks and a failure, both long, leave the view within 24 lines."""
+    away = InFlight(8, 3, "waiting", 0, 109.0, blocked="away " * 100, blocked_since=70.0)
+    flying = [away, *(InFlight(9 + i, 0, "processing", 0, 100.0) for i in range(20))]
+    lines = drawn(
+        picture(status(flying, "8:0: " + "wrong " * 100), [batch(i) for i in range(1, 9)])
+    )
+    assert len(lines) <= 24
+
+
+def test_replay_of_a_quarantined_txid_is_told_as_such() -> None:
+    """The phase names the txid whose records are read."""
+    lines = drawn(picture(status([InFlight(9, 0, "processing", 0, 100.0, replay_of=5)])))
+    assert ["9:0", "processing", "(replays", "5)", "10.0"] in [line.split() for line in lines]
+
+
+def test_lines_tell_a_wait_once_when_it_begins_and_once_when_it_ends() -> None:
+    """However often the batch looks again: one line with the reason, one line at the end."""
+    out = io.StringIO()
+    lines = PlainLines(out)
+    for state in ([AWAY], [AWAY], []):
+        lines.update(status(state), [], [])
+    assert out.getvalue().splitlines() == [
+        "flights: blocked 8:3: SourceUnavailableError: p1 [is] away",
+        "flights: txid 8 is no longer blocked",
+    ]
+
+
+def test_json_lines_tell_a_wait_once() -> None:
+    """Events `blocked`, with the time since when, and `unblocked`."""
+    out = io.StringIO()
+    lines = JsonLines(out, wall=lambda: 110.0)
+    for state in ([AWAY], [AWAY], []):
+        lines.update(status(state), [], [])
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [event.pop("at") for event in told] == [110.0, 110.0]
+    assert told == [
+        {
+            "event": "blocked",
+            "txid": 8,
+            "attempt": 3,
+            "error": "SourceUnavailableError: p1 [is] away",
+            "since": 70.0,
+        },
+        {"event": "unblocked", "txid": 8},
+    ]
+
+
+def test_a_record_that_would_move_the_cursor_does_not() -> None:
+    """An error may quote a stranger's record: control characters reach no terminal."""
+    out = io.StringIO()
+    PlainLines(out).update(status(), [], ["8:3: ValueError: \x1b[2Jgone \u202edlo\ud800"])
+    assert out.getvalue() == "flights: failed 8:3: ValueError: \\x1b[2Jgone \\u202edlo\\ud800\n"

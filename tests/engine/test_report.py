@@ -1,0 +1,123 @@
+"""What a run tells about itself."""
+
+from __future__ import annotations
+
+import json
+
+from txn.attempts import TransactionAttempt
+from txn.engine.recorder import Recorder
+from txn.engine.report import BatchReport, RunReport, Timeline
+from txn.interfaces import Staged, StagedFile
+from txn.protocol.events import Batch, CoordinatorState, Phase
+
+ATTEMPT = TransactionAttempt(3, 1)
+
+
+class Clock:
+    """Seconds since the epoch that pass only when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def batch(txid: int) -> BatchReport:
+    """A report of one committed batch."""
+    return BatchReport(TransactionAttempt(txid), {"t": 5}, {"t": txid}, {"committed": 1.0})
+
+
+def test_a_timeline_keeps_the_first_arrival_at_a_station():
+    """A station that is reported twice keeps the time of the first report."""
+    timeline = Timeline()
+    timeline.mark("started", 1.0)
+    timeline.mark("started", 2.0)
+    assert timeline.at == {"started": 1.0}
+
+
+def test_durations_are_between_the_stations_that_were_reached_in_milliseconds():
+    """A station that was skipped leaves no gap in the sum of the durations."""
+    timeline = Timeline()
+    for station, now in (("turn", 12.5), ("started", 10.0), ("staged", 11.0)):
+        timeline.mark(station, now)
+    assert timeline.durations_ms() == {"staged": 1000.0, "turn": 1500.0}
+
+
+def test_a_report_counts_batches_and_names_the_first_and_the_last_txid():
+    """`first_txid` is the first of this run, not of the topology."""
+    report = RunReport("t", epoch=4, committed_txid=6)
+    assert (report.first_txid, report.committed_txid) == (0, 6)
+    report.add(batch(7))
+    report.add(batch(8))
+    assert (report.first_txid, report.committed_txid, report.batches_committed) == (7, 8, 2)
+
+
+def test_a_report_is_json_with_every_batch_in_txid_order():
+    """`txn run --json` prints it as it is."""
+    report = RunReport("t", epoch=4)
+    report.add(batch(1))
+    report.failures.append("2:0: lost")
+    found = json.loads(json.dumps(report.to_json()))
+    assert {
+        "topology": "t",
+        "epoch": 4,
+        "committed_txid": 1,
+        "failures": ["2:0: lost"],
+    }.items() <= (found.items())
+    expected = {"txid": 1, "attempt": 0, "rows": {"t": 5}, "tables": {"t": 1}}
+    assert expected.items() <= found["batches"][0].items()
+
+
+def test_the_recorder_reports_a_committed_batch_with_its_rows_tables_and_times():
+    """Rows per table are those that were staged; times are those of the clock."""
+    clock = Clock()
+    recorder = Recorder("t", 2, 0, clock)
+    recorder.mark(ATTEMPT, "started")
+    clock.now += 2
+    staged = Staged(ATTEMPT, (StagedFile("f", 10, 4), StagedFile("g", 10, 3)))
+    recorder.committed(ATTEMPT, {"table": staged}, {"table": 9})
+    expected = BatchReport(
+        ATTEMPT, {"table": 7}, {"table": 9}, {"started": 1000.0, "committed": 1002.0}
+    )
+    assert [expected] == list(recorder.report.batches)
+
+
+def test_the_recorder_counts_failures_and_names_attempt_and_reason():
+    """A failed attempt is a replay to come."""
+    recorder = Recorder("t", 2, 0, Clock())
+    recorder.failed(ATTEMPT, "lost")
+    assert (recorder.report.replays, list(recorder.report.failures)) == (1, ["3:1: lost"])
+
+
+def test_the_end_of_a_run_keeps_how_it_went_and_how_long():
+    """An end without a name leaves the one that was given before."""
+    clock = Clock()
+    recorder = Recorder("t", 2, 0, clock)
+    clock.now += 5
+    recorder.ended("caught_up")
+    recorder.ended()
+    assert (recorder.report.ended, recorder.report.seconds) == ("caught_up", 5.0)
+
+
+def test_the_status_shows_every_open_txid_with_phase_and_since_when():
+    """A snapshot: the coordinator's state with the recorder's times."""
+    clock = Clock()
+    recorder = Recorder("t", 2, 2, clock)
+    recorder.mark(ATTEMPT, "started")
+    clock.now += 1
+    state = CoordinatorState(
+        committed=2,
+        positions={},
+        opaque_streams=frozenset(),
+        streams=("s",),
+        max_spout_pending=2,
+        max_batch_attempts=5,
+        batches={3: Batch(ATTEMPT, Phase.PROCESSING, failures=1)},
+    )
+    status = recorder.status(state)
+    (open_batch,) = status.in_flight
+    assert (status.committed_txid, status.epoch, status.seconds) == (2, 2, 1.0)
+    found = (open_batch.txid, open_batch.attempt_id, open_batch.phase, open_batch.failures)
+    assert found == (3, 1, "processing", 1)
+    assert open_batch.since == 1000.0

@@ -1,0 +1,65 @@
+"""The end of a run's threads: who is waited for, and for how long."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import pytest
+
+from tests.faults.harness import wait_for
+from txn.engine.threads import Threads
+
+GRACE = 0.4
+
+
+def test_clean_up_that_is_being_worked_off_is_waited_for() -> None:
+    """The grace is of one job that does not come back, and not of a queue of healthy ones."""
+    threads, done = Threads("t", 1, GRACE, clean_up=60.0), []
+    for number in range(10):
+        threads.clean(lambda number=number: done.append(time.sleep(GRACE / 4) or number))  # type: ignore[misc,func-returns-value]
+    assert threads.join() == []
+    assert done == list(range(10))
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_clean_up_that_does_not_end_is_left_and_no_error(
+    caplog: pytest.LogCaptureFixture, hangs: bool
+) -> None:
+    """A job that hangs, and a queue without an end, are logged; what is behind them is dropped."""
+    threads = Threads("t", 1, GRACE if hangs else 60.0, clean_up=60.0 if hangs else GRACE)
+    release, dropped = threading.Event(), []
+    threads.clean(release.wait)  # type: ignore[arg-type]
+    threads.clean(lambda: dropped.append(1))
+    with caplog.at_level(logging.WARNING, "txn"):
+        assert threads.join() == []
+    assert "[t] clean-up is left to the next run" in caplog.text
+    assert ("thread txn-clean-up_0" in caplog.text) == hangs
+    release.set()
+    threads.cleaner.join(10.0)
+    assert (threads.cleaner.is_done, dropped) == (True, [])
+
+
+def test_other_stragglers_leave_clean_up_no_more_than_the_grace() -> None:
+    """A run that is abandoned gives up its leadership in time, whatever is left to be cleaned."""
+    threads, release = Threads("t", 1, GRACE, clean_up=3600.0), threading.Event()
+    threads.spawn(threads.planner, release.wait, lambda _: None, "planning 1:0")  # type: ignore[arg-type]
+    threads.clean(release.wait)  # type: ignore[arg-type]
+    wait_for(lambda: bool(threads.planner.at_work()), what="planning to begin")
+    assert [one.about for one in threads.join()] == ["planning 1:0"]
+    release.set()
+
+
+def test_a_thread_that_hangs_takes_nobody_elses_grace() -> None:
+    """Who comes back when it is told to is waited for, also behind one that used up the grace."""
+    threads, release, told = Threads("t", 1, GRACE), threading.Event(), threading.Event()
+    threads.spawn(threads.planner, release.wait, lambda _: None, "planning 1:0")  # type: ignore[arg-type]
+    threads.spawn(threads.commit, told.wait, lambda _: None, "the commit turn of 1:0")  # type: ignore[arg-type]
+    wait_for(lambda: bool(threads.planner.at_work()), what="planning to begin")
+    wait_for(lambda: bool(threads.commit.at_work()), what="the commit turn to begin")
+    wait_for(lambda: not threads.left(), what="the end of the grace")
+    stragglers = threads.join(told.set)
+    assert [one.about for one in stragglers] == ["planning 1:0"]
+    assert threads.commit.is_done
+    release.set()

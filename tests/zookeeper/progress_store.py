@@ -1,0 +1,62 @@
+"""Records, stores and clients that several tests of the progress store use."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from txn.config import TopologyConfig
+from txn.protocol.records import BatchRecord, CommittedRecord, Progress
+from txn.zookeeper import ZooKeeperProgress
+
+CONFIG = TopologyConfig(zookeeper_timeout_secs=4.0, zookeeper_deadline_secs=30.0)
+LARGE = {"s": {"files": [f"part-{i:05d}.csv" for i in range(300_000)]}}  # 5 MB as JSON
+
+
+@contextlib.contextmanager
+def leading(
+    hosts: str, topology: str, config: TopologyConfig = CONFIG
+) -> Iterator[ZooKeeperProgress]:
+    """A store that leads and has loaded, closed in the end."""
+    with contextlib.closing(ZooKeeperProgress(hosts, topology, config)) as progress:
+        progress.lead()
+        progress.load()
+        yield progress
+
+
+@contextlib.contextmanager
+def bare_client(hosts: str) -> Iterator[KazooClient]:
+    """A client of kazoo's, connected."""
+    client = KazooClient(hosts)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def start(txid: int, attempt: int = 0, epoch: int = 1, **spouts: Any) -> BatchRecord:
+    """A START."""
+    return BatchRecord(txid=txid, attempt=attempt, epoch=epoch, spouts=spouts)
+
+
+def committed(txid: int, epoch: int = 1, **spouts: Any) -> CommittedRecord:
+    """A COMMITTED."""
+    return CommittedRecord(txid=txid, epoch=epoch, spouts=spouts, tables={"t": txid + 10})
+
+
+def reloaded(store: ZooKeeperProgress) -> Progress:
+    """What the next leader would find."""
+    store.close()
+    successor = ZooKeeperProgress(
+        store._connection.servers + store._connection.chroot, store._topology, CONFIG
+    )
+    try:
+        successor.lead()
+        return successor.load()
+    finally:
+        successor.close()

@@ -1,0 +1,187 @@
+"""Quarantine records and requests for their replay, over a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.zookeeper.progress_store import CONFIG, LARGE, bare_client, committed, leading, start
+from txn.embedded import EmbeddedZooKeeper
+from txn.errors import ProgressUnreadableError, TopologyError, UserError
+from txn.protocol.records import Progress, QuarantineRecord
+from txn.zookeeper import ZooKeeperProgress, read_status
+from txn.zookeeper.image import read_requests
+from txn.zookeeper.replay_requests import request_replays
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A topology of the test's own."""
+    return str(request.node.name).replace("/", "-")
+
+
+@pytest.fixture
+def store(zookeeper: EmbeddedZooKeeper, name: str) -> Iterator[ZooKeeperProgress]:
+    """A store that leads; its epoch is 1, and txids 1 and 2 are quarantined."""
+    with leading(zookeeper.hosts, name) as progress:
+        for txid in (1, 2):
+            progress.persist_start(start(txid, s=txid))
+            progress.persist_committed(committed(txid), aside(txid))
+        yield progress
+
+
+@pytest.fixture
+def raw(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
+    """A client that goes round the store."""
+    with bare_client(zookeeper.hosts) as client:
+        yield client
+
+
+def aside(txid: int, **spouts: object) -> QuarantineRecord:
+    """A quarantine record."""
+    return QuarantineRecord(txid=txid, attempt=0, spouts=spouts or {"s": txid}, error="boom")
+
+
+def quarantined(hosts: str, name: str) -> list[int]:
+    """The txids that anybody would find quarantined."""
+    return [record.txid for record in read_status(hosts, name, CONFIG).quarantine]
+
+
+def test_requested_txids_are_taken_up_the_oldest_first(
+    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str
+) -> None:
+    """The leader learns of requests, of one replay at a time for each, and of no other txid."""
+    assert store.requested_replay(()) is None
+    assert request_replays(zookeeper.hosts, name, CONFIG, [2]) == [2]
+    assert store.requested_replay(()) == aside(2)
+    assert request_replays(zookeeper.hosts, name, CONFIG, None) == [1, 2]
+    assert store.requested_replay(()) == aside(1)
+    assert store.requested_replay({1}) == aside(2)
+    assert store.requested_replay({1, 2}) is None
+    status = read_status(zookeeper.hosts, name, CONFIG)
+    assert status.replays_requested == {1, 2}
+
+
+def test_requests_wait_for_the_next_leader(zookeeper: EmbeddedZooKeeper, name: str) -> None:
+    """A request that is made while nobody leads is there when somebody does."""
+    with leading(zookeeper.hosts, name) as store:
+        store.persist_start(start(1, s=1))
+        store.persist_committed(committed(1), aside(1))
+    assert request_replays(zookeeper.hosts, name, CONFIG, None) == [1]
+    with leading(zookeeper.hosts, name) as store:
+        assert store.requested_replay(()) == aside(1)
+
+
+def test_committed_replay_takes_its_record_along(
+    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str
+) -> None:
+    """COMMITTED of the replay deletes the record; what is left of the request means nothing."""
+    request_replays(zookeeper.hosts, name, CONFIG, None)
+    store.persist_start(start(3, s=1).model_copy(update={"replay_of": 1}))
+    assert quarantined(zookeeper.hosts, name) == [1, 2]
+    store.persist_committed(committed(3), replay_of=1)
+    assert quarantined(zookeeper.hosts, name) == [2]
+    assert store.requested_replay(()) == aside(2)
+    store.persist_committed(committed(4), aside(4), replay_of=2)
+    assert quarantined(zookeeper.hosts, name) == [4]
+    assert store.requested_replay(()) is None
+    assert read_status(zookeeper.hosts, name, CONFIG).replays_requested == frozenset()
+
+
+def test_next_leader_deletes_a_record_that_it_has_only_read(
+    zookeeper: EmbeddedZooKeeper, name: str, raw: KazooClient
+) -> None:
+    """Version and parts of a large record are known after a restart; nothing of it stays."""
+    with leading(zookeeper.hosts, name) as store:
+        store.persist_start(start(1, s=LARGE))
+        store.persist_committed(committed(1), aside(1, s=LARGE))
+    assert raw.get_children(f"/txn/{name}/parts")
+    with leading(zookeeper.hosts, name) as store:
+        assert request_replays(zookeeper.hosts, name, CONFIG, [1]) == [1]
+        assert store.requested_replay(()) == aside(1, s=LARGE)
+        store.persist_committed(committed(2, epoch=2), replay_of=1)
+    assert raw.get_children(f"/txn/{name}/quarantine") == []
+    assert raw.get_children(f"/txn/{name}/parts") == []
+
+
+def test_replay_of_a_txid_without_a_record_is_committed(
+    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str
+) -> None:
+    """Its record was lost with a ZooKeeper that was wiped; the rows are in the tables."""
+    store.persist_committed(committed(3), replay_of=0)
+    assert read_status(zookeeper.hosts, name, CONFIG).progress.committed.txid == 3
+
+
+def test_nothing_is_read_while_nothing_is_quarantined(
+    zookeeper: EmbeddedZooKeeper, name: str
+) -> None:
+    """The normal case costs no request."""
+    with leading(zookeeper.hosts, name) as store:
+        store._connection.close()
+        assert store.requested_replay(()) is None
+
+
+def test_only_quarantined_txids_can_be_replayed(
+    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str
+) -> None:
+    """One unknown txid refuses the whole request, and says what is quarantined."""
+    with pytest.raises(UserError, match="Txid 3 of topology .* Quarantined are 1, 2"):
+        request_replays(zookeeper.hosts, name, CONFIG, [1, 3])
+    assert store.requested_replay(()) is None
+    for txid in (1, 2):
+        store.persist_committed(committed(txid + 2), replay_of=txid)
+    with pytest.raises(UserError, match="has no quarantined txids"):
+        request_replays(zookeeper.hosts, name, CONFIG, None)
+    with pytest.raises(TopologyError, match="knows no topology"):
+        request_replays(zookeeper.hosts, f"{name}-other", CONFIG, None)
+
+
+def test_requests_at_the_same_time_are_all_kept(
+    zookeeper: EmbeddedZooKeeper,
+    store: ZooKeeperProgress,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user who was overtaken between the read and the write does not overwrite the other's."""
+    rivals = [lambda: request_replays(zookeeper.hosts, name, CONFIG, [2])]
+
+    def overtaken(*arguments: Any) -> Any:
+        found = read_requests(*arguments)
+        if rivals:
+            rivals.pop()()
+        return found
+
+    monkeypatch.setattr("txn.zookeeper.replay_requests.read_requests", overtaken)
+    assert request_replays(zookeeper.hosts, name, CONFIG, [1]) == [1]
+    assert read_status(zookeeper.hosts, name, CONFIG).replays_requested == {1, 2}
+
+
+def test_requests_that_cannot_be_read_are_refused(
+    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str, raw: KazooClient
+) -> None:
+    """What somebody wrote into the node by hand is never read as "no requests"."""
+    raw.set(f"/txn/{name}/quarantine", b"all of them")
+    for read in (
+        lambda: store.requested_replay(()),
+        lambda: read_status(zookeeper.hosts, name, CONFIG),
+        lambda: request_replays(zookeeper.hosts, name, CONFIG, None),
+    ):
+        with pytest.raises(ProgressUnreadableError, match="quarantine' does not hold JSON"):
+            read()
+
+
+def test_batch_of_an_earlier_release_is_no_replay(
+    zookeeper: EmbeddedZooKeeper, name: str, raw: KazooClient
+) -> None:
+    """A START that was written before there were replays is read as what it is."""
+    with leading(zookeeper.hosts, name) as store:
+        store.persist_start(start(1, s=1))
+    fields = json.loads(raw.get(f"/txn/{name}/batches/1")[0])
+    assert fields.pop("replay_of", "missing") is None
+    raw.set(f"/txn/{name}/batches/1", json.dumps(fields).encode())
+    with leading(zookeeper.hosts, name) as store:
+        assert store.load() == Progress(batches=(start(1, s=1),))

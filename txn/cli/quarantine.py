@@ -1,0 +1,75 @@
+"""`txn quarantine list` and `txn quarantine replay`: what was set aside, and how it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from txn.cli.options import console, output_options, print_json, zookeeper_option
+from txn.operations.loading import named_topology
+
+__all__ = ["quarantine"]
+
+
+@click.group()
+def quarantine() -> None:
+    """Show and replay the txids that were committed empty."""
+
+
+@quarantine.command("list")
+@click.argument("name")
+@zookeeper_option
+@output_options
+def list_command(name: str, zookeeper: str, as_json: bool) -> None:
+    """Show the quarantined txids: what they were to read, and why they failed. Changes nothing.
+
+    NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
+    """
+    from txn.cli.tables import quarantine_json, quarantine_table
+    from txn.embedded.server import zookeeper_service
+    from txn.zookeeper.status import read_status
+
+    name, config, _ = named_topology(name)
+    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
+        found = read_status(hosts, name, config)
+    if as_json:
+        print_json({"topology": name, "quarantine": quarantine_json(found)})
+    elif found.quarantine:
+        console().print(quarantine_table(found), highlight=False)
+    else:
+        click.echo(f"Topology '{name}' has no quarantined txids.")
+
+
+@quarantine.command("replay")
+@click.argument("name")
+@click.argument("txids", metavar="[TXID]...", nargs=-1, type=click.IntRange(min=1))
+@click.option("--all", "everything", is_flag=True, help="Every quarantined txid.")
+@zookeeper_option
+@output_options
+def replay_command(
+    name: str, txids: Sequence[int], everything: bool, zookeeper: str, as_json: bool
+) -> None:
+    """Read again what quarantined txids were to read, each in a new txid.
+
+    Works whether or not the topology runs: its present or next leader takes it up before it reads
+    anything new. Asking twice is asking once.
+
+    NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
+    """
+    from txn.embedded.server import zookeeper_service
+    from txn.zookeeper.replay_requests import request_replays
+
+    if everything == bool(txids):
+        raise click.UsageError("Give the txids that are to be replayed, or --all.")
+    name, config, _ = named_topology(name)
+    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
+        asked = request_replays(hosts, name, config, None if everything else txids)
+    if as_json:
+        print_json({"topology": name, "replay": asked})
+    else:
+        said = ", ".join(str(txid) for txid in asked)
+        click.echo(
+            f"Topology '{name}' is going to replay what txid{'s' * (len(asked) > 1)} {said} "
+            f"{'were' if len(asked) > 1 else 'was'} to read."
+        )

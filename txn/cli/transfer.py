@@ -1,0 +1,90 @@
+"""`txn export` and `txn import`: a topology's progress as a file, for backups and moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from txn.cli.options import output_options, print_json, zookeeper_option
+from txn.operations.loading import TargetError, named_topology
+
+__all__ = ["export_command", "import_command"]
+
+
+@click.command("export")
+@click.argument("name")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this file, whole or not at all; without it, to stdout.",
+)
+@zookeeper_option
+@output_options
+def export_command(name: str, output: Path | None, zookeeper: str, as_json: bool) -> None:
+    """Write a topology's progress, as ZooKeeper has it, to a file. Changes nothing.
+
+    Works whether or not the topology runs.
+
+    NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
+    """
+    from txn.embedded.server import zookeeper_service
+    from txn.operations.progress_file import dump, write_file
+    from txn.operations.transfer import export_progress
+
+    name, config, _ = named_topology(name)
+    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
+        progress = export_progress(hosts, name, config)
+    if output is None:
+        click.echo(dump(progress), nl=False)
+        return
+    write_file(progress, output)
+    txid, epoch = progress.committed.txid, progress.epoch
+    if as_json:
+        print_json({"topology": name, "file": str(output), "committed_txid": txid, "epoch": epoch})
+    else:
+        click.echo(f"Topology '{name}' at txid {txid}, epoch {epoch}: written to {output}.")
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("name", required=False)
+@click.option(
+    "--replace", is_flag=True, help="Also where ZooKeeper knows the topology: forget what it says."
+)
+@zookeeper_option
+@output_options
+def import_command(
+    file: Path, name: str | None, replace: bool, zookeeper: str, as_json: bool
+) -> None:
+    """Put the progress of a file that `txn export` wrote into ZooKeeper, under a new epoch.
+
+    Refuses a damaged file, one of a newer release, and a topology that runs or is there already.
+
+    NAME may be FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
+    """
+    from txn.config import TopologyConfig
+    from txn.embedded.server import zookeeper_service
+    from txn.operations.progress_file import read_file
+    from txn.operations.transfer import import_progress
+
+    config = TopologyConfig()
+    progress = read_file(file)
+    if name is not None:
+        name, config, _ = named_topology(name)
+        if name != progress.topology:
+            raise TargetError(
+                f"File '{file}' holds the progress of topology '{progress.topology}', not of "
+                f"'{name}'. A topology's tables know it by its name: nothing was written."
+            )
+    with zookeeper_service(zookeeper, share=True) as hosts:
+        epoch = import_progress(hosts, progress, config, replace=replace)
+    txid = progress.committed.txid
+    if as_json:
+        print_json({"topology": progress.topology, "committed_txid": txid, "epoch": epoch})
+    else:
+        click.echo(
+            f"Topology '{progress.topology}' is at txid {txid}, in epoch {epoch}. `txn run` goes "
+            "on from there."
+        )

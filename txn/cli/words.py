@@ -1,0 +1,75 @@
+"""Words for what a run tells: its stages, table versions, and how it went as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txn.engine.report import BatchReport, RunReport, RunStatus, Timeline
+from txn.text import duration
+
+__all__ = [
+    "STAGE_NAMES",
+    "held_up",
+    "phases_ms",
+    "short_name",
+    "short_versions",
+    "summary",
+]
+
+STAGE_NAMES = {
+    "source": "the source",
+    "processing": "processing",
+    "commit": "commits",
+    "replay": "replays",
+    "idle": "nothing to read",
+}
+"""Stage -> how users read it; see `txn.engine.bottleneck`."""
+
+
+def phases_ms(batch: BatchReport) -> tuple[float, float, float]:
+    """Milliseconds of processing, of waiting for the commit turn, and of the commit turn."""
+    durations = Timeline(dict(batch.times)).durations_ms()
+
+    def total(*stations: str) -> float:
+        return sum(durations.get(station, 0.0) for station in stations)
+
+    return (
+        total("processing", "staged", "processed"),
+        total("turn"),
+        total("prepared", "published", "committed"),
+    )
+
+
+def short_versions(tables: Mapping[str, int]) -> str:
+    """The last part of each table's path, and its version: `delays v7, routes v7`."""
+    return ", ".join(f"{short_name(name)} v{version}" for name, version in tables.items())
+
+
+def short_name(table: str) -> str:
+    """The last part of a table's path."""
+    return table.rstrip("/").rpartition("/")[2] or table
+
+
+def summary(report: RunReport, status: RunStatus) -> str:
+    """How a run that ended well went, in one line."""
+    if not report.epoch and not report.batches_committed:
+        return f"{report.topology}: {report.ended} while standing by; nothing was run."
+    how = {
+        "caught_up": "caught up",
+        "until": "reached its last txid",
+        "stopped": "stopped",
+    }.get(report.ended, report.ended)
+    return (
+        f"{report.topology}: {how}. Committed txid {report.committed_txid}; this run committed "
+        f"{report.batches_committed} batches with {status.rows_committed:,} rows and "
+        f"{report.replays} replays in {duration(report.seconds)}."
+    )
+
+
+def held_up(report: RunReport) -> str | None:
+    """What held the run up for how much of its time, in one line; None when nothing was seen."""
+    shares = [(stage, share) for stage, share in report.bound_shares.items() if share >= 0.005]
+    if not shares:
+        return None
+    told = ", ".join(f"{STAGE_NAMES[stage]} {share:.0%}" for stage, share in shares)
+    return f"{report.topology}: held up by {told}."

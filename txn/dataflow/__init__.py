@@ -1,0 +1,1 @@
+"""The DAG that a user declares, and the DataFrames that it becomes."""

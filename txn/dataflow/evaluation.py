@@ -1,0 +1,312 @@
+"""The DataFrames of one attempt: each node of the graph computed once, shared results kept.
+
+One `Evaluation` is made per attempt, so that no result leaks into another attempt (Storm: a new
+bolt instance per `TransactionAttempt`). It lives from the processing phase into the commit turn,
+where what hangs below a table's new values is computed.
+
+A stream that nothing was read from yet has no rows, and columns that nobody knows. What can be
+said all the same, is: a left join keeps every row of its left side, and only the columns of the
+right one are missing (`Rows.lacks`). What cannot be said is `Unknown`, and never "no rows".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from txn.attempts import TransactionAttempt
+from txn.dataflow.graph import (
+    Aggregation,
+    Join,
+    Merge,
+    NewValues,
+    Node,
+    Sink,
+    Source,
+    StateQuery,
+    Transform,
+    explain,
+)
+from txn.errors import UserError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Evaluation", "Rows", "Unknown", "consumers", "empty_frame", "stream_called"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Every row of a node in one attempt, in the columns that are known."""
+
+    frame: DataFrame
+    streams: frozenset[str] = frozenset()
+    """The streams from whose DataFrames of this attempt `frame` was built."""
+    lacks: frozenset[str] = frozenset()
+    """Where further columns come from, which nobody knows yet: NULL in every row of `frame`."""
+    empty: bool = False
+    """Whether it is certain, without a job, that there is no row."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A node of which not even the rows can be computed, since columns are not known yet."""
+
+    waits_for: frozenset[str]
+    """The streams and tables whose columns would help."""
+    empty: bool
+    """Whether it is certain all the same that there is no row."""
+    streams: frozenset[str] = frozenset()
+    """The streams with something to read in this attempt from which it would be computed."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of this attempt is left out with it."""
+        return self.empty and not self.streams
+
+
+Result = Rows | Unknown
+Lookup = NewValues | StateQuery
+
+
+def stream_called(name: str) -> str:
+    """A stream, as `Rows.lacks` and `Unknown.waits_for` name it."""
+    return f"stream '{name}'"
+
+
+def _no_table(node: Lookup) -> Unknown:
+    return Unknown(frozenset({node.label()}), empty=True)
+
+
+def _no_stream(_: str) -> DataFrame | None:
+    return None
+
+
+@dataclass
+class Evaluation:
+    """The DataFrames of one attempt.
+
+    Args:
+        inputs: stream name -> the batch's DataFrame, of the streams that are not idle.
+        consumers: how many nodes and sinks read a node.
+        share: called on the DataFrame of a node with several consumers.
+        attempt: handed to transforms that ask for it.
+        lookup: the rows of a table: its new values in this txid, or what a query reads.
+        idle: no rows, with the columns of a stream that is idle; None: they are not known.
+        assumed: streams whose columns are those of earlier runs. What does not fit them is
+            unknown, not wrong: the program may have changed since.
+    """
+
+    inputs: Mapping[str, DataFrame]
+    consumers: Mapping[Node, int]
+    share: Callable[[DataFrame], DataFrame]
+    attempt: TransactionAttempt = field(default_factory=lambda: TransactionAttempt(1))
+    lookup: Callable[[Lookup], DataFrame | Unknown] = _no_table
+    idle: Callable[[str], DataFrame | None] = _no_stream
+    assumed: Collection[str] = frozenset()
+    done: dict[Node, Result] = field(default_factory=dict)
+    doubts: dict[str, UserError] = field(default_factory=dict)
+    """What did not fit the columns of earlier runs, by stream, as `Unknown.waits_for` names it."""
+
+    def rows(self, node: Node) -> Result:
+        """The rows of `node`, as far as they are known."""
+        if node not in self.done:
+            for parent in node.parents:
+                self.rows(parent)
+            found = self.fitting(node, lambda: self._compute(node))
+            if isinstance(found, Rows) and self.consumers.get(node, 0) > 1:
+                found = replace(found, frame=self.share(found.frame))
+            self.done[node] = found
+        return self.done[node]
+
+    def fitting(self, node: Node, compute: Callable[[], Result]) -> Result:
+        """What `compute` makes of `node`; Unknown where columns of earlier runs do not fit.
+
+        Raises:
+            UserError: columns do not fit that this run itself has seen.
+        """
+        try:
+            return compute()
+        except UserError as error:
+            doubted = self.doubted(node, error)
+            if doubted is None:
+                raise
+            return doubted
+
+    def doubted(self, node: Node, error: UserError) -> Unknown | None:
+        """What `node` is, if columns of earlier runs may be all that is wrong; None: they are not.
+
+        The error is noted, so that whoever waits for the columns can tell it.
+        """
+        doubtful = {s.name for s in node.sources()} & set(self.assumed) - set(self.inputs)
+        if not doubtful:
+            return None
+        live = {s.name for s in node.sources()} & set(self.inputs)
+        waits_for = frozenset(map(stream_called, doubtful))
+        for stream in waits_for:
+            self.doubts.setdefault(stream, error)
+        return Unknown(waits_for, empty=False, streams=frozenset(live))
+
+    def _compute(self, node: Node) -> Result:
+        if isinstance(node, Source):
+            return self._source(node)
+        if isinstance(node, NewValues):
+            values = self.lookup(node)
+            return values if isinstance(values, Unknown) else Rows(values)
+        if isinstance(node, Merge):
+            return _merged(node, [self.rows(parent) for parent in node.parents])
+        if isinstance(node, Join):
+            return _joined(node, self.rows(node.left), self.rows(node.right))
+        (parent,) = (self.rows(parent) for parent in node.parents)
+        if isinstance(node, Aggregation):
+            return _aggregated(node, parent)
+        if isinstance(parent, Unknown):
+            return replace(parent, empty=parent.empty and isinstance(node, StateQuery))
+        if isinstance(node, StateQuery):
+            return self._queried(node, parent)
+        assert isinstance(node, Transform)
+        if parent.lacks:
+            # A function may look at any column, and at how many there are.
+            return _unknown([parent], empty=False)
+        frame = explain(node, lambda: node.apply(parent.frame, self.attempt))
+        return Rows(frame, parent.streams)
+
+    def _source(self, node: Source) -> Result:
+        if node.name in self.inputs:
+            return Rows(self.inputs[node.name], frozenset({node.name}))
+        frame = self.idle(node.name)
+        if frame is None:
+            return Unknown(frozenset({stream_called(node.name)}), empty=True)
+        return Rows(frame, empty=True)
+
+    def _queried(self, node: StateQuery, rows: Rows) -> Result:
+        if _lacking(rows, node.on):
+            return _unknown([rows], empty=rows.empty)
+        state = self.lookup(node)
+        if isinstance(state, Unknown):
+            # Nobody has written the state yet, so that every value of it is NULL.
+            node.require_keys(rows.frame)
+            whole = node.with_nulls(rows.frame)
+            if whole is None:
+                return replace(rows, lacks=rows.lacks | state.waits_for)
+            return replace(rows, frame=whole)
+        frame = explain(node, lambda: node.compute([rows.frame, state]))
+        return replace(rows, frame=frame)
+
+
+def _lacking(rows: Rows, names: Collection[str]) -> bool:
+    """Whether one of these columns may be among those that `rows` lacks."""
+    return bool(rows.lacks) and not set(names) <= set(rows.frame.columns)
+
+
+def _nothing_of(frame: DataFrame) -> DataFrame:
+    """No rows of a frame. It descends from it, and Spark sees without reading that it is empty."""
+    from pyspark.sql import functions as sf
+
+    return frame.where(sf.lit(False))
+
+
+def _unknown(results: Sequence[Result], *, empty: bool) -> Unknown:
+    waits = (r.waits_for if isinstance(r, Unknown) else r.lacks for r in results)
+    return Unknown(
+        frozenset().union(*waits), empty, frozenset().union(*(r.streams for r in results))
+    )
+
+
+def _aggregated(node: Aggregation, rows: Result) -> Result:
+    # Without keys there is one row also for no rows.
+    empty = rows.empty and bool(node.keys)
+    if isinstance(rows, Unknown) or _lacking(rows, node.columns_read):
+        return _unknown([rows], empty=empty)
+    frame = explain(node, lambda: node.compute([rows.frame]))
+    return Rows(frame, rows.streams, empty=empty)
+
+
+def _merged(node: Merge, inputs: Sequence[Result]) -> Result:
+    """The union; what is not known of one side, the others tell: their columns are the same."""
+    empty = all(rows.empty for rows in inputs)
+    known = [rows for rows in inputs if isinstance(rows, Rows)]
+    if not known or any(isinstance(rows, Unknown) and not rows.idle for rows in inputs):
+        return _unknown(inputs, empty=empty)
+    whole = next((rows.frame for rows in known if not rows.lacks), None)
+    if whole is not None:
+        frames = [
+            _with_columns_of(rows.frame, whole) if rows.lacks else rows.frame for rows in known
+        ]
+        lacks: frozenset[str] = frozenset()
+    elif len(known) == 1:
+        frames, lacks = [known[0].frame], known[0].lacks
+    else:
+        return _unknown(known, empty=empty)
+    frame = explain(node, lambda: node.compute(frames))
+    return Rows(frame, frozenset().union(*(rows.streams for rows in known)), lacks, empty)
+
+
+def _with_columns_of(frame: DataFrame, whole: DataFrame) -> DataFrame:
+    """`frame` with the columns of `whole` that it lacks, all NULL, behind its own."""
+    from pyspark.sql import functions as sf
+
+    missing = [field for field in whole.schema if field.name not in frame.columns]
+    nulls = [sf.lit(None).cast(field.dataType).alias(field.name) for field in missing]
+    return frame.select("*", *nulls)
+
+
+def _joined(node: Join, left: Result, right: Result) -> Result:
+    """docs/streams.md has the table of what each kind of join makes of an unknown side."""
+    kind = node.kind
+    empty = {
+        "inner": left.empty or right.empty,
+        "left": left.empty,
+        "right": right.empty,
+        "full": left.empty and right.empty,
+        "semi": left.empty or right.empty,
+        "anti": left.empty,
+    }[kind]
+    for side in (left, right):
+        if not side.idle if isinstance(side, Unknown) else _lacking(side, node.on):
+            return _unknown([left, right], empty=empty)
+    if isinstance(left, Rows) and isinstance(right, Rows):
+        frame = explain(node, lambda: node.compute([left.frame, right.frame]))
+        lacks = left.lacks if kind in ("semi", "anti") else left.lacks | right.lacks
+        return Rows(frame, left.streams | right.streams, lacks, empty)
+    if isinstance(left, Rows):
+        assert isinstance(right, Unknown)
+        node.require_on(left.frame, node.left)
+        frame = left.frame if kind in ("left", "full", "anti") else _nothing_of(left.frame)
+        lacks = left.lacks if kind in ("semi", "anti") else left.lacks | right.waits_for
+        return Rows(frame, left.streams, lacks, empty)
+    if isinstance(right, Rows):
+        node.require_on(right.frame, node.right)
+        frame = right.frame if kind in ("right", "full") else _nothing_of(right.frame)
+        if kind in ("semi", "anti"):
+            return Rows(frame.select(), right.streams, left.waits_for, empty=True)
+        return Rows(frame, right.streams, right.lacks | left.waits_for, empty)
+    return _unknown([left, right], empty=empty)
+
+
+def consumers(sinks: Sequence[Sink]) -> dict[Node, int]:
+    """How many nodes and sinks read each node."""
+    counts: dict[Node, int] = {}
+    seen: set[Node] = set()
+    stack = [sink.parent for sink in sinks]
+    for node in stack:
+        counts[node] = counts.get(node, 0) + 1
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for parent in node.parents:
+            counts[parent] = counts.get(parent, 0) + 1
+            stack.append(parent)
+    return counts
+
+
+def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
+    """No rows, known as such to Spark's optimizer; `createDataFrame([])` would run Python tasks."""
+    from pyspark.sql import functions as sf
+
+    columns = [sf.lit(None).cast(field.dataType).alias(field.name) for field in schema]
+    return spark.range(0).select(*columns)

@@ -1,0 +1,488 @@
+"""The dataflow of one topology: a DAG of streams that ends in committers.
+
+Nodes are plain values; nothing here touches Spark but the DataFrames that pass through `compute`.
+`txn.dataflow.evaluation` computes them, once per attempt.
+
+A stream is computed in the processing phase, unless it hangs below a table's new values or a query
+of the state as of txid - 1: those are known in the commit turn only, and so are computed there
+(Storm: a bolt below a committer finishes in the commit phase, without a second commit).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from txn.attempts import TransactionAttempt
+from txn.errors import FailedException, TopologyError, TxnError
+from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = [
+    "Aggregation",
+    "AsOf",
+    "Join",
+    "Merge",
+    "NewValues",
+    "Node",
+    "Promise",
+    "Sink",
+    "Source",
+    "StateQuery",
+    "Transform",
+    "Transformation",
+    "check_join",
+    "explain",
+    "promise_of",
+    "quoted",
+    "require_columns",
+    "takes_attempt",
+]
+
+Transformation = (
+    Callable[["DataFrame"], "DataFrame"] | Callable[["DataFrame", TransactionAttempt], "DataFrame"]
+)
+AsOf = Literal["committed", "txid-1"]
+
+JOIN_KINDS = {
+    "inner": "inner",
+    "cross": "inner",  # over columns, Spark's cross join is its inner one
+    "left": "left",
+    "leftouter": "left",
+    "right": "right",
+    "rightouter": "right",
+    "full": "full",
+    "outer": "full",
+    "fullouter": "full",
+    "semi": "semi",
+    "leftsemi": "semi",
+    "anti": "anti",
+    "leftanti": "anti",
+}
+"""Spark's names of join types, without underscores, by what becomes of rows without a match."""
+
+STRENGTH = {SpoutKind.NON_TRANSACTIONAL: 0, SpoutKind.OPAQUE: 1, SpoutKind.TRANSACTIONAL: 2}
+NEEDED = {Semantics.NON_TRANSACTIONAL: 0, Semantics.OPAQUE: 1, Semantics.TRANSACTIONAL: 2}
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One stream of the DAG. Compared by identity: two equal-looking streams are two streams."""
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """The streams that this one is computed from."""
+        return ()
+
+    @property
+    def upstream(self) -> tuple[Node, ...]:
+        """The streams that this one follows from, through a table's commit as well."""
+        return self.parents
+
+    @property
+    def in_commit_turn(self) -> bool:
+        """Whether its rows are known in the commit turn only."""
+        return any(parent.in_commit_turn for parent in self.parents)
+
+    def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
+        """This stream's rows out of its parents' rows."""
+        raise TypeError(f"{type(self).__name__} has no inputs to compute from")
+
+    def ancestors(self, *, through_tables: bool = True) -> Iterator[Node]:
+        """This stream and all that it follows from, each once, in the order of the DAG."""
+        seen: set[Node] = set()
+        stack: list[Node] = [self]
+        while stack:
+            node = stack.pop(0)
+            if node not in seen:
+                seen.add(node)
+                yield node
+                stack.extend(node.upstream if through_tables else node.parents)
+
+    def sources(self) -> Iterator[Source]:
+        """Every source that this stream descends from, each once, in the order of the DAG."""
+        return (node for node in self.ancestors() if isinstance(node, Source))
+
+    def sources_read(self) -> Iterator[Source]:
+        """The sources whose rows go into this stream's own: not those behind a table."""
+        nodes = self.ancestors(through_tables=False)
+        return (node for node in nodes if isinstance(node, Source))
+
+    def label(self) -> str:
+        """The stream names that this node descends from, for messages."""
+        return "+".join(source.name for source in self.sources())
+
+
+@dataclass(frozen=True, eq=False)
+class Source(Node):
+    """A spout's stream, as it comes."""
+
+    name: str
+    spout: Spout[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Transform(Node):
+    """A user's function from DataFrame to DataFrame."""
+
+    parent: Node
+    function: Transformation
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """The streams that this one is computed from."""
+        return (self.parent,)
+
+    def apply(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
+        """The user's function of the batch."""
+        from pyspark.sql import DataFrame
+
+        function: Any = self.function
+        result = function(rows, attempt) if takes_attempt(function) else function(rows)
+        if not isinstance(result, DataFrame):
+            raise TopologyError(
+                f"A transform of stream '{self.label()}' returned {type(result).__name__}, not a "
+                f"DataFrame. Return the transformed DataFrame from {_name(self.function)}."
+            )
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregation(Node):
+    """Per-batch aggregation: one row per group of the batch (Trident's `aggregate`)."""
+
+    parent: Node
+    keys: tuple[str, ...]
+    aggregates: Mapping[str, Aggregate]
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """The streams that this one is computed from."""
+        return (self.parent,)
+
+    @property
+    def columns_read(self) -> tuple[str, ...]:
+        """The columns of the stream that the keys and the aggregates name."""
+        return (*self.keys, *(name for a in self.aggregates.values() for name in a.columns))
+
+    def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
+        """One row per group of the batch."""
+        require_columns(inputs[0], self.columns_read, self.label())
+        columns = _results(inputs[0], self.aggregates)
+        from pyspark.sql import functions as sf
+
+        keys = [sf.col(quoted(key)) for key in self.keys]
+        return inputs[0].groupBy(*keys).agg(*columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Merge(Node):
+    """The rows of several streams of one batch, columns matched by name (Trident's `merge`)."""
+
+    inputs: tuple[Node, ...]
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """The streams that this one is computed from."""
+        return self.inputs
+
+    def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
+        """The rows of all of them."""
+        merged = inputs[0]
+        for other in inputs[1:]:
+            if set(other.columns) != set(merged.columns):
+                raise TopologyError(
+                    f"Streams '{self.label()}' cannot be merged: one has columns "
+                    f"{sorted(merged.columns)}, another {sorted(other.columns)}. Select the same "
+                    "columns before merge()."
+                )
+            merged = merged.unionByName(other)
+        return merged
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Node):
+    """Rows of two streams of the same batch that match (Trident's `join`)."""
+
+    left: Node
+    right: Node
+    on: tuple[str, ...]
+    how: str
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """The streams that this one is computed from."""
+        return (self.left, self.right)
+
+    @property
+    def kind(self) -> str:
+        """What becomes of rows without a match: a value of `JOIN_KINDS`."""
+        return JOIN_KINDS[_plain(self.how)]
+
+    def require_on(self, frame: DataFrame, side: Node) -> None:
+        """Refuse a side that lacks a column to join on."""
+        require_columns(frame, self.on, side.label())
+
+    def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
+        """The rows that match."""
+        self.require_on(inputs[0], self.left)
+        self.require_on(inputs[1], self.right)
+        return inputs[0].join(inputs[1], on=list(self.on), how=self.how)
+
+
+@dataclass(frozen=True, eq=False)
+class NewValues(Node):
+    """What a table's commit changes, within the same txid (Trident's `newValuesStream`)."""
+
+    sink: Sink
+
+    @property
+    def upstream(self) -> tuple[Node, ...]:
+        """The stream that feeds the table."""
+        return (self.sink.parent,)
+
+    @property
+    def in_commit_turn(self) -> bool:
+        """Always: the values follow from what the table holds as of txid - 1."""
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class StateQuery(Node):
+    """Rows with the values that a state holds for their keys (Trident's `stateQuery`).
+
+    Args:
+        state: what is read.
+        sink: the committer that keeps it in this topology; None: somebody else does.
+        aggregates: of the values, where they are known; None: the table names them.
+        on: columns of the stream, named like the state's keys.
+    """
+
+    parent: Node
+    state: State
+    sink: Sink | None
+    aggregates: Mapping[str, Aggregate] | None
+    on: tuple[str, ...]
+    as_of: AsOf
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """The streams that this one is computed from."""
+        return (self.parent,)
+
+    @property
+    def in_commit_turn(self) -> bool:
+        """As of txid - 1 means: when that is committed."""
+        return self.as_of == "txid-1" or self.parent.in_commit_turn
+
+    def require_keys(self, rows: DataFrame) -> None:
+        """Refuse a stream that lacks a column to look up."""
+        require_columns(rows, self.on, self.label())
+
+    def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
+        """Every row once; NULL values where the state does not have its key."""
+        from pyspark.sql import functions as sf
+
+        rows, state = inputs
+        self.require_keys(rows)
+        keys = [name for name in state.columns if name in self.on]
+        values = [name for name in state.columns if name not in self.on]
+        for name in self.on:
+            if name not in keys:
+                raise TopologyError(
+                    f"state_query() of stream '{self.label()}': the state has no key '{name}'. "
+                    f"Its columns are {', '.join(state.columns)}."
+                )
+        self._refuse_taken(rows, values)
+        # NULL is a key like any other in a state table, so the comparison is null-safe.
+        renamed = state.select(
+            *(sf.col(quoted(name)).alias(f"txn_key_{name}") for name in keys),
+            *(sf.col(quoted(name)) for name in values),
+        )
+        # By reference: the stream may have a column of that name.
+        own = {name: renamed[quoted(f"txn_key_{name}")] for name in keys}
+        condition = sf.lit(True)
+        for name in keys:
+            condition &= rows[quoted(name)].eqNullSafe(own[name])
+        return rows.join(renamed, condition, "left").drop(*own.values())
+
+    def with_nulls(self, rows: DataFrame) -> DataFrame | None:
+        """Every row with NULL for the values of a state that nobody has written yet.
+
+        None: their types follow from columns that are not known. Those of a count follow from none.
+        """
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import functions as sf
+
+        if not self.aggregates or any(a.columns for a in self.aggregates.values()):
+            return None
+        self._refuse_taken(rows, tuple(self.aggregates))
+        shown = _results(rows, self.aggregates)
+        try:
+            types = rows.sparkSession.range(0).agg(*shown).schema
+        except AnalysisException:
+            return None  # an aggregate of the user's own that does not say what it reads
+        return rows.select("*", *(sf.lit(None).cast(f.dataType).alias(f.name) for f in types))
+
+    def _refuse_taken(self, rows: DataFrame, values: Sequence[str]) -> None:
+        taken = [name for name in values if name in rows.columns]
+        if taken:
+            raise TopologyError(
+                f"state_query() of stream '{self.label()}' would bring a second column "
+                f"'{taken[0]}'. Rename the stream's own in a transform before the query."
+            )
+
+
+def _results(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> list[Column]:
+    """What readers see of the aggregates of these rows."""
+    partials = partials_over(rows, aggregates)
+    return [a.result(a.initial(partials[name])).alias(name) for name, a in aggregates.items()]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a stream promises about replays, and the weakest thing that it follows from."""
+
+    kind: SpoutKind
+    why: str
+
+
+def promise_of(node: Node) -> Promise:
+    """The weakest promise among everything that `node` follows from.
+
+    Source: the matrix of docs/Trident-state.md, which knows spouts only. A query as of "the last
+    committed txid" may find another txid at a replay; the new values of a table that applies
+    replays again differ at each.
+    """
+    weakest = Promise(SpoutKind.TRANSACTIONAL, "")
+    for found in (_own_promise(ancestor) for ancestor in node.ancestors()):
+        if STRENGTH[found.kind] < STRENGTH[weakest.kind] or not weakest.why:
+            weakest = found
+    return weakest
+
+
+def _own_promise(node: Node) -> Promise:
+    if isinstance(node, Source):
+        kind = node.spout.kind
+        return Promise(kind, f"Stream '{node.name}' has a {kind.value} spout")
+    if isinstance(node, StateQuery) and node.as_of == "committed":
+        return Promise(
+            SpoutKind.OPAQUE,
+            f"Stream '{node.label()}' queries a state as of the last committed txid, which makes "
+            "it opaque (as_of='txid-1' would not)",
+        )
+    if isinstance(node, NewValues) and (
+        node.sink.committer.semantics is Semantics.NON_TRANSACTIONAL
+    ):
+        return Promise(
+            SpoutKind.NON_TRANSACTIONAL,
+            f"Table '{node.sink.name}', whose new values are used, has non_transactional semantics",
+        )
+    return Promise(SpoutKind.TRANSACTIONAL, "")
+
+
+@dataclass(frozen=True, eq=False)
+class Sink:
+    """The end of a stream: a committer, and what feeds it."""
+
+    parent: Node
+    committer: Committer
+
+    @property
+    def name(self) -> str:
+        """The committer's name: unique in the topology, and its identity in ZooKeeper."""
+        return self.committer.name
+
+    @property
+    def in_commit_turn(self) -> bool:
+        """Whether it is staged in the commit turn, not in the processing phase."""
+        return self.parent.in_commit_turn
+
+    @property
+    def promise(self) -> Promise:
+        """What its stream promises about replays."""
+        return promise_of(self.parent)
+
+    def check_pairing(self) -> None:
+        """Refuse a stream that promises less about replays than the table relies on.
+
+        Source: the matrix of docs/Trident-state.md; Trident never checked it.
+        """
+        promise = self.promise
+        if STRENGTH[promise.kind] < NEEDED[self.committer.semantics]:
+            raise TopologyError(
+                f"{promise.why}, whose replays may differ, but table '{self.name}' has "
+                f"{self.committer.semantics.value} semantics, which relies on more. Give the table "
+                f"semantics='{promise.kind.value}' or use a stronger source."
+            )
+
+
+def check_join(how: str, label: str) -> None:
+    """Refuse a join type that Spark does not know.
+
+    Raises:
+        TopologyError: naming those that it knows.
+    """
+    if _plain(how) not in JOIN_KINDS:
+        raise TopologyError(
+            f"join() of stream '{label}' cannot be how={how!r}. Use 'inner', 'left', 'right', "
+            "'full', 'left_semi', 'left_anti' or 'cross'."
+        )
+
+
+def _plain(how: str) -> str:
+    return how.lower().replace("_", "")
+
+
+def require_columns(frame: DataFrame, needed: Sequence[str], stream: str) -> None:
+    """Refuse a name that the stream does not have, before Spark does, naming both."""
+    missing = [name for name in needed if name not in frame.columns]
+    if missing:
+        raise TopologyError(
+            f"Stream '{stream}' has no column '{missing[0]}'. It has: "
+            f"{', '.join(frame.columns) or 'no columns'}. Correct the name, or add the column "
+            "in a transform before it is used."
+        )
+
+
+def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
+    """Run user code that builds a DataFrame; say which stream a refusal by Spark belongs to."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        return compute()
+    except (FailedException, TxnError):
+        raise
+    except (AnalysisException, ParseException) as error:
+        reason = str(error).splitlines()[0]
+        where = _name(node.function) if isinstance(node, Transform) else type(node).__name__.lower()
+        raise TopologyError(
+            f"Stream '{node.label()}' cannot be computed in {where}: {reason} Correct the column "
+            "or the expression; nothing was run."
+        ) from error
+
+
+def takes_attempt(function: Callable[..., Any]) -> bool:
+    """Whether a transform wants the attempt too: two positional parameters without default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some callables written in C tell nothing
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in positional and p.default is p.empty]
+    return len(needed) == 2
+
+
+def quoted(name: str) -> str:
+    """A column name as Spark takes it literally, dots included."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _name(function: object) -> str:
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else str(name)

@@ -1,0 +1,148 @@
+"""Storage that fails for a moment: asked again with back-off, until a deadline.
+
+For what may be asked twice: reading, listing, deleting. An append is not: its answer is read back
+(`committers.publishing.log`). What goes on beyond the deadline makes the batch wait, uncounted and
+visibly, like one whose source is away. What no waiting mends is told at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from txn.errors import StorageRefusedError, StorageUnavailableError
+
+__all__ = ["PATIENCE", "Patience", "is_momentary", "is_refusal", "retried"]
+
+T = TypeVar("T")
+
+log = logging.getLogger("txn")
+
+_MOMENTARY = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.ELOOP,
+        errno.EMFILE,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENFILE,
+        errno.ENODEV,
+        errno.ENOTCONN,
+        errno.EPIPE,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+_REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_REFUSED = re.compile(
+    r"ACCESS_DENIED|AccessDenied|NO_SUCH_BUCKET|NoSuchBucket|INVALID_ACCESS_KEY_ID"
+    r"|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH|SignatureDoesNotMatch|INVALID_CLIENT_TOKEN_ID"
+    r"|MISSING_AUTHENTICATION_TOKEN|401 Unauthorized|403 Forbidden|Permission ?[Dd]enied"
+    r"|Unauthenticated|Read-only file system"
+)
+"""What the clients of object stores, and delta-rs of a disk, say of a refusal: they have no numbers
+for it."""
+_AWAY = re.compile(
+    r"AWS Error|curlCode|Generic \w+ error|error sending request|Server returned non-2xx"
+    r"|[Tt]imed? ?out|[Cc]onnection (refused|reset|closed)|[Tt]oo many open files"
+)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long storage is asked again.
+
+    Args:
+        clock: seconds; only differences matter.
+    """
+
+    deadline_secs: float = 5.0
+    first_secs: float = 0.05
+    most_secs: float = 1.0
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+PATIENCE = Patience()
+"""Short: a batch that waits tells what it waits for, a call that is repeated does not."""
+
+
+def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE) -> T:
+    """The answer of an operation that may be repeated.
+
+    Args:
+        what: what it does, to which place, for messages: "read s3://b/k".
+
+    Raises:
+        StorageUnavailableError: storage did not do it before the deadline.
+        StorageRefusedError: storage never will.
+        Exception: anything else that the operation raises (a file that is not there), as it is.
+    """
+    until, wait = patience.clock() + patience.deadline_secs, patience.first_secs
+    while True:
+        try:
+            return operation()
+        except Exception as error:
+            if is_refusal(error):
+                raise StorageRefusedError(
+                    f"Storage refuses to {what}: {_said(error)}. No waiting mends that: correct "
+                    "the permission, the credentials or the name, then run again. Progress is "
+                    "intact."
+                ) from error
+            if not is_momentary(error):
+                raise
+            if patience.clock() + wait > until:
+                raise StorageUnavailableError(
+                    f"Storage could not {what} within {patience.deadline_secs:g} s: "
+                    f"{_said(error)}. A batch waits and looks again; a start is to be tried again."
+                ) from error
+            log.info("storage could not %s, and is asked again: %s", what, _said(error))
+        patience.sleep(wait)
+        wait = min(2 * wait, patience.most_secs)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether storage says that it will never do it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _REFUSALS
+    return _is_of_storage(error) and _REFUSED.search(str(error)) is not None
+
+
+def is_momentary(error: BaseException) -> bool:
+    """Whether storage may do it if it is asked again."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _MOMENTARY
+    return (
+        _is_of_storage(error)
+        and _AWAY.search(str(error)) is not None
+        and _REFUSED.search(str(error)) is None
+    )
+
+
+def _is_of_storage(error: BaseException) -> bool:
+    """Whether a client of storage raised it: Arrow and delta-rs raise OSError, or DeltaError."""
+    if isinstance(error, FileNotFoundError):
+        return False
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, OSError) or ("DeltaError" in names and not names & _MEANT)
+
+
+_MEANT = {"TableNotFoundError", "SchemaMismatchError", "DeltaProtocolError"}
+"""What delta-rs says of a table, and not of its storage."""
+
+
+def _said(error: BaseException) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace("↳", ":")
+    return " ".join(text.split()).rstrip(".")[:600]

@@ -1,0 +1,98 @@
+"""`txn doctor`: looks at everything that a topology stands on, and says what it finds.
+
+Nothing is changed that is not cleaned up again: a node in ZooKeeper that ends with its session, and
+a table beside the topology's, deleted in the end. A check that cannot be made says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from txn.config import TopologyConfig
+from txn.delta.locations import is_local, parent
+from txn.doctor.findings import Finding, error, note
+from txn.doctor.machine import check_disk, check_machine
+from txn.doctor.tables import check_storage, check_table, check_writers
+from txn.doctor.zookeeper import check_zookeeper
+from txn.errors import TxnError
+
+if TYPE_CHECKING:
+    from txn.topology import Topology
+
+__all__ = ["diagnose"]
+
+
+def diagnose(
+    topology: Topology | None, zookeeper: str, tables: Sequence[str] = ()
+) -> Iterator[Finding]:
+    """Every finding, as it is made.
+
+    Args:
+        topology: whose nodes and tables are looked at; None: of none.
+        zookeeper: see `txn.zookeeper.location.resolve`.
+        tables: further tables to look at: local paths or URIs.
+
+    Raises:
+        UserError: `zookeeper` means nothing.
+    """
+    config = topology.config if topology is not None else TopologyConfig()
+    name = topology.name if topology is not None else None
+    sinks = topology.sinks if topology is not None else ()
+    own = {sink.name: sink.committer.storage_options for sink in sinks}
+    places = list(dict.fromkeys([*own, *tables]))
+    folders: dict[str, Mapping[str, str] | None] = {}
+    for table in places:
+        folders.setdefault(parent(table), own.get(table))
+    yield from _guarded("machine", check_machine)
+    local = [Path(), *(Path(folder) for folder in folders if is_local(folder))]
+    yield from _guarded("machine", partial(check_disk, local))
+    yield from _zookeeper(zookeeper, name, config)
+    for table in places:
+        owner = name if table in own else None
+        check = partial(check_table, table, owner, config, own.get(table))
+        yield from _guarded(f"table {table}", check)
+        yield from check_writers(table)
+    for folder, options in folders.items():
+        yield from _guarded(f"storage {folder}", partial(check_storage, folder, options))
+
+
+def _zookeeper(spec: str, name: str | None, config: TopologyConfig) -> Iterator[Finding]:
+    from txn.embedded.server import zookeeper_service
+    from txn.zookeeper.location import resolve
+
+    where = resolve(spec)
+    area = f"zookeeper {spec}"
+    if where.folder is not None and name is None and not (where.folder / "data").is_dir():
+        yield note(
+            area,
+            "server",
+            f"there is no embedded server in '{where.folder.absolute()}' yet",
+            "The first run of a topology makes it.",
+        )
+        return
+    if where.folder is not None and not (where.folder / "data").is_dir():
+        yield note(area, "server", "no data yet: the topology has not been run with it")
+        return
+    try:
+        with zookeeper_service(spec, share=True, must_exist=True) as hosts:
+            yield from check_zookeeper(area, hosts, where.folder, name, config)
+    except TxnError as failure:
+        yield error(area, "server", str(failure), "No topology can run with it.", "See above.")
+
+
+def _guarded(area: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings; a check that itself fails is one, and the others are made all the same."""
+    try:
+        yield from check()
+    except Exception as failure:  # noqa: BLE001 - storages and libraries raise what they like
+        first = (str(failure).strip().splitlines() or [""])[0]
+        yield error(
+            area,
+            "check",
+            f"{type(failure).__name__}: {first}",
+            "It could not be looked at to its end.",
+            "Correct what the message names, and run the doctor again.",
+        )

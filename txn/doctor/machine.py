@@ -1,0 +1,229 @@
+"""Java, Python, packages, memory, disk and limits: what `txn doctor` says of the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from txn.doctor.findings import Finding, error, note, ok, warning
+from txn.errors import SetupError
+from txn.machine.java import find_java, java_version
+
+__all__ = ["check_disk", "check_machine", "fits"]
+
+_PACKAGES = ("pyspark", "delta-spark", "deltalake", "kazoo", "pyarrow", "pydantic")
+_DISTRIBUTION = "txn-spark"
+_GIB = 1024**3
+_LEAST_MEMORY = 4 * _GIB
+_LEAST_FILES = 4096
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def check_machine() -> Iterator[Finding]:
+    """Java, Python and its packages, memory, open files."""
+    yield from _java()
+    yield _python()
+    yield from _packages()
+    yield _memory()
+    yield _open_files()
+
+
+def _java() -> Iterator[Finding]:
+    try:
+        java = find_java()
+    except SetupError as failure:
+        yield error(
+            "java",
+            "version",
+            str(failure),
+            "Spark and the embedded ZooKeeper need it.",
+            "Install it.",
+        )
+        return
+    yield ok("java", "version", f"{java_version(java)} at {java}")
+    said = subprocess.run(
+        [str(java), "-XshowSettings:properties", "-version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    ).stderr
+    found = dict(re.findall(r"^\s+([a-z.]+) = (.*)$", said, re.M))
+    java_arch, machine = found.get("os.arch", "?"), platform.machine()
+    if _ARCHITECTURES.get(java_arch, java_arch) == _ARCHITECTURES.get(machine, machine):
+        yield ok("java", "architecture", f"{java_arch}, {found.get('java.vm.name', '?')}")
+    else:
+        yield warning(
+            "java",
+            "architecture",
+            f"Java is for {java_arch}, the machine is {machine}",
+            "It is emulated: everything takes several times as long.",
+            f"Install a Java for {machine}, and point JAVA_HOME at it.",
+        )
+
+
+def _python() -> Finding:
+    version, bits = platform.python_version(), platform.architecture()[0]
+    said = f"{version}, {bits}, at {sys.executable}"
+    if bits == "64bit":
+        return ok("python", "version", said)
+    return error(
+        "python",
+        "version",
+        said,
+        "Delta's and Arrow's libraries need 64 bits.",
+        "Install a Python of 64 bits.",
+    )
+
+
+def _packages() -> Iterator[Finding]:
+    try:
+        wanted = _wanted()
+    except metadata.PackageNotFoundError:
+        yield note(
+            "python",
+            "packages",
+            f"{_DISTRIBUTION} is not installed: it runs from a folder",
+            "Which versions it was checked with is not known here.",
+        )
+        wanted = {}
+    for name in _PACKAGES:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield error(
+                "python",
+                name,
+                "not installed",
+                "Topologies cannot run.",
+                f"pip install {_DISTRIBUTION}",
+            )
+            continue
+        specifiers = wanted.get(name, "")
+        if fits(version, specifiers):
+            yield ok("python", name, version)
+        else:
+            yield warning(
+                "python",
+                name,
+                f"{version}, and this release was checked with {specifiers}",
+                "What Delta's log or ZooKeeper's answers look like may differ.",
+                f"pip install '{name}{specifiers}', or run the tests with this version.",
+            )
+
+
+def _wanted() -> dict[str, str]:
+    """Name -> version specifiers, of the packages that are always needed."""
+    found = {}
+    for line in metadata.requires(_DISTRIBUTION) or ():
+        name = re.match(r"([A-Za-z0-9._-]+)\s*(.*)", line.partition(";")[0].strip())
+        if name and "extra" not in line:
+            found[name[1]] = name[2].strip()
+    return found
+
+
+def fits(version: str, specifiers: str) -> bool:
+    """Whether a version meets specifiers such as ">=1.6.6,<1.7": ==, >= and < are known."""
+    for part in filter(None, (text.strip() for text in specifiers.split(","))):
+        form = re.fullmatch(r"(==|>=|<)\s*([0-9.]+)", part)
+        if form is None:
+            continue
+        have, want = _numbers(version), _numbers(form[2])
+        width = max(len(have), len(want))
+        have, want = have + [0] * (width - len(have)), want + [0] * (width - len(want))
+        if not {"==": have == want, ">=": have >= want, "<": have < want}[form[1]]:
+            return False
+    return True
+
+
+def _numbers(version: str) -> list[int]:
+    leading = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    return [int(part) for part in leading[0].split(".")] if leading else []
+
+
+def _memory() -> Finding:
+    total = _memory_bytes()
+    if total is None:
+        return note("machine", "memory", "how much there is cannot be told here")
+    said = f"{total / _GIB:.1f} GiB"
+    if total >= _LEAST_MEMORY:
+        return ok("machine", "memory", said)
+    return warning(
+        "machine",
+        "memory",
+        said,
+        "Spark's driver takes 1 GiB besides Java's own, an embedded ZooKeeper up to 1 GiB; the "
+        "system may kill one of them.",
+        "Give it 4 GiB, or set spark.driver.memory lower (--conf).",
+    )
+
+
+def _memory_bytes() -> int | None:
+    """What this process may use: the machine's, or its container's if that has less."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int(Path(limit).read_text("ascii")))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def _open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Java raises its own limit to the hard one.
+    said = f"{_limit(soft)}, up to {_limit(hard)}"
+    if hard == resource.RLIM_INFINITY or hard >= _LEAST_FILES:
+        return ok("machine", "open files", said)
+    return warning(
+        "machine",
+        "open files",
+        said,
+        "A job that reads or writes many files at once fails with 'Too many open files'.",
+        f"Raise the hard limit to {_LEAST_FILES} or more (ulimit -Hn, LimitNOFILE= in systemd).",
+    )
+
+
+def _limit(number: int) -> str:
+    return "no limit" if number == resource.RLIM_INFINITY else str(number)
+
+
+def check_disk(folders: Iterable[Path]) -> Iterator[Finding]:
+    """Free space, once per file system."""
+    seen: set[int] = set()
+    for folder in folders:
+        place = folder.absolute()
+        while not place.exists():
+            place = place.parent
+        device = place.stat().st_dev
+        if device in seen:
+            continue
+        seen.add(device)
+        usage = shutil.disk_usage(place)
+        said = f"{usage.free / _GIB:.1f} GiB of {usage.total / _GIB:.1f} GiB free at {place}"
+        if usage.free < _GIB // 10:
+            yield error(
+                "machine",
+                "disk",
+                said,
+                "The next batch or ZooKeeper's next write fails. Nothing is lost: what is half "
+                "written is not in any table.",
+                "Free some space (VACUUM old versions of tables), then run the topology again.",
+            )
+        elif usage.free < _GIB:
+            yield warning(
+                "machine", "disk", said, "A full disk stops the topology.", "Free some space soon."
+            )
+        else:
+            yield ok("machine", "disk", said)

@@ -1,0 +1,318 @@
+"""Tables and their storage as `txn doctor` sees them.
+
+What the publisher cannot honour is refused by `txn run` before anything runs; here it is found
+without Spark, together with what only hurts later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from txn.config import TopologyConfig
+from txn.delta.features import refused_features
+from txn.delta.locations import file_system, identity, is_local, local_path, normal
+from txn.doctor.findings import Finding, error, note, ok, warning
+
+__all__ = ["check_storage", "check_table", "check_writers", "duration_secs"]
+
+_ROUNDS = 5
+_WRITERS = 2
+_DAY = 86_400.0
+_UNITS = {
+    "millisecond": 0.001,
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": _DAY,
+    "week": 7 * _DAY,
+}
+_LOG_RETENTION, _FILE_RETENTION = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
+_LEAST_LOG_RETENTION = 7 * _DAY
+
+
+def check_table(
+    table: str,
+    topology: str | None,
+    config: TopologyConfig,
+    options: Mapping[str, str] | None = None,
+) -> Iterator[Finding]:
+    """Owner, features, retention and checkpoints of one table.
+
+    Args:
+        table: a local path or a URI.
+        topology: whose it is to be; None: anybody's.
+        options: its committer's `storage_options`.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    area = f"table {table}"
+    try:
+        delta = DeltaTable(normal(table), storage_options=dict(options or {}))
+    except TableNotFoundError:
+        yield note(area, "table", "is not there yet: the first batch of its topology makes it")
+        return
+    properties = {k: v or "" for k, v in delta.metadata().configuration.items()}
+    yield _owner(area, properties, topology)
+    yield _features(area, delta, properties)
+    yield _log_retention(area, properties)
+    yield _file_retention(area, properties, config)
+    yield _checkpoints(area, delta, _last_checkpoint(table, options), properties)
+
+
+def check_writers(table: str) -> Iterator[Finding]:
+    """Whether any writer but us may overwrite a version of the table's log."""
+    if identity(table).startswith("s3:"):
+        yield warning(
+            f"table {table}",
+            "other writers",
+            "Spark's Delta writer does not ask S3 to refuse a version that exists already",
+            "OPTIMIZE, DELETE, ALTER and every other statement of Spark may overwrite a version "
+            "that a running topology has just committed, and its rows are gone. The topology's "
+            "own commits are conditional.",
+            "Maintain the table with deltalake (DeltaTable.optimize, .vacuum), whose commits are "
+            "conditional, or with Spark while the topology is stopped.",
+        )
+
+
+def _owner(area: str, properties: Mapping[str, str], topology: str | None) -> Finding:
+    owner = properties.get("txn.topology")
+    kind = f"{properties.get('txn.kind', '?')}, {properties.get('txn.semantics', '?')}"
+    if owner is not None and topology in (None, owner):
+        return ok(area, "owner", f"topology '{owner}' ({kind})")
+    found = f"belongs to topology '{owner}'" if owner else "no topology has made it"
+    if topology is None:
+        return note(area, "owner", found)
+    return error(
+        area,
+        "owner",
+        found,
+        f"`txn run` refuses it for topology '{topology}'.",
+        "Give the committer a path of its own.",
+    )
+
+
+def _features(area: str, delta: Any, properties: Mapping[str, str]) -> Finding:
+    protocol = delta.protocol()
+    listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    refused = refused_features(
+        listed,
+        properties,
+        json.loads(delta.schema().to_json())["fields"],
+        kind=properties.get("txn.kind"),
+        opaque=properties.get("txn.semantics") == "opaque",
+    )
+    said = f"reader version {protocol.min_reader_version}, writer {protocol.min_writer_version}"
+    said += f" ({', '.join(sorted(listed))})" if listed else ""
+    if not refused:
+        return ok(area, "features", said)
+    return error(
+        area,
+        "features",
+        f"{', '.join(refused)}; {said}",
+        "The publisher writes the log itself and cannot honour that: `txn run` refuses the table.",
+        "ALTER TABLE ... DROP FEATURE, or unset the property; or give the committer another path.",
+    )
+
+
+def _log_retention(area: str, properties: Mapping[str, str]) -> Finding:
+    stated = properties.get(_LOG_RETENTION, "interval 30 days")
+    seconds = duration_secs(stated)
+    if seconds is None:
+        return note(area, "log retention", f"{stated!r}: cannot be understood")
+    said = f"{seconds / _DAY:g} days"
+    if seconds >= _LEAST_LOG_RETENTION:
+        return ok(area, "log retention", said)
+    return warning(
+        area,
+        "log retention",
+        said,
+        "Commit files older than that are cleaned out of the log, and with them what `txn history` "
+        "tells, and what `txn recover` needs after a topology was down for longer.",
+        f"Set {_LOG_RETENTION} to longer than a topology may ever be down.",
+    )
+
+
+def _file_retention(area: str, properties: Mapping[str, str], config: TopologyConfig) -> Finding:
+    stated = properties.get(_FILE_RETENTION, "interval 1 week")
+    seconds = duration_secs(stated)
+    if seconds is None:
+        return note(area, "file retention", f"{stated!r}: cannot be understood")
+    longest = config.message_timeout_secs * config.max_batch_attempts
+    said = f"{seconds / _DAY:g} days"
+    if seconds > max(longest, 3600.0):
+        return ok(area, "file retention", said)
+    return warning(
+        area,
+        "file retention",
+        f"{said}, and a batch may take {longest / 60:g} min with all of its attempts",
+        "VACUUM may delete staged files that are not published yet: the batch fails and is "
+        "replayed. Readers of an older version may lose theirs.",
+        f"Set {_FILE_RETENTION} to a day or more.",
+    )
+
+
+def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[str, str]) -> Finding:
+    every = properties.get("delta.checkpointInterval", "100")
+    interval = int(every) if every.isdecimal() and len(every) < 10 else 100
+    behind = delta.version() - (last if last is not None else 0)
+    said = f"every {interval} versions; {behind} versions since the last one"
+    if behind <= 10 * max(interval, 1):
+        return ok(area, "checkpoints", said)
+    return warning(
+        area,
+        "checkpoints",
+        said,
+        "Every start of a topology and every new reader goes through all commits since then.",
+        "See that _delta_log can be written to; DeltaTable(...).create_checkpoint() makes one.",
+    )
+
+
+def _last_checkpoint(table: str, options: Mapping[str, str] | None) -> int | None:
+    filesystem, root = file_system(table, options)
+    path = "_delta_log/_last_checkpoint"
+    try:
+        with filesystem.open_input_stream(f"{root}/{path}" if root else path) as stream:
+            found = json.loads(stream.read(64 * 1024))
+    except (FileNotFoundError, ValueError):
+        return None
+    version = found.get("version") if isinstance(found, dict) else None
+    return version if isinstance(version, int) else None
+
+
+def duration_secs(text: str) -> float | None:
+    """Seconds of Delta's "interval 2 weeks"; None: it is none."""
+    form = re.fullmatch(r"\s*(?:interval\s+)?((?:\d{1,9}\s+[a-z]+\s*)+)", text.lower())
+    if form is None:
+        return None
+    total = 0.0
+    for number, unit in re.findall(r"(\d+)\s+([a-z]+)", form[1]):
+        if unit.removesuffix("s") not in _UNITS:
+            return None
+        total += int(number) * _UNITS[unit.removesuffix("s")]
+    return total
+
+
+# --- can the storage refuse? -----------------------------------------------------------------
+
+
+def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    """Whether of two writers of one version one is refused: a race on a table of our own.
+
+    The table is made in `folder`, or in the first folder above it that there is, and deleted.
+
+    Args:
+        options: `storage_options` of a committer whose table is there.
+    """
+    from deltalake import DeltaTable
+
+    area = f"storage {folder}"
+    where = str(_existing(Path(local_path(folder) or ""))) if is_local(folder) else folder
+    own = dict(options or {})
+    table = f"{where.rstrip('/')}/.txn-doctor-{secrets.token_hex(8)}"
+    try:
+        DeltaTable.create(table, _schema(), mode="error", storage_options=own)
+        races = [_race(table, own) for _ in range(_ROUNDS)]
+        yield _judged(area, races, DeltaTable(table, storage_options=own).version())
+    except Exception as failure:  # noqa: BLE001 - whatever the storage's library raises
+        first = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+        yield error(
+            area,
+            "put-if-absent",
+            f"no table can be written there: {first}",
+            "No batch can be committed.",
+            "Check the path, its permissions and credentials.",
+        )
+    finally:
+        _delete(table, own)
+
+
+def _schema() -> Any:
+    from deltalake import Schema
+
+    field = {"name": "x", "type": "long", "nullable": True, "metadata": {}}
+    return Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
+
+
+def _race(table: str, options: dict[str, str]) -> list[str]:
+    """What became of each of the writers of one and the same version: "won", or an error."""
+    from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+
+    start = threading.Barrier(_WRITERS)
+    ended: list[str] = []
+
+    def write(log: Any) -> None:
+        start.wait()
+        try:
+            log.create_write_transaction(
+                [],
+                mode="append",
+                schema=log.schema(),
+                commit_properties=CommitProperties(max_commit_retries=0),
+                post_commithook_properties=PostCommitHookProperties(
+                    create_checkpoint=False, cleanup_expired_logs=False
+                ),
+            )
+        except Exception as failure:  # noqa: BLE001 - which error a loser gets is the storage's
+            ended.append((str(failure).strip().splitlines() or ["?"])[0])
+        else:
+            ended.append("won")
+
+    # Both have loaded the same version before either writes the next one.
+    logs = [DeltaTable(table, storage_options=options) for _ in range(_WRITERS)]
+    writers = [threading.Thread(target=write, args=(log,)) for log in logs]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    return ended
+
+
+def _judged(area: str, rounds: list[list[str]], version: int) -> Finding:
+    winners = [ended.count("won") for ended in rounds]
+    if all(count == 1 for count in winners) and version == len(rounds):
+        return ok(
+            area, "put-if-absent", f"in {len(rounds)} of {len(rounds)} races one writer was refused"
+        )
+    if max(winners) > 1 or version < sum(winners):
+        return error(
+            area,
+            "put-if-absent",
+            f"in {sum(count > 1 for count in winners)} of {len(rounds)} races both writers were "
+            "told that their version was written",
+            "Two leaders, or a leader and an OPTIMIZE, could overwrite each other's version: "
+            "exactly-once does not hold on this storage.",
+            "On S3 use a store with conditional writes; else choose another storage.",
+        )
+    told = next(what for ended in rounds for what in ended if what != "won")
+    return error(
+        area,
+        "put-if-absent",
+        f"no writer succeeded: {told}",
+        "No batch can be committed.",
+        "Check permissions and free space of the storage.",
+    )
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder
+
+
+def _delete(table: str, options: Mapping[str, str]) -> None:
+    if is_local(table):
+        shutil.rmtree(table, ignore_errors=True)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        filesystem, root = file_system(table, options)
+        # Through delta-rs the root is the table itself, of which nothing but its log is there.
+        filesystem.delete_dir(root or "_delta_log")

@@ -1,0 +1,340 @@
+"""ZooKeeper as `txn doctor` sees it: whose the nodes are, how fast it writes, who leads whom."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from txn.config import TopologyConfig
+from txn.doctor.findings import Finding, error, note, ok, warning
+from txn.errors import SetupError, TxnError
+from txn.zookeeper.access import find_access
+from txn.zookeeper.connection import Connection, Create, Delete, Put
+from txn.zookeeper.status import BASE, read_status
+from txn.zookeeper.znodes import Paths
+
+__all__ = ["check_zookeeper"]
+
+_WRITES = 100
+_SLOW_MS = 50.0
+_SKEW_SECS = 2.0
+_ASK_SECS = 5.0
+_ANSWER_BYTES = 1024 * 1024
+_SNAPSHOTS = 10
+_READ, _CHANGES = 1, 2 | 4 | 8 | 16
+
+
+def check_zookeeper(
+    area: str,
+    hosts: str,
+    folder: Path | None,
+    topology: str | None,
+    config: TopologyConfig,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+) -> Iterator[Finding]:
+    """Every finding about one ZooKeeper.
+
+    Args:
+        area: how findings name it.
+        hosts: connect string.
+        folder: of an embedded server; None: an ensemble.
+        topology: whose nodes are looked at; None: of none.
+
+    Raises:
+        TxnError: it cannot be reached, or refuses the credentials.
+    """
+    deadline = clock() + config.zookeeper_timeout_secs
+    with contextlib.closing(Connection(hosts, config)) as connection:
+        connection.wait(deadline)
+        yield ok(area, "server", f"answers at {connection.servers}{connection.chroot}")
+        yield _session(area, connection, config)
+        yield _owner(area, connection, config)
+        yield from _latency(area, connection, config, clock, wall)
+        if topology is not None:
+            yield from _nodes(area, connection, topology, config, clock)
+    yield from _quorum(area, connection.servers, folder, config)
+    yield _snapshots(area, folder)
+
+
+def _session(area: str, connection: Connection, config: TopologyConfig) -> Finding:
+    asked, granted = config.zookeeper_timeout_secs, connection.session_timeout_secs
+    said = f"{granted:g} s, as asked" if granted == asked else f"{granted:g} s instead of {asked:g}"
+    if granted == asked:
+        return ok(area, "session timeout", said)
+    return warning(
+        area,
+        "session timeout",
+        said,
+        "A leader that died on another machine blocks its successor for that long, and one that "
+        "does not answer for that long is replaced. The server's limits are 2 and 20 times its "
+        "tickTime unless minSessionTimeout and maxSessionTimeout say otherwise.",
+        "Set zookeeper_timeout_secs to what the server grants, or change the server's limits.",
+    )
+
+
+def _owner(area: str, connection: Connection, config: TopologyConfig) -> Finding:
+    access = find_access(config, connection.servers)
+    if any(scheme == "world" for _, scheme, _ in access.acl):
+        return warning(
+            area,
+            "credentials",
+            "nodes are created for everybody" + ' (zookeeper_acl="open")' * access.was_said,
+            "Whoever reaches it can read, change and delete every topology's state.",
+            "Set zookeeper_auth or TXN_ZOOKEEPER_AUTH_FILE, and leave zookeeper_acl out.",
+        )
+    ways = [scheme for scheme, _ in access.auth] + ["sasl"] * (access.sasl is not None)
+    ways += ["client certificate"] * bool(access.tls.get("certfile"))
+    tls = "TLS" if access.tls else "no TLS"
+    return ok(area, "credentials", f"{', '.join(ways)}; {tls}; nodes are created for their owner")
+
+
+def _latency(
+    area: str,
+    connection: Connection,
+    config: TopologyConfig,
+    clock: Callable[[], float],
+    wall: Callable[[], float],
+) -> Iterator[Finding]:
+    """Versioned writes to a node of our own, which ends with the session if not before."""
+    deadline = clock() + config.zookeeper_timeout_secs
+    path = f"{_place(connection, deadline)}/txn-doctor-{secrets.token_hex(8)}"
+    took: list[float] = []
+    try:
+        connection.multi([Create(path, b"", ephemeral=True)], deadline)
+        before = wall()
+        for version in range(_WRITES):
+            began = clock()
+            stat = connection.multi([Put(path, b"txn doctor", version)], deadline)[0]
+            took.append((clock() - began) * 1000)
+            if version == 0:
+                skew = stat.mtime / 1000 - (before + wall()) / 2
+        connection.multi([Delete(path, _WRITES)], deadline)
+    except SetupError as failure:
+        yield note(area, "latency", f"not measured: {failure}")
+        return
+    took.sort()
+    p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
+    said = f"p50 {p50:.1f} ms, p99 {p99:.1f} ms of {_WRITES} versioned writes"
+    if p50 <= _SLOW_MS:
+        yield ok(area, "latency", said)
+    else:
+        yield warning(
+            area,
+            "latency",
+            said,
+            "A batch waits for two such writes, and for one per table.",
+            "Put its transaction log (dataLogDir) on a disk of its own; look at the network.",
+        )
+    yield _clock(area, skew)
+
+
+def _place(connection: Connection, deadline: float) -> str:
+    """The lowest of the nodes that a topology lies below."""
+    for path in (connection.chroot + BASE, connection.chroot):
+        if path and connection.get(path, deadline) is not None:
+            return path
+    return ""
+
+
+def _clock(area: str, skew: float) -> Finding:
+    said = f"{abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
+    if abs(skew) <= _SKEW_SECS:
+        return ok(area, "clock", said)
+    return warning(
+        area,
+        "clock",
+        said,
+        "Nothing is decided by a clock, but times in logs and `txn history` cannot be compared.",
+        "Let both machines take their time from one source (NTP).",
+    )
+
+
+def _nodes(
+    area: str,
+    connection: Connection,
+    topology: str,
+    config: TopologyConfig,
+    clock: Callable[[], float],
+) -> Iterator[Finding]:
+    deadline = clock() + config.zookeeper_timeout_secs
+    root = Paths(connection.chroot + BASE, topology).root
+    if connection.get(root, deadline) is None:
+        yield note(area, "nodes", f"there is no topology '{topology}' yet: its first run makes it")
+        return
+    try:
+        status = read_status(connection.servers + connection.chroot, topology, config)
+    except TxnError as failure:
+        yield error(
+            area, "nodes", str(failure), "The topology does not start like that.", "See above."
+        )
+    else:
+        leader = f"led by {status.leader}" if status.leader else "nobody leads it"
+        committed = status.progress.committed.txid
+        yield ok(area, "nodes", f"'{topology}' can be read: txid {committed} committed; {leader}")
+    yield _acls(area, connection, root, config, deadline)
+
+
+def _acls(
+    area: str, connection: Connection, root: str, config: TopologyConfig, deadline: float
+) -> Finding:
+    """Whether anybody without a credential may change, or read, some node of the topology."""
+    changed_by_all, read_by_all, count = [], 0, 0
+    # The parent too: who may delete there could take the place of a topology that is to come.
+    for path in (root.rpartition("/")[0], *_walk(connection, root, deadline)):
+        acl = connection.acl(path, deadline) or []
+        count += 1
+        everybody = [perms for scheme, _, perms in acl if scheme == "world"]
+        if any(perms & _CHANGES for perms in everybody):
+            changed_by_all.append(path)
+        elif everybody:
+            read_by_all += 1
+    if changed_by_all:
+        asked = config.zookeeper_acl == "open"
+        make = warning if asked else error
+        some = ", ".join(changed_by_all[:3]) + (" ..." if len(changed_by_all) > 3 else "")
+        return make(
+            area,
+            "ACL",
+            f"{len(changed_by_all)} of {count} nodes may be changed by everybody: {some}",
+            "Whoever reaches ZooKeeper can stop the topology or take it back to an older state.",
+            'Set zookeeper_auth, and give the nodes to it: docs/security.md, "Nodes that are '
+            'open already".',
+        )
+    if read_by_all:
+        return note(area, "ACL", f"{read_by_all} of {count} nodes may be read by everybody")
+    return ok(area, "ACL", f"none of {count} nodes may be read or changed without a credential")
+
+
+def _walk(connection: Connection, path: str, deadline: float) -> Iterator[str]:
+    yield path
+    for child in connection.children(path, deadline) or []:
+        yield from _walk(connection, f"{path}/{child}", deadline)
+
+
+def _quorum(
+    area: str, servers: str, folder: Path | None, config: TopologyConfig
+) -> Iterator[Finding]:
+    """What each server says of itself to `mntr`, where it may be asked."""
+    if folder is not None:
+        yield note(
+            area,
+            "quorum",
+            "an embedded server: one process on this machine",
+            "It does not survive the machine. On loopback only, its folder and nodes are its "
+            "user's alone.",
+            "For more, use an ensemble of three servers or five.",
+        )
+        return
+    roles: dict[str, str] = {}
+    lagging = ""
+    for server in servers.split(","):
+        try:
+            said = _ask(server, config)
+        except OSError as failure:
+            roles[server] = "away"
+            yield error(
+                area,
+                f"server {server}",
+                f"does not answer: {failure}",
+                "The ensemble goes on as long as a majority of it does.",
+                "Start it, or correct it.",
+            )
+            continue
+        roles[server] = said.get("zk_server_state", "unknown")
+        followers, synced = said.get("zk_learners"), said.get("zk_synced_followers")
+        if followers and synced and float(synced) < float(followers):
+            lagging = f"{float(followers) - float(synced):g} of its followers lag behind"
+    told = ", ".join(f"{server} {role}" for server, role in roles.items())
+    known = [role for role in roles.values() if role != "unknown"]
+    if not known:
+        yield note(
+            area,
+            "quorum",
+            "not known: the servers do not answer `mntr`",
+            "",
+            "To have it checked: 4lw.commands.whitelist=mntr in zoo.cfg.",
+        )
+    elif "standalone" in known:
+        yield warning(
+            area,
+            "quorum",
+            told,
+            "One server: when it is away, no batch is begun or committed.",
+            "For production use an ensemble of three servers or five.",
+        )
+    elif lagging:
+        yield warning(area, "quorum", f"{told}; {lagging}", "A failure now may stop all.", "Wait.")
+    elif "leader" not in known and len(known) == len(roles):
+        yield warning(
+            area,
+            "quorum",
+            told,
+            "None of the servers that were named leads.",
+            "Name all servers of the ensemble in the connect string.",
+        )
+    else:
+        yield ok(area, "quorum", told)
+
+
+def _ask(server: str, config: TopologyConfig) -> dict[str, str]:
+    """The answer to `mntr`: name -> value. Empty where it is not to be asked.
+
+    Raises:
+        OSError: no connection.
+    """
+    host, _, port = server.rpartition(":")
+    address = (host.strip("[]"), int(port))
+    tls = find_access(config, server).tls
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(socket.create_connection(address, _ASK_SECS))
+        connection: socket.socket = raw
+        if tls:
+            connection = stack.enter_context(
+                _context(tls).wrap_socket(raw, server_hostname=address[0])
+            )
+        answer = b""
+        with contextlib.suppress(ConnectionResetError, ssl.SSLError):
+            connection.sendall(b"mntr")
+            while len(answer) < _ANSWER_BYTES and (piece := connection.recv(65536)):
+                answer += piece
+    lines = (line.partition("\t") for line in answer.decode("utf-8", "replace").splitlines())
+    return {name: value for name, tab, value in lines if tab}
+
+
+def _context(tls: Any) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls["ca"])
+    if tls["ca"]:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    context.check_hostname = tls["check_hostname"]
+    if tls["certfile"]:
+        context.load_cert_chain(tls["certfile"], tls["keyfile"], tls["keyfile_password"])
+    return context
+
+
+def _snapshots(area: str, folder: Path | None) -> Finding:
+    if folder is None:
+        return note(
+            area,
+            "snapshots",
+            "cannot be counted from here",
+            "Without autopurge a server keeps every snapshot and log until its disk is full.",
+            "See that zoo.cfg has autopurge.purgeInterval above 0; the default is 0, never.",
+        )
+    count = len(list((folder / "data" / "version-2").glob("snapshot.*")))
+    if count <= _SNAPSHOTS:
+        return ok(area, "snapshots", f"{count}; older than the last three are purged hourly")
+    return warning(
+        area,
+        "snapshots",
+        f"{count} in '{folder}'",
+        "They were not purged, and fill the disk.",
+        "Run the topology for a moment: the server purges when it starts.",
+    )

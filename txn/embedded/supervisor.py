@@ -1,0 +1,74 @@
+"""Runs one child process, and ends it when the parent is gone, however the parent went.
+
+Started by `txn.embedded.server` as `python -I -S supervisor.py COMMAND...`, by its path: it imports
+nothing of this project. It writes the child's process id to its standard output, waits, and exits
+with the child's exit code. The parent is gone when
+
+- standard input, a pipe whose other end only the parent has, reaches its end (also on SIGKILL), or
+- the process id of the parent changes: should a process forked by the parent keep the pipe open.
+
+Should the supervisor itself be killed, Linux kills the child with it. PR_SET_PDEATHSIG alone, set
+by the parent, would not do: it is bound to the *thread* that started the child, and only Linux has
+it. This process has one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+
+__all__ = ["main"]
+
+POLL_SECS = 0.25
+GRACE_SECS = 3.0
+PR_SET_PDEATHSIG = 1
+
+
+def main(command: list[str]) -> int:
+    """Run `command` until it ends or the parent does.
+
+    Returns:
+        The child's exit code, as `subprocess` gives it.
+    """
+    parent = os.getppid()
+    # Every file descriptor that the parent passed on is passed on once more: the folder's lock
+    # lives as long as the server does, whatever happens to the processes above it.
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # ours is for the process id only
+        close_fds=False,
+        preexec_fn=_die_with_us,  # noqa: PLW1509 - there are no threads here
+    )
+    try:
+        os.write(1, f"{child.pid}\n".encode("ascii"))
+    except OSError:  # the parent was gone before it could hear
+        return _end(child)
+    os.close(1)
+    while child.poll() is None:
+        ended, _, _ = select.select([0], [], [], POLL_SECS)
+        if (ended and not os.read(0, 1)) or os.getppid() != parent:
+            return _end(child)
+    return child.returncode
+
+
+def _end(child: subprocess.Popen[bytes]) -> int:
+    child.terminate()
+    try:
+        return child.wait(GRACE_SECS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.wait()
+
+
+def _die_with_us() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

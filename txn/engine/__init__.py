@@ -1,0 +1,1 @@
+"""The shell: carries out the coordinator's orders on Spark, spouts and tables."""

@@ -1,0 +1,135 @@
+"""Which stage of a run waits for which: out of the coordinator's state and times. Pure.
+
+A batch passes planning, processing and commit; between two of them it may have to wait. `bound`
+names the one stage that holds the run up at this moment; `waits` says in words who waits for whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from txn.protocol.events import Batch, CoordinatorState, Phase
+
+__all__ = ["STAGES", "Stage", "bound", "waits"]
+
+Stage = Literal["source", "processing", "commit", "replay", "idle"]
+STAGES: tuple[Stage, ...] = ("source", "processing", "commit", "replay", "idle")
+"""What may hold a run up. source: it is asked what to read; processing: Spark; commit: the tables
+and ZooKeeper; replay: a back-off, or a source that is away; idle: there is nothing to read."""
+
+_STATIONS = (("published", "ZooKeeper"), ("prepared", "publish"), ("turn", "prepare"))
+"""The newest station that a commit turn has come to -> what it is doing since."""
+
+Times = Mapping[str, float]
+
+
+def bound(state: CoordinatorState) -> Stage:
+    """The stage that holds the run up: with a faster one, it would go on faster at this moment."""
+    phases = [batch.phase for _, batch in sorted(state.batches.items())]
+    planning = Phase.PLANNING in phases
+    if Phase.COMMITTING in phases and Phase.PROCESSED in phases:
+        return "commit"
+    if Phase.WAITING in phases[:1]:
+        return "replay"
+    if Phase.PROCESSING in phases:
+        # With room in the window Spark could do more side by side, had it been told what.
+        return "source" if planning and not state.plan_idle else "processing"
+    if Phase.COMMITTING in phases:
+        return "commit"
+    if Phase.WAITING in phases:
+        return "replay"
+    return "source" if planning and not state.plan_idle else "idle"
+
+
+def waits(state: CoordinatorState, times: Callable[[Batch], Times], now: float) -> tuple[str, ...]:
+    """Who waits for whom, a sentence each, planning first; none where nothing waits.
+
+    Args:
+        times: station (`report.STATIONS`) -> when the current attempt of a batch came to it.
+        now: seconds since the epoch, as `times`.
+    """
+    if state.ended:
+        return ()
+    return tuple(
+        sentence
+        for said in (_planning(state, times, now), _replays(state), _turn(state, times, now))
+        for sentence in said
+    )
+
+
+def _planning(
+    state: CoordinatorState, times: Callable[[Batch], Times], now: float
+) -> Iterator[str]:
+    held = [b for b in state.batches.values() if b.phase is Phase.PLANNING]
+    newest = max(state.batches, default=state.committed)
+    if state.stopping:
+        yield "planning is over: the run is being stopped"
+    elif state.until is not None and newest >= state.until and not held:
+        yield f"planning is over: txid {state.until} is the last one"
+    elif len(state.batches) >= state.max_spout_pending and not held:
+        yield f"planning waits: {len(state.batches)} of {state.max_spout_pending} txids in flight"
+    elif state.plan_idle:
+        yield "source: nothing to read"
+    elif held:
+        asked = held[0].attempt.txid
+        yield f"planning waits for the source: txid {asked}{_since(times(held[0]), now)}"
+    elif state.plan_scheduled:
+        yield "planning waits for the emit interval"
+
+
+def _replays(state: CoordinatorState) -> Iterator[str]:
+    away = [b for b in state.batches.values() if b.blocked is not None]
+    failed = [b for b in state.batches.values() if b.held and b.blocked is None]
+    if away:
+        yield f"{_txids(away)} for a source that is away"
+    if failed:
+        yield f"{_txids(failed)} for a replay"
+
+
+def _turn(state: CoordinatorState, times: Callable[[Batch], Times], now: float) -> Iterator[str]:
+    batches = [batch for _, batch in sorted(state.batches.items())]
+    processed = [b for b in batches if b.phase is Phase.PROCESSED]
+    committing = [b for b in batches if b.phase is Phase.COMMITTING]
+    if committing and processed:
+        reached = times(committing[0])
+        doing = next((word for name, word in _STATIONS if name in reached), "prepare")
+        since = reached.get("turn")
+        told = doing if since is None else f"{doing}, {_seconds(now - since)}"
+        yield f"{_txids(processed, 1)} for the commit turn of {_range(committing)} ({told})"
+    elif batches and not committing and batches[0].phase is Phase.PROCESSING:
+        first = batches[0]
+        reached = times(first)
+        since = reached.get("processing", reached.get("started"))
+        told = "processing" if since is None else f"processing, {_seconds(now - since)}"
+        waiting = f"commit and {_named(processed)} wait" if processed else "commit waits"
+        yield f"{waiting} for txid {first.attempt.txid} ({told})"
+
+
+def _since(reached: Times, now: float) -> str:
+    return f" ({_seconds(now - max(reached.values()))})" if reached else ""
+
+
+def _seconds(duration: float) -> str:
+    return f"{max(0.0, duration):.1f} s"
+
+
+def _txids(batches: Sequence[Batch], most: int = 2) -> str:
+    return f"{_named(batches, most)} {'waits' if len(batches) == 1 else 'wait'}"
+
+
+def _named(batches: Sequence[Batch], most: int = 1) -> str:
+    return f"{'txid' if len(batches) == 1 else 'txids'} {_range(batches, most)}"
+
+
+def _range(batches: Sequence[Batch], most: int = 1) -> str:
+    """Txids in few words: so many runs of them at most, and how many more there are."""
+    runs: list[list[int]] = []
+    for txid in sorted(batch.attempt.txid for batch in batches):
+        if runs and runs[-1][-1] == txid - 1:
+            runs[-1].append(txid)
+        else:
+            runs.append([txid])
+    more = sum(map(len, runs[most:]))
+    named = ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in runs[:most])
+    return f"{named} and {more} more" if more else named

@@ -1,0 +1,219 @@
+"""Which of Spark's errors fail a batch, which make it wait, and which stop the topology.
+
+Storm has two classes: `FailedException` fails the batch, anything else kills the worker. Spark
+adds two: an executor, a shuffle block or a job of ours was lost, and storage that did not answer
+for a moment. Neither says anything about the user's code. The first is replayed like a
+FailedException, the second waits like a batch whose source is away. What a task raised itself, a
+record that cannot be parsed or a user's function, stops the topology in every plan alike.
+
+The verdict is by the types and conditions of the exceptions in the chain of causes. The text of an
+error is looked at in three places: where Spark gives a lost task nothing but a line, where the
+operating system's own words are all that Java says of a fault, and for the path of a file that is
+gone, which says whether it was a job's own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from enum import Enum
+
+from txn.errors import BatchError, FailedException, SourceUnavailableError
+from txn.protocol.events import Batch
+from txn.spark.causes import Cause, causes, is_of_spark, told
+
+__all__ = ["Verdict", "first_line", "is_away", "is_lost_work", "judged", "stopped"]
+
+LOST_CONDITIONS = (
+    "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
+    "INTERNAL_ERROR_BROADCAST",
+    "INTERNAL_ERROR_EXECUTOR",
+    "INTERNAL_ERROR_SHUFFLE",
+    "KAFKA_DATA_LOSS",
+    "OPERATION_CANCELED",
+    "SPARK_JOB_CANCELLED",
+    "UNABLE_TO_ACQUIRE_MEMORY",
+)
+LOST_TYPES = (
+    "java.nio.channels.ClosedByInterruptException",
+    "java.util.concurrent.CancellationException",
+    "org.apache.spark.ExecutorDeadException",
+    "org.apache.spark.TaskKilledException",
+    "org.apache.spark.executor.CommitDeniedException",
+    "org.apache.spark.shuffle.FetchFailedException",
+    "org.apache.spark.storage.BlockNotFoundException",
+    "org.apache.spark.storage.BlockSavedOnDecommissionedBlockManagerException",
+)
+LOST_PACKAGES = ("org.apache.kafka.common.errors.",)
+"""Brokers away, or records gone. The replay's look at the brokers tells."""
+_LOST_MESSAGES = re.compile(
+    r"Failed to get broadcast_\d+|Cannot fetch record for offset"
+    r"|Some data may have been lost because they are not available in Kafka"
+    r"|Could not compute split, block \S+ of RDD \d+ not found"
+)
+"""What Spark says of lost blocks, and its Kafka source of lost records, in exceptions of Java's own
+types; at the beginning of a message, where no record's text can stand."""
+
+_TASK_REASON = re.compile(
+    r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)(?: \([^)]*\))?: (.*)"
+)
+_LOST_REASONS = re.compile(
+    r"(ExecutorLostFailure|FetchFailed|TaskKilled|TaskResultLost|TaskCommitDenied|Resubmitted"
+    r"|UnknownReason|org\.apache\.spark\.shuffle\.\w*FetchFailedException)\b"
+)
+_UNDER_WAY = "/_temporary/"
+"""In the path of every file that a job has not committed yet: of ours, whoever has deleted it."""
+_ABORTED = "Job aborted due to stage failure: "
+_LOST_STAGES = re.compile(
+    r"(Master removed our application"
+    r"|\w+Stage \d+ .*has failed the maximum allowable number of times"
+    r"|Aborting TaskSet \S+ because task \d+ .*cannot run anywhere"
+    r"|Authorized committer )"
+)
+
+AWAY_TYPES = (
+    "java.net.SocketException",
+    "java.net.SocketTimeoutException",
+    "java.net.UnknownHostException",
+    "java.net.http.HttpTimeoutException",
+    "javax.net.ssl.SSLException",
+    "org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException",
+    "org.apache.hadoop.fs.s3a.AWSClientIOException",
+    "org.apache.hadoop.fs.s3a.AWSNoResponseException",
+    "org.apache.hadoop.fs.s3a.AWSServiceThrottledException",
+    "org.apache.hadoop.fs.s3a.AWSStatus500Exception",
+    "org.apache.hadoop.hdfs.BlockMissingException",
+    "org.apache.hadoop.ipc.RetriableException",
+    "org.apache.hadoop.ipc.StandbyException",
+    "software.amazon.awssdk.core.exception.RetryableException",
+)
+"""Storage, or the way to it, for a moment; subclasses included."""
+REFUSED_TYPES = (
+    "java.nio.file.AccessDeniedException",
+    "javax.net.ssl.SSLHandshakeException",
+    "javax.net.ssl.SSLPeerUnverifiedException",
+    "org.apache.hadoop.fs.s3a.CredentialInitializationException",
+    "org.apache.hadoop.fs.s3a.UnknownStoreException",
+    "org.apache.hadoop.security.AccessControlException",
+)
+"""No waiting mends these, whatever wraps them."""
+_AWAY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+_FAULTS = frozenset(
+    os.strerror(number)
+    for number in (
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.EIO,
+        errno.ELOOP,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENODEV,
+        errno.ENOTCONN,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    )
+)
+"""What the operating system says of a disk or a mount that fails for a moment."""
+_IO = "java.io.IOException"
+
+
+class Verdict(Enum):
+    """What is to be done about a chain of causes."""
+
+    LOST = "lost"
+    """Work was lost: the batch is replayed, and the attempt counts."""
+    AWAY = "away"
+    """A source or storage cannot be reached for now: the batch waits, and nothing counts."""
+    WRONG = "wrong"
+    """The records, the user's code, or a permission: the topology stops."""
+
+
+def judged(chain: Sequence[Cause]) -> Verdict:
+    """Whose fault a chain of causes is. Lost work is worth a replay whatever lies below it."""
+    if any(map(_is_lost, chain)):
+        return Verdict.LOST
+    if any(_is_a(cause, REFUSED_TYPES) for cause in chain):
+        return Verdict.WRONG
+    return Verdict.AWAY if any(map(_is_away, chain)) else Verdict.WRONG
+
+
+def is_lost_work(error: BaseException) -> bool:
+    """Whether a replay may mend `error`: work was lost, or storage is away."""
+    return isinstance(error, FailedException) or judged(causes(error)) is not Verdict.WRONG
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether `error` says that a source or storage cannot be reached for now."""
+    away = isinstance(error, SourceUnavailableError)
+    return away or judged(causes(error)) is Verdict.AWAY
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says; of Spark's, their cause."""
+    chain = causes(error)
+    if chain:
+        return told(chain)
+    text = str(error).strip()
+    if is_of_spark(error) and text.startswith("An error occurred while calling"):
+        # The Java object does not answer any more; its text is below the name of the call.
+        text = text.partition("\n")[2].lstrip(": ") or text
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+
+
+def _is_lost(cause: Cause) -> bool:
+    if cause.condition.startswith(LOST_CONDITIONS) or _is_a(cause, LOST_TYPES):
+        return True
+    if any(kind.startswith(LOST_PACKAGES) for kind in cause.types):
+        return True
+    if _is_a(cause, (_IO, "org.apache.hadoop.fs.FSError")) and _says(cause, errno.ENOSPC):
+        return True
+    if _is_a(cause, ("java.io.FileNotFoundException",)) and _UNDER_WAY in cause.message:
+        return True
+    return not cause.condition and bool(
+        _LOST_MESSAGES.match(_plain(cause.message)) or _is_lost_stage(cause.message)
+    )
+
+
+def _is_lost_stage(message: str) -> bool:
+    """Whether a stage was given up for a task, or for tasks, of which nobody knows the end."""
+    if not message.startswith(_ABORTED):
+        return False
+    line = message.removeprefix(_ABORTED)
+    if _LOST_STAGES.match(line):
+        return True
+    reason = _TASK_REASON.search(line.partition("\n")[0])
+    return reason is not None and _LOST_REASONS.match(reason[1]) is not None
+
+
+def _is_away(cause: Cause) -> bool:
+    if _is_a(cause, AWAY_TYPES) or cause.status in _AWAY_STATUS:
+        return True
+    return _is_a(cause, (_IO,)) and any(fault in cause.message for fault in _FAULTS)
+
+
+def _is_a(cause: Cause, types: tuple[str, ...]) -> bool:
+    return any(kind in types for kind in cause.types)
+
+
+def _says(cause: Cause, number: int) -> bool:
+    return os.strerror(number) in cause.message
+
+
+def _plain(message: str) -> str:
+    """A message without the names of exceptions that were put before it."""
+    return re.sub(r"^(?:[\w.$]+(?:Exception|Error): )+", "", message)
+
+
+def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
+    """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
+    read = str(dict(batch.metadata or {}))
+    result = BatchError(
+        f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
+        f"{batch.phase.value}: {first_line(error)} It read {read[:300]}. Progress is intact: "
+        "correct the cause and run again; the batch is replayed."
+    )
+    result.__cause__ = error
+    return result

@@ -1,0 +1,77 @@
+"""The attempts that are at work, and how each of them ends: committed, cancelled, cleaned up.
+
+Owned by the protocol's thread, but for `AttemptWork.cancelled`, which the working threads look at.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from txn.attempts import TransactionAttempt
+from txn.engine.stations import AttemptWork, BatchWork
+from txn.engine.threads import Straggler, Threads
+
+__all__ = ["LiveAttempts"]
+
+
+class LiveAttempts:
+    """The attempts whose Process was ordered and that neither committed nor were cancelled."""
+
+    def __init__(self, work: BatchWork, threads: Threads) -> None:
+        self._work = work
+        self._threads = threads
+        self._attempts: dict[TransactionAttempt, AttemptWork] = {}
+
+    def __getitem__(self, attempt: TransactionAttempt) -> AttemptWork:
+        return self._attempts[attempt]
+
+    def add(self, live: AttemptWork) -> None:
+        """An attempt begins its work."""
+        self._attempts[live.attempt] = live
+
+    def committed(self, attempt: TransactionAttempt) -> None:
+        """An attempt is durable everywhere: nothing of it is to be cancelled any more."""
+        self._attempts.pop(attempt, None)
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Stop an attempt's work and delete what it staged; an unknown one changes nothing."""
+        live = self._attempts.pop(attempt, None)
+        if live is None:
+            return
+        live.cancelled.set()
+        if live.threads:
+            # Its thread deletes what it staged when it ends; until then files may still appear.
+            self._threads.clean(lambda: self._work.cancel(live.tag))
+        else:
+            self._discard(live)
+
+    def thread_ended(self, live: AttemptWork) -> None:
+        """A thread of this attempt's processing phase or commit turn is through."""
+        live.threads -= 1
+        if live.cancelled.is_set():
+            self._discard(live)
+
+    def shut_down(self) -> list[Straggler]:
+        """Cancel what is still at work, wait for it, delete what it staged; who never came back."""
+
+        def cancel() -> None:
+            for live in self._attempts.values():
+                self._threads.quietly(partial(self._work.cancel, live.tag))
+
+        for live in self._attempts.values():
+            live.cancelled.set()
+        cancel()
+        stragglers = self._threads.join(cancel)
+        for live in self._attempts.values():
+            if not live.had_turn:
+                self._threads.quietly(partial(self._work.discard, live.attempt))
+        return stragglers
+
+    def _discard(self, live: AttemptWork) -> None:
+        """Delete what a dead attempt staged, unless it came to its commit turn.
+
+        A commit turn that failed may still have published (an append whose answer was lost):
+        then a table needs the files. What it does not need, the next run or VACUUM deletes.
+        """
+        if not live.had_turn:
+            self._threads.clean(lambda: self._work.discard(live.attempt))

@@ -1,0 +1,126 @@
+"""Work on the tables that no commit turn waits for, such as compaction: `Committer.maintain`.
+
+One thread asks one committer after the other, whenever something was committed since. What it has
+staged is made visible on the commit thread, between two turns, so that a turn waits for one append
+at most. Whatever fails is told once and tried again after a later commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+from txn.attempts import TransactionAttempt
+from txn.engine.failures import first_line
+from txn.engine.killpoints import reached
+from txn.engine.stations import BatchWork
+from txn.engine.threads import Threads
+from txn.errors import FencedError
+
+__all__ = ["Maintenance"]
+
+log = logging.getLogger("txn")
+
+CANCEL_SECS = 0.2
+"""Between two looks whether the last job has ended: one may begin after it was cancelled."""
+
+
+class Maintenance:
+    """Asks the committers of a run for maintenance. `committed` and `stop` never block on it.
+
+    Args:
+        tag: of its Spark jobs.
+        assert_leading: raises unless this process still leads.
+        halt: ends the run with an error.
+    """
+
+    def __init__(
+        self,
+        topology: str,
+        tag: str,
+        work: BatchWork,
+        threads: Threads,
+        *,
+        assert_leading: Callable[[], None],
+        halt: Callable[[BaseException], None],
+    ) -> None:
+        self._topology = topology
+        self._tag = tag
+        self._work = work
+        self._threads = threads
+        self._assert_leading = assert_leading
+        self._halt = halt
+        self._tables: Sequence[str] = work.maintained
+        self._newest: TransactionAttempt | None = None
+        self._running: Future[None] | None = None
+        self._stopping = threading.Event()
+        self._told: set[tuple[str, str]] = set()
+
+    def committed(self, attempt: TransactionAttempt) -> None:
+        """Everything up to this txid is durable. Called by the protocol's thread."""
+        self._newest = attempt
+        if self._tables and (self._running is None or self._running.done()):
+            self._running = self._threads.maintenance.submit(self._run, about="maintenance")
+
+    def stop(self) -> None:
+        """Begin nothing more, cancel what runs, and wait for its end while there is grace."""
+        self._stopping.set()
+        if self._running is None:
+            return
+        self._running.cancel()
+        while not self._running.done():
+            self._threads.quietly(lambda: self._work.cancel(self._tag))
+            wait([self._running], CANCEL_SECS)
+            if not self._threads.left():
+                return
+
+    def _run(self) -> None:
+        """One round over the tables, and another one while txids are committed meanwhile."""
+        done = None
+        while self._newest is not None and self._newest != done:
+            done = self._newest
+            for table in self._tables:
+                if self._stopping.is_set():
+                    return
+                self._maintain(table, done)
+
+    def _maintain(self, table: str, newest: TransactionAttempt) -> None:
+        try:
+            reached("before-maintenance", newest)
+            publish = self._work.maintain(table, newest, self._tag)
+            if publish is None or self._stopping.is_set():
+                return
+            reached("maintenance-staged", newest)
+            self._publish(publish)
+            reached("after-maintenance", newest)
+        except FencedError as error:
+            self._halt(error)
+        except CancelledError:
+            pass  # the run has ended: the commit thread begins nothing more
+        except Exception as error:  # noqa: BLE001 - tried again after a later commit
+            kind = (table, type(error).__name__)
+            if not self._stopping.is_set() and kind not in self._told:
+                self._told.add(kind)
+                text = first_line(error)
+                log.warning("[%s] maintenance of table %s: %s", self._topology, table, text)
+
+    def _publish(self, publish: Callable[[], None]) -> None:
+        """Let the commit thread do it between two turns."""
+
+        def in_turn() -> None:
+            self._assert_leading()
+            publish()
+
+        turn = self._threads.commit.submit(in_turn, about="publishing maintenance")
+        while True:
+            try:
+                turn.result(CANCEL_SECS)
+                return
+            except FutureTimeoutError:
+                if turn.done():
+                    raise
+                if self._stopping.is_set() and turn.cancel():
+                    return

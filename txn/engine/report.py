@@ -1,0 +1,181 @@
+"""What a run tells about itself: one record per committed batch, and how the run ended.
+
+All times are seconds since the epoch, from the clock given to the run; durations are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from txn.attempts import TransactionAttempt
+
+__all__ = ["BatchReport", "InFlight", "RunReport", "RunStatus", "Standby", "Timeline"]
+
+KEPT_BATCHES = 500
+"""Batch records kept in memory; older ones are in the tables' logs (`txn history`)."""
+
+STATIONS = (
+    "planned",
+    "started",
+    "processing",
+    "staged",
+    "processed",
+    "turn",
+    "prepared",
+    "published",
+    "committed",
+)
+
+
+@dataclass
+class Timeline:
+    """When one attempt came to each station of its life; see `STATIONS`."""
+
+    at: dict[str, float] = field(default_factory=dict)
+
+    def mark(self, station: str, now: float) -> None:
+        """Record the first arrival at `station`."""
+        self.at.setdefault(station, now)
+
+    def durations_ms(self) -> dict[str, float]:
+        """Station -> milliseconds since the station before it, for those that were reached."""
+        reached = [(s, self.at[s]) for s in STATIONS if s in self.at]
+        return {
+            station: round((now - before) * 1000, 3)
+            for (_, before), (station, now) in pairwise(reached)
+        }
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One committed txid."""
+
+    attempt: TransactionAttempt
+    rows: Mapping[str, int]
+    """table -> rows staged for it (partial aggregates count as rows here)."""
+    tables: Mapping[str, int]
+    """table -> version that holds the txid."""
+    times: Mapping[str, float]
+    """station -> when the committed attempt came to it; see `STATIONS`."""
+    group: int = 1
+    """Txids that one version of the tables holds: this one, and those committed with it."""
+
+
+@dataclass
+class RunReport:
+    """How a run went and ended."""
+
+    topology: str
+    epoch: int = 0
+    first_txid: int = 0
+    """First txid that this run committed; 0 when it committed none."""
+    committed_txid: int = 0
+    """Newest committed txid when the run ended."""
+    batches_committed: int = 0
+    replays: int = 0
+    """Attempts that failed and were replayed."""
+    waits: int = 0
+    """Attempts that found a source away, for which their batch then waited: no failures."""
+    failures: deque[str] = field(default_factory=lambda: deque(maxlen=100))
+    """The newest failures, each naming txid:attempt and reason."""
+    batches: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=KEPT_BATCHES))
+    """The newest committed batches, in txid order."""
+    seconds: float = 0.0
+    bound_seconds: dict[str, float] = field(default_factory=dict)
+    """Stage -> seconds for which it was the one that held the run up; see `bottleneck`."""
+    ended: str = "running"
+    """"caught_up", "until", "stopped", or "running". A standby that was stopped while it waited has
+    "stopped" and epoch 0."""
+
+    @property
+    def bound_shares(self) -> dict[str, float]:
+        """Stage -> its share of `bound_seconds`, the largest first; empty before anything ran."""
+        total = sum(self.bound_seconds.values())
+        if total <= 0:
+            return {}
+        ranked = sorted(self.bound_seconds.items(), key=lambda entry: -entry[1])
+        return {stage: seconds / total for stage, seconds in ranked}
+
+    def add(self, batch: BatchReport) -> None:
+        """Count a committed batch."""
+        self.first_txid = self.first_txid or batch.attempt.txid
+        self.committed_txid = batch.attempt.txid
+        self.batches_committed += 1
+        self.batches.append(batch)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able summary, with the newest batches."""
+        summary = {
+            key: value for key, value in asdict(self).items() if key not in ("batches", "failures")
+        }
+        summary["failures"] = list(self.failures)
+        summary["batches"] = [
+            {
+                "txid": b.attempt.txid,
+                "attempt": b.attempt.attempt_id,
+                "rows": dict(b.rows),
+                "tables": dict(b.tables),
+                "times": dict(b.times),
+                "group": b.group,
+            }
+            for b in self.batches
+        ]
+        return summary
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """One open txid, as the live view shows it."""
+
+    txid: int
+    attempt_id: int
+    phase: str
+    failures: int
+    since: float
+    """When its current attempt came to this phase, seconds since the epoch."""
+    blocked: str | None = None
+    """The error of the source for which the batch waits, also while it looks again."""
+    blocked_since: float | None = None
+    """Since when, seconds since the epoch; None when it is not blocked."""
+    replay_of: int | None = None
+    """The quarantined txid whose records it reads."""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A snapshot of a running topology; cheap to take, safe from any thread."""
+
+    topology: str
+    epoch: int
+    committed_txid: int
+    in_flight: tuple[InFlight, ...]
+    batches_committed: int
+    rows_committed: int
+    replays: int
+    last_failure: str | None
+    seconds: float
+    held_up_by: str = "idle"
+    """The stage without which it would go on faster at this moment; see `txn.engine.bottleneck`."""
+    waits: tuple[str, ...] = ()
+    """Which stage is waiting on which, a sentence each."""
+
+
+@dataclass(frozen=True)
+class Standby:
+    """What a standby waits for; see `RunningTopology.standby`."""
+
+    since: float
+    """When it began to wait, seconds since the epoch."""
+    leader: Mapping[str, Any] | None
+    """Who leads: "host", "pid", "started", "epoch". None: ZooKeeper does not answer."""
+
+    def __str__(self) -> str:
+        if self.leader is None:
+            return "ZooKeeper, which does not answer"
+        return "process {pid} on {host} (leader since {started}, epoch {epoch}) to end".format_map(
+            self.leader
+        )

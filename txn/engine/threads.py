@@ -1,0 +1,297 @@
+"""The threads of a run: everything slow, off the protocol's thread.
+
+User code and storage may block for ever, and Python cannot end a thread. So no thread of a run is
+waited for without a limit: these are daemon threads, which an interpreter does not wait for when it
+exits (those of `concurrent.futures` it does), and who does not come back in time is named.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import sysconfig
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from txn.engine.failures import first_line
+from txn.errors import AbandonedError
+
+__all__ = ["Pool", "Straggler", "Threads", "abandoned", "straggler", "within"]
+
+log = logging.getLogger("txn")
+
+Job = Callable[[], None]
+
+GRACE_SECS = 20.0
+_CANCEL_SECS = 0.5
+"""Between two cancellations of what still runs: a job may begin just after it was cancelled."""
+_OUTSIDE = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+_OURS = str(Path(__file__).parents[1])
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A thread that has not come back."""
+
+    thread: threading.Thread
+    about: str
+    """What it was given to do."""
+    seconds: float
+    """How long it has been at it."""
+    where: str
+    """The innermost frame of the user's code; of ours, or of a library, where there is none."""
+
+    def __str__(self) -> str:
+        name, about, where = self.thread.name, self.about, self.where
+        return f"thread {name}, {about}, for {self.seconds:.0f} s in {where}"
+
+
+class Pool:
+    """So many daemon threads at most, for jobs in the order in which they come.
+
+    Args:
+        workers: threads at most; each is started when it is needed first.
+    """
+
+    def __init__(self, workers: int, name: str) -> None:
+        self._most = workers
+        self._name = name
+        self._changed = threading.Condition()
+        self._jobs: deque[tuple[Future[Any], Callable[..., Any], tuple[Any, ...], str]] = deque()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._closed = False
+        self._busy: dict[threading.Thread, tuple[str, float]] = {}
+        """thread -> what it is at, since when."""
+
+    def submit(self, job: Callable[..., Any], *args: Any, about: str = "") -> Future[Any]:
+        """Run a job on a thread; `about` says what it is, should it not come back.
+
+        Raises:
+            RuntimeError: the pool is closed.
+        """
+        future: Future[Any] = Future()
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._jobs.append((future, job, args, about or self._name))
+            if len(self._jobs) > self._idle and len(self._threads) < self._most:
+                name = f"{self._name}_{len(self._threads)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._changed.notify_all()
+        return future
+
+    def close(self, *, cancel: bool) -> None:
+        """Take no more jobs; those not yet begun are cancelled, or done first."""
+        with self._changed:
+            self._closed = True
+            for future, *_ in self._jobs if cancel else ():
+                future.cancel()
+            self._changed.notify_all()
+
+    def join(self, seconds: float) -> list[Straggler]:
+        """Wait until nothing is left to do; who is still at work after so many seconds."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            while self._busy or self._jobs:
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+        return self.at_work()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        with self._changed:
+            return not self._busy and not self._jobs
+
+    def at_work(self) -> list[Straggler]:
+        """Who is at work now, the longest first."""
+        with self._changed:
+            busy = list(self._busy.items())
+        found = [straggler(thread, about, since) for thread, (about, since) in busy]
+        return sorted(found, key=lambda one: -one.seconds)
+
+    def _work(self) -> None:
+        me = threading.current_thread()
+        while True:
+            with self._changed:
+                self._idle += 1
+                while not self._jobs and not self._closed:
+                    self._changed.wait()
+                self._idle -= 1
+                if not self._jobs:
+                    return
+                future, job, args, about = self._jobs.popleft()
+                self._busy[me] = about, time.monotonic()
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = job(*args)
+                except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+                    del result
+            del future, job, args
+            with self._changed:
+                del self._busy[me]
+                self._changed.notify_all()
+
+
+class Threads:
+    """The threads of a run; see `txn.engine.pipeline` for who does what.
+
+    Args:
+        pending: batches in flight; dead attempts may still be ending, hence twice as many threads.
+        grace: seconds in which a thread has to come back once the run has ended.
+        clean_up: seconds for which the end works off what is left to be cleaned up.
+    """
+
+    def __init__(
+        self,
+        topology: str,
+        pending: int,
+        grace: float = GRACE_SECS,
+        clean_up: float = GRACE_SECS,
+    ) -> None:
+        self._topology = topology
+        self._grace = grace
+        self._clean_up = clean_up
+        self._until: float | None = None
+        self.planner = Pool(1, "txn-planner")
+        self.processing = Pool(2 * pending, "txn-processing")
+        self.commit = Pool(1, "txn-commit")
+        self.cleaner = Pool(1, "txn-clean-up")
+        self.maintenance = Pool(1, "txn-maintenance")
+
+    def spawn(
+        self, pool: Pool, job: Job, raised: Callable[[BaseException], None], about: str = ""
+    ) -> None:
+        """Run `job` on a thread of `pool`; hand what it raises to `raised`, on that thread."""
+
+        def guarded() -> None:
+            try:
+                job()
+            except BaseException as error:  # noqa: BLE001 - every end of a thread is a fact
+                raised(error)
+
+        pool.submit(guarded, about=about)
+
+    def clean(self, job: Job) -> None:
+        """Run a best-effort job on the clean-up thread."""
+        self.cleaner.submit(self.quietly, job, about="clean-up")
+
+    def quietly(self, job: Job) -> None:
+        """Run what is best effort: clean-up that fails is left to the next run."""
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 - best effort by design
+            log.warning("[%s] clean-up: %s", self._topology, first_line(error))
+
+    def left(self) -> float:
+        """Seconds of grace that are left; it begins when this is asked first."""
+        if self._until is None:
+            self._until = time.monotonic() + self._grace
+        return max(0.0, self._until - time.monotonic())
+
+    def join(self, cancel: Job = lambda: None) -> list[Straggler]:
+        """Wait for the end of every thread, while there is grace; who did not come back.
+
+        Jobs not yet begun are dropped, but for clean-up. A thread of clean-up is never named: what
+        it leaves, the next run deletes.
+
+        Args:
+            cancel: called again and again, so that what waits for Spark comes back.
+        """
+        working = (self.planner, self.processing, self.commit, self.maintenance)
+        for pool in working:
+            pool.close(cancel=True)
+        found = [one for pool in working for one in self._joined(pool, cancel)]
+        self._finish_clean_up(self.left() if found else self._clean_up)
+        return found
+
+    def _finish_clean_up(self, seconds: float) -> None:
+        """Work clean-up off for so long, unless one job of it outlasts the grace by itself."""
+        self.cleaner.close(cancel=False)
+        until = time.monotonic() + seconds
+        # Whoever has only just begun has the whole grace, however long the queue before it was.
+        while not self.cleaner.is_done:
+            hung = [one for one in self.cleaner.join(_CANCEL_SECS) if one.seconds >= self._grace]
+            if hung or (time.monotonic() >= until and not self.cleaner.is_done):
+                self.cleaner.close(cancel=True)
+                what = ", ".join(map(str, hung)) or f"not done within {seconds:g} s"
+                log.warning("[%s] clean-up is left to the next run: %s", self._topology, what)
+                return
+
+    def _joined(self, pool: Pool, cancel: Job) -> list[Straggler]:
+        stragglers = pool.join(min(self.left(), _CANCEL_SECS))
+        while stragglers:
+            # At least once: another pool may have used all of the grace.
+            cancel()
+            stragglers = pool.join(_CANCEL_SECS)
+            if not self.left():
+                break
+        return stragglers
+
+
+def within(
+    seconds: float, job: Job, about: str, name: str = "txn-end"
+) -> tuple[Future[None], list[Straggler]]:
+    """Run a job on a thread of its own, and wait so long.
+
+    Returns:
+        What came of the job; and its thread, if it did not come back.
+    """
+    pool = Pool(1, name)
+    ended = pool.submit(job, about=about)
+    pool.close(cancel=False)
+    return ended, pool.join(seconds)
+
+
+def straggler(thread: threading.Thread, about: str, since: float) -> Straggler:
+    """A thread and where it is now.
+
+    Args:
+        since: by `time.monotonic`.
+    """
+    frame = sys._current_frames().get(thread.ident or 0)
+    return Straggler(thread, about, time.monotonic() - since, _where(frame))
+
+
+def abandoned(
+    topology: str, stragglers: Sequence[Straggler], grace: float, error: BaseException | None
+) -> AbandonedError:
+    """The error of a run that ended without some of its threads."""
+    ended = "" if error is None else f" The run had ended with {first_line(error)}"
+    result = AbandonedError(
+        f"Topology '{topology}' ended, and did not get back within {grace:g} s: "
+        f"{'; '.join(map(str, stragglers))}. Leadership was given up, and nothing that they still "
+        "do is published; a standby, or the next run, goes on. End this process, which cannot end "
+        f"them by itself, and give the call that they are in a time-out.{ended}"
+    )
+    result.__cause__ = error
+    return result
+
+
+def _where(frame: FrameType | None) -> str:
+    """The frame that tells most: the user's innermost, else ours, else a library's."""
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    if not frames:
+        return "no Python code"
+    own = [f for f in frames if not f.f_code.co_filename.startswith((*_OUTSIDE, "<"))]
+    users = [f for f in own if not f.f_code.co_filename.startswith(_OURS)]
+    code = (users or own or frames)[0]
+    return f"{code.f_code.co_name} ({code.f_code.co_filename}:{code.f_lineno})"

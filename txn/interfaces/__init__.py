@@ -1,0 +1,68 @@
+"""The contracts that plugins implement: spouts, aggregates, states, committers.
+
+Nothing here imports Spark: its types appear in annotations only. What plugins may use beside it is
+`txn.attempts`, `txn.errors`, `txn.delta` (a table's folder and its log) and `txn.spark` (the
+sessions in which rows are computed and written).
+"""
+
+from __future__ import annotations
+
+from txn.interfaces.aggregate import (
+    Aggregate,
+    combined,
+    merged,
+    partials_over,
+)
+from txn.interfaces.committer import (
+    Committer,
+    Semantics,
+    State,
+    StoredRows,
+)
+from txn.interfaces.publication import (
+    COMPACTION_KEY,
+    FENCE_KEY,
+    PUBLICATION_KEY,
+    SETTLED_KEY,
+    CommitterContext,
+    Member,
+    PartitionPositions,
+    Prepared,
+    Publication,
+    Published,
+    Staged,
+    StagedFile,
+)
+from txn.interfaces.spout import (
+    Keeper,
+    PartitionedSpout,
+    Spout,
+    SpoutKind,
+)
+
+__all__ = [
+    "COMPACTION_KEY",
+    "FENCE_KEY",
+    "PUBLICATION_KEY",
+    "SETTLED_KEY",
+    "Aggregate",
+    "Committer",
+    "CommitterContext",
+    "Keeper",
+    "Member",
+    "PartitionPositions",
+    "PartitionedSpout",
+    "Prepared",
+    "Publication",
+    "Published",
+    "Semantics",
+    "Spout",
+    "SpoutKind",
+    "Staged",
+    "StagedFile",
+    "State",
+    "StoredRows",
+    "combined",
+    "merged",
+    "partials_over",
+]

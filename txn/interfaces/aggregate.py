@@ -1,0 +1,128 @@
+"""The contract of an aggregation that can be kept as running state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+__all__ = ["Aggregate", "combined", "merged", "partials_over"]
+
+
+class Aggregate(ABC):
+    """An aggregation that can be kept as running state. Source: Trident's `CombinerAggregator`.
+
+    Everything is a Spark SQL expression, so no row ever reaches Python. `combine` must be
+    associative and commutative: rows reach it in no order.
+    """
+
+    column: str | None = None
+    """The input column, for validation and error messages; None when it reads no column."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every input column, for validation: `column`, unless a subclass reads several."""
+        return () if self.column is None else (self.column,)
+
+    @abstractmethod
+    def partial(self) -> Column:
+        """Aggregate expression over the rows of one group of one batch (Trident: `init`)."""
+
+    @abstractmethod
+    def combine(self, stored: Column, partial: Column) -> Column:
+        """Scalar expression joining two partial results of one key; either may be SQL NULL."""
+
+    def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
+        """`partial` over input columns of known types (by name), where the types matter.
+
+        Raises:
+            TopologyError: a type that the aggregate cannot take.
+        """
+        return self.partial()
+
+    def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
+        """`combine` for values of the type `kind`, where the type matters."""
+        return self.combine(stored, partial)
+
+    def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
+        """Aggregate expression over several partials of one key: the partial of all their rows.
+
+        Used where txids are taken together: by group commit, and by tables that keep partials. The
+        default applies `combine` to them one after the other, in the order of txids; where
+        SQL has an aggregate function for it (sum, max), that is many times faster.
+
+        Args:
+            txid: the txid of each partial.
+            kind: the type of `partial`.
+        """
+        from pyspark.sql import functions as sf
+
+        entry = sf.struct(txid.alias("txid"), partial.alias("partial"))
+        partials = sf.transform(sf.sort_array(sf.collect_list(entry)), lambda one: one["partial"])
+        return sf.reduce(
+            partials,
+            sf.lit(None).cast(kind),
+            lambda left, right: self.combine(left, right).cast(kind),
+        )
+
+    @abstractmethod
+    def zero(self) -> Column:
+        """The partial of no rows at all: what a global aggregate has for an empty batch."""
+
+    def initial(self, partial: Column) -> Column:
+        """What is stored for a key that has nothing stored yet."""
+        return partial
+
+    def result(self, stored: Column) -> Column:
+        """What readers see of the stored value: a sketch's estimate, an average's quotient."""
+        return stored
+
+
+def partials_over(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> dict[str, Column]:
+    """Value -> `partial_of` over these rows, or `partial` where a subclass has one of its own.
+
+    Raises:
+        TopologyError: a type that an aggregate cannot take.
+    """
+    exact = {field.name: field.dataType for field in rows.schema}
+    lower = {name.lower(): kind for name, kind in exact.items()}
+    named = {name for aggregate in aggregates.values() for name in aggregate.columns}
+    # By the names that the aggregates use; what Spark has to find is left out.
+    found = {name: exact.get(name, lower.get(name.lower())) for name in named}
+    kinds = {name: kind for name, kind in found.items() if kind is not None}
+    return {
+        name: aggregate.partial_of(kinds)
+        if _speaks_for(aggregate, "partial_of", "partial")
+        else aggregate.partial()
+        for name, aggregate in aggregates.items()
+    }
+
+
+def combined(aggregate: Aggregate, stored: Column, partial: Column, kind: DataType) -> Column:
+    """`combine_as`, or `combine` where a subclass has one of its own; of the type `kind`."""
+    if _speaks_for(aggregate, "combine_as", "combine"):
+        return aggregate.combine_as(stored, partial, kind).cast(kind)
+    return aggregate.combine(stored, partial).cast(kind)
+
+
+def merged(aggregate: Aggregate, partial: Column, txid: Column, kind: DataType) -> Column:
+    """`merge`, or what `combine` says where a subclass has one of its own; of the type `kind`."""
+    # Where something else is stored than partials, `combine` says nothing about two partials.
+    stores_other = type(aggregate).initial is not Aggregate.initial
+    if stores_other or _speaks_for(aggregate, "merge", "combine"):
+        return aggregate.merge(partial, txid, kind).cast(kind)
+    return Aggregate.merge(aggregate, partial, txid, kind).cast(kind)
+
+
+def _speaks_for(aggregate: Aggregate, special: str, plain: str) -> bool:
+    """Whether no class has overridden `plain` since `special` was defined: it would be ignored."""
+    line = type(aggregate).__mro__
+    special_at, plain_at = (
+        next(place for place, one in enumerate(line) if name in vars(one))
+        for name in (special, plain)
+    )
+    return special_at <= plain_at

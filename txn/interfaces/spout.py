@@ -1,0 +1,243 @@
+"""The contracts of sources: spouts, and what keeps for them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from txn.attempts import TransactionAttempt
+from txn.interfaces.publication import (
+    PartitionPositions,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Keeper", "PartitionedSpout", "Spout", "SpoutKind"]
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class SpoutKind(str, Enum):
+    """What a spout promises about replays. Source: Storm's three spout kinds, Trident-spouts.md.
+
+    TRANSACTIONAL: the batch of a txid is the same on every replay.
+    OPAQUE: a replay may differ, but every record is in exactly one *successful* txid.
+    NON_TRANSACTIONAL: nothing is promised.
+    """
+
+    TRANSACTIONAL = "transactional"
+    OPAQUE = "opaque"
+    NON_TRANSACTIONAL = "non_transactional"
+
+
+class Keeper(ABC):
+    """Keeps for spouts what grows beyond a position, so that the position only names it.
+
+    What is kept lies beside the topology's tables, unchanged for good, under the digest of its own
+    bytes: whoever has the tables has it, on whatever machine and whatever becomes of ZooKeeper.
+    """
+
+    @abstractmethod
+    def keep(self, content: bytes) -> str | None:
+        """Keep these bytes; their name, once they are durable. The same bytes have the same name.
+
+        None: they are kept nowhere for now, because no table is there yet or the storage does not
+        answer. A spout then carries what it has in its position, and tries again later.
+        """
+
+    @abstractmethod
+    def kept(self, name: str) -> bytes:
+        """The bytes that were kept under a name.
+
+        Raises:
+            OSError, StorageUnavailableError, StorageRefusedError: no table has them of those that
+                answer, and one does not.
+            ProgressUnreadableError: no table has them.
+        """
+
+
+class Spout(ABC, Generic[M]):
+    """A source of micro-batches. Inherit, set `kind` and `metadata_type`, implement two methods.
+
+    Which process: every method runs in the driver; `emit_batch` returns a lazy DataFrame, so the
+    reading itself happens on Spark's executors. Source: `ITridentSpout` (its coordinator's half is
+    `initialize_transaction` and `success`, its emitter's half `emit_batch`).
+
+    Threads: `initialize_transaction` and `success` are never called concurrently with each other;
+    `emit_batch` may be called from several threads at once, for different attempts.
+    """
+
+    kind: SpoutKind
+    metadata_type: type[M]
+    packages: tuple[str, ...] = ()
+    """Maven packages that its reading needs in the Spark session (`delta_session(packages=)`)."""
+
+    def keep_with(self, keeper: Keeper) -> None:
+        """Take note of where to keep what positions should not grow with. May be ignored.
+
+        Called once per run, before `open`.
+        """
+
+    def open(self, spark: SparkSession, previous: M | None) -> StructType | None:
+        """Get ready. Called once per run by the driver, after `keep_with`.
+
+        Args:
+            previous: metadata of the newest committed or started txid in which this spout had
+                something to read; None on the very first run.
+
+        Returns:
+            The schema of what `emit_batch` will return, so that columns can be checked before
+            anything runs; None when it cannot be known yet (then they are checked with the first
+            batch's DataFrame, before any job). Until then a batch of another stream that is
+            joined with this one may have to wait. What a stream had once is kept for later runs.
+        """
+        return None
+
+    def find_schema(self, spark: SparkSession) -> StructType | None:
+        """The schema of what `emit_batch` will return, if it has become known since `open`.
+
+        Asked while nothing was emitted yet and another stream's batch waits for these columns; by
+        any thread, again and again. None: still not known.
+
+        Raises:
+            SourceUnavailableError: the source is away for now.
+        """
+        return None
+
+    @abstractmethod
+    def initialize_transaction(self, attempt: TransactionAttempt, previous: M | None) -> M | None:
+        """Decide which records the batch of this txid has; describe them, do not read them.
+
+        Who and how often: the coordinator; once per txid for a transactional spout, once per
+        attempt for an opaque or non-transactional one. Already durable: everything up to
+        `previous`. What it returns is durable in ZooKeeper *before* `emit_batch` is called. May
+        repeat: a crash before it is durable asks again, with the same `previous`.
+
+        Args:
+            previous: the newest metadata of a smaller txid (committed or in flight), or None.
+
+        Returns:
+            The metadata, or None when there is nothing to read now. For a txid that was already
+            started, None makes an empty batch; otherwise the question is asked again later.
+
+        Raises:
+            FailedException: the source cannot say now; asked again after a back-off.
+        """
+
+    @abstractmethod
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: M
+    ) -> DataFrame:
+        """The records that `metadata` describes, as a lazy DataFrame.
+
+        Who and how often: the processing phase, once per attempt, and once more when a Spark job
+        that several attempts shared has failed; `metadata` is durable by then.
+        A transactional spout returns the same rows for the same metadata on every attempt. Not
+        promised: that the DataFrame is read, or read only once.
+
+        Raises:
+            FailedException: this attempt cannot be read; the batch is replayed.
+            SourceUnavailableError: the source is away for now; the batch waits for it, and no
+                attempt is counted.
+            SourceChangedError: a transactional source no longer holds what was planned.
+        """
+
+    def planned_parts(self, metadata: M) -> Sequence[str]:
+        """Names of the source partitions or files of a batch: one acker edge each."""
+        return ["batch"]
+
+    def parts_read(self, batch: DataFrame, metadata: M) -> Sequence[str]:
+        """Names of the parts that `batch` really reads; compared with `planned_parts`."""
+        return self.planned_parts(metadata)
+
+    def planned_rows(self, metadata: M) -> int | None:
+        """How many rows `metadata` stands for, where known; `verify="rows"` counts them."""
+        return None
+
+    def set_batch_target(self, share: float) -> None:
+        """How large the next new batches should be, within the user's caps. May be ignored.
+
+        Called by the planner's thread before `initialize_transaction` of a new txid.
+
+        Args:
+            share: 0.0 (as small as allowed: caught up, latency counts) to 1.0 (the cap: behind,
+                throughput counts).
+        """
+
+    def commit(self, attempt: TransactionAttempt, metadata: M) -> None:
+        """The commit turn of this attempt begins; nothing of it is published yet.
+
+        Who and how often: the commit turn, strictly in txid order, once per turn of the attempt: of
+        its own, or of a group that shares one. An attempt whose group failed has another turn.
+        Source: `ICommitterTridentSpout.Emitter.commit`.
+
+        Raises:
+            FailedException: the attempt must not be committed; the batch is replayed.
+        """
+
+    def success(self, txid: int) -> None:
+        """The txid is committed, durably, everywhere. May be missed by a crash, never early."""
+
+    def close(self) -> None:
+        """The run ended. May be missed by a crash."""
+
+
+class PartitionedSpout(Spout[PartitionPositions]):
+    """A spout over named partitions, each with its own position. Inherit and implement three.
+
+    Source: `IPartitionedTridentSpout` and `IOpaquePartitionedTridentSpout`; unlike Storm, all
+    positions of a txid are decided by the coordinator and durable before anything is read.
+    A position is JSON: what `plan_partition` returns is what `emit_partitions` gets.
+    """
+
+    metadata_type = PartitionPositions
+
+    @abstractmethod
+    def get_partitions(self) -> list[str]:
+        """The partitions that exist now. Asked at every planning; names are durable."""
+
+    @abstractmethod
+    def plan_partition(
+        self, attempt: TransactionAttempt, partition: str, previous: Any | None
+    ) -> Any | None:
+        """The next position of one partition; None: nothing to read, its last position stays.
+
+        Args:
+            previous: the partition's latest position of an earlier txid, None if it had none.
+        """
+
+    @abstractmethod
+    def emit_partitions(
+        self, spark: SparkSession, attempt: TransactionAttempt, positions: Mapping[str, Any]
+    ) -> DataFrame:
+        """The records of the given partitions at the given positions, as a lazy DataFrame."""
+
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: PartitionPositions | None
+    ) -> PartitionPositions | None:
+        """Plan every partition; None when none of them has anything to read."""
+        latest = dict(previous.latest) if previous else {}
+        read: dict[str, Any] = {}
+        for partition in self.get_partitions():
+            position = self.plan_partition(attempt, partition, latest.get(partition))
+            if position is not None:
+                read[partition] = position
+        if not read:
+            return None
+        return PartitionPositions(read=read, latest={**latest, **read})
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: PartitionPositions
+    ) -> DataFrame:
+        """`emit_partitions` over what was planned."""
+        return self.emit_partitions(spark, attempt, metadata.read)
+
+    def planned_parts(self, metadata: PartitionPositions) -> Sequence[str]:
+        """One edge per partition that has something to read."""
+        return sorted(metadata.read)

@@ -1,0 +1,154 @@
+"""Jars out of a Maven repository, by Ivy, which pyspark ships; in a child process.
+
+The folder appears under its final name only when it is whole; any number of processes may fetch
+into it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from txn.errors import SetupError
+from txn.machine.java import find_java
+
+__all__ = ["Request", "fetch", "shipped_jars"]
+
+_RESOLVE_TIMEOUT_SECS = 600.0
+
+_SETTINGS = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <caches defaultCacheDir={cache}/>
+  <resolvers><ibiblio name="central" m2compatible="true"{root}/></resolvers>
+</ivysettings>
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to fetch: Maven modules and everything that they need."""
+
+    what: str
+    """The subject of a message: "Delta's jars (delta-spark_4.2_2.13 4.4.0)"."""
+    modules: Sequence[str]
+    """Maven coordinates, `group:artifact:version`."""
+    without_groups: Sequence[str] = ()
+    """Groups to leave out, with `*`."""
+    without_artifacts: Sequence[str] = ()
+    """Artifacts to leave out, by name."""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    """`group:artifact` -> version (or Ivy's range of versions) to take, whoever asks for which."""
+    otherwise: str = ""
+    """What to do on a machine without a network; the end of a message."""
+
+
+def fetch(folder: Path, request: Request, environ: Mapping[str, str] | None = None) -> None:
+    """Fetch jars from Maven Central into `folder`, which becomes visible when it is complete.
+
+    `DEFAULT_ARTIFACT_REPOSITORY` names another repository, as it does for Spark's own resolver.
+
+    Raises:
+        SetupError: no network, or the folder cannot be written.
+    """
+    env = os.environ if environ is None else environ
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".resolving-", dir=folder.parent))
+    except OSError as error:
+        raise SetupError(
+            f"{request.what} cannot be kept in {folder}: {error}. Set TXN_JARS to a folder that "
+            "can be written."
+        ) from error
+    try:
+        _run(scratch, request, env)
+        # Another process may have been quicker: its folder is as good as ours.
+        with suppress(OSError):
+            (scratch / "jars").rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def shipped_jars() -> list[Path]:
+    """The jars that pyspark brings along."""
+    import pyspark
+
+    return sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
+
+
+def _run(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
+    settings, module = scratch / "settings.xml", scratch / "ivy.xml"
+    repository = env.get("DEFAULT_ARTIFACT_REPOSITORY")
+    root = f" root={quoteattr(repository)}" if repository else ""
+    settings.write_text(_SETTINGS.format(cache=quoteattr(str(scratch / "cache")), root=root))
+    module.write_text(_module(request))
+    command = [str(find_java(env)), "-cp", str(_ivy()), "org.apache.ivy.Main"]
+    command += ["-settings", str(settings), "-ivy", str(module), "-types", "jar", "bundle"]
+    command += ["-retrieve", str(scratch / "jars" / "[artifact]-[revision].[ext]")]
+    try:
+        said = subprocess.run(
+            command,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_RESOLVE_TIMEOUT_SECS,
+            check=False,
+        )
+        failed = said.returncode != 0
+        words = said.stdout + said.stderr
+    except subprocess.TimeoutExpired:
+        failed, words = True, f"no answer within {_RESOLVE_TIMEOUT_SECS:.0f} s"
+    if failed:
+        raise SetupError(
+            f"{request.what} are not on this machine and could not be fetched from Maven Central: "
+            f"{_reason(words)}. Connect to the network once, or name a mirror in "
+            f"DEFAULT_ARTIFACT_REPOSITORY{request.otherwise}."
+        )
+
+
+def _module(request: Request) -> str:
+    lines = ['<ivy-module version="2.0"><info organisation="txn" module="jars"/><dependencies>']
+    for coordinates in request.modules:
+        group, artifact, version = (quoteattr(part) for part in coordinates.split(":"))
+        lines.append(
+            f'<dependency org={group} name={artifact} rev={version} conf="default->default"/>'
+        )
+    for group in request.without_groups:
+        pattern = group.replace(".", "[.]").replace("*", ".*")  # Ivy's globs need one more jar
+        lines.append(f'<exclude org={quoteattr(pattern)} matcher="regexp"/>')
+    lines += [f"<exclude module={quoteattr(name)}/>" for name in request.without_artifacts]
+    for name, version in request.instead.items():
+        group, artifact = (quoteattr(part) for part in name.split(":"))
+        lines.append(
+            f'<override org={group} module={artifact} matcher="exact" rev={quoteattr(version)}/>'
+        )
+    lines.append("</dependencies></ivy-module>")
+    return "\n".join(lines)
+
+
+def _reason(words: str) -> str:
+    for mark in ("UnknownHost", "Exception", "not found", "ERROR"):
+        for line in words.splitlines():
+            if mark in line:
+                return " ".join(line.split())[:300]
+    return " ".join(words.split())[-300:] or "the resolver said nothing"
+
+
+def _ivy() -> Path:
+    for jar in shipped_jars():
+        if jar.name.startswith("ivy-"):
+            return jar
+    import pyspark
+
+    raise SetupError(
+        f"pyspark's folder {Path(pyspark.__file__).parent / 'jars'} has no ivy-*.jar, so no jars "
+        "can be fetched. Install pyspark from PyPI, or put the jars into a folder and name it in "
+        "TXN_JARS."
+    )

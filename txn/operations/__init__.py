@@ -1,0 +1,1 @@
+"""What an operator can ask of a topology. Returns values, prints nothing."""

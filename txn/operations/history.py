@@ -1,0 +1,355 @@
+"""What the tables' own logs tell of a topology: the durable half of `txn history`.
+
+Every publication stands in the `commitInfo` of one version of each table, under the key `txn`
+(`txn.interfaces.Publication`). Commit files are read one by one, newest first, and not through
+`DeltaTable.history`, which numbers versions by position in its own answer. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from txn.delta.commits import BROKEN, actions_of, info_of, read_whole
+from txn.delta.locations import file_system, is_local, normal
+from txn.errors import RecoveryRefusedError, UserError
+from txn.interfaces import COMPACTION_KEY, FENCE_KEY, PUBLICATION_KEY, SETTLED_KEY, Publication
+from txn.text import printable
+
+__all__ = [
+    "HistoryEntry",
+    "TableLog",
+    "TablePublication",
+    "commit_info",
+    "describe",
+    "history",
+    "recent_publications",
+]
+
+_MARKS = (FENCE_KEY, SETTLED_KEY, COMPACTION_KEY)
+_LONG_STRING = 40
+_SHOWN_ITEMS = 3
+_SHOWN_LEVELS = 6
+
+
+@dataclass(frozen=True)
+class TablePublication:
+    """One publication, as one table's log has it."""
+
+    version: int
+    """Table version that holds it."""
+    publication: Publication
+    timestamp_ms: int
+    """When it was appended, milliseconds since 1970; 0 when only a fence still tells of it."""
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One txid, as all tables together have it."""
+
+    txid: int
+    attempt_id: int
+    epoch: int
+    committed: bool
+    """False: some table holds it and ZooKeeper does not yet say that all do."""
+    read: Mapping[str, Any] = field(default_factory=dict)
+    """stream -> metadata of what this txid read; None for an idle stream."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """table -> rows staged for it."""
+    tables: Mapping[str, int] = field(default_factory=dict)
+    """table -> version that holds the txid."""
+    timestamp_ms: int = 0
+    """When the last of the tables was appended to, milliseconds since 1970."""
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+    """station -> milliseconds since the station before it, up to the commit turn."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able object with everything in it."""
+        return {
+            "txid": self.txid,
+            "attempt": self.attempt_id,
+            "epoch": self.epoch,
+            "committed": self.committed,
+            "published_at_ms": self.timestamp_ms,
+            "read": {stream: describe(metadata) for stream, metadata in self.read.items()},
+            "metadata": dict(self.read),
+            "rows": dict(self.rows),
+            "tables": dict(self.tables),
+            "timings_ms": dict(self.timings_ms),
+        }
+
+
+class TableLog:
+    """The log of one table, for reading.
+
+    Args:
+        table: the committer's name: a local path (relative to the working directory) or a URI.
+        options: the committer's `storage_options`.
+
+    Raises:
+        UserError: there is no Delta table at that place.
+    """
+
+    def __init__(self, table: str, options: Mapping[str, str] | None = None) -> None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        self.table = table
+        try:
+            self._delta = DeltaTable(normal(table), storage_options=dict(options or {}))
+        except (TableNotFoundError, OSError) as error:
+            raise _no_table(table) from error
+        self._options = dict(options or {})
+
+    def epoch(self, topology: str) -> int:
+        """The newest epoch that this table knows of a topology; 0: none."""
+        return self._delta.transaction_version(f"txn/{topology}/epoch") or 0
+
+    def incarnation(self, topology: str) -> int:
+        """Which life of a topology leads this table; 0: none has said so."""
+        return self._delta.transaction_version(f"txn/{topology}/incarnation") or 0
+
+    def require_nothing_of(self, topology: str) -> None:
+        """Refuse a table without any publication in its log that has had one.
+
+        Raises:
+            RecoveryRefusedError: see there.
+        """
+        txid = self._delta.transaction_version(f"txn/{topology}")
+        if txid is not None:
+            raise RecoveryRefusedError(
+                f"Table '{self.table}' holds txid {txid} of topology '{topology}', and the commit "
+                "file that says what was read for it was cleaned out of the log. Nothing was "
+                "changed. Restore that file from a backup, or give the topology a new name and "
+                "new tables."
+            )
+
+    def publications(self) -> Iterator[TablePublication]:
+        """Every publication, newest first, as far back as commit files are kept.
+
+        Raises:
+            RecoveryRefusedError: one is of a format that this program does not know.
+        """
+        mark: tuple[int, Any] | None = None
+        count = 0
+        version = self._delta.version()
+        while version >= 0 and (info := self._commit_info(version)) is not None:
+            if info.get(PUBLICATION_KEY) is not None:
+                count += 1
+                found = self._parse(info[PUBLICATION_KEY], version)
+                yield TablePublication(version, found, _timestamp(info))
+            said = next((info[key] for key in _MARKS if info.get(key)), None)
+            mark = (version, said) if mark is None and said is not None else mark
+            version -= 1
+        # Every other version of ours repeats the newest publication before it, for logs whose old
+        # files are gone.
+        if count == 0 and mark is not None and (last := self._last(*mark)) is not None:
+            yield last
+
+    def _last(self, version: int, mark: Any) -> TablePublication | None:
+        """The publication that a mark repeats; None: there was none, or it was lost."""
+        try:
+            last = mark.get("last")
+            if last is None:
+                return None
+            held, publication = int(last["version"]), last["publication"]
+        except BROKEN as error:
+            raise _unknown_format(self.table, version) from error
+        found = self._parse(publication, held)
+        return None if found.is_lost else TablePublication(held, found, 0)
+
+    def _commit_info(self, version: int) -> dict[str, Any] | None:
+        """`commitInfo` of one version; None when its file is gone."""
+        text = _read(self.table, f"_delta_log/{version:020d}.json", self._options)
+        return None if text is None else commit_info(text, version, self.table)
+
+    def _parse(self, found: Any, version: int) -> Publication:
+        try:
+            publication = Publication.model_validate(found)
+        except (ValidationError, RecursionError) as error:
+            raise _unknown_format(self.table, version) from error
+        if publication.format != 1:
+            raise _unknown_format(self.table, version)
+        return publication
+
+
+def commit_info(text: bytes, version: int, table: str) -> dict[str, Any]:
+    """`commitInfo` out of one commit file; empty when it has none.
+
+    Raises:
+        RecoveryRefusedError: it is no commit file of Delta's.
+    """
+    try:
+        return info_of(actions_of(text))
+    except BROKEN as error:
+        raise RecoveryRefusedError(
+            f"Version {version} of table '{table}' cannot be read: its file in _delta_log is not "
+            "what Delta writes. Restore that file from a backup."
+        ) from error
+
+
+def _timestamp(info: Mapping[str, Any]) -> int:
+    """When a commit says that it was made; 0 where it says nothing that can be a time."""
+    stated = info.get("timestamp", 0)
+    return stated if isinstance(stated, int) and 0 <= stated < 253_402_300_800_000 else 0
+
+
+def recent_publications(log: TableLog, topology: str) -> list[tuple[int, Publication]]:
+    """(version, publication) of the newest txid and the one before it, newest first.
+
+    Raises:
+        RecoveryRefusedError: the table holds a txid of the topology, and its log does not say any
+            more what was read for it.
+    """
+    found = log.publications()
+    first = next(found, None)
+    if first is None:
+        log.require_nothing_of(topology)
+        return []
+    needed = takewhile(
+        lambda entry: entry.publication.last_txid >= first.publication.first_txid - 1, found
+    )
+    return [(entry.version, entry.publication) for entry in (first, *needed)]
+
+
+def history(
+    topology: str,
+    tables: Iterable[str],
+    committed: int | None = None,
+    limit: int | None = None,
+    options: Mapping[str, Mapping[str, str]] | None = None,
+) -> list[HistoryEntry]:
+    """The newest txids of a topology, newest first, put together from its tables' logs.
+
+    Args:
+        committed: ZooKeeper's committed txid; later ones are marked as not committed. None: not
+            known; then it is what all tables hold.
+        limit: at most so many txids.
+        options: table -> its committer's `storage_options`.
+
+    Raises:
+        UserError: a table is not there.
+        RecoveryRefusedError: a publication of an unknown format.
+    """
+    by_txid: dict[int, dict[str, TablePublication]] = {}
+    names = list(tables)
+    for table in names:
+        above: int | None = None
+        log = TableLog(table, (options or {}).get(table))
+        for entry in _newest(log, topology, limit):
+            first, last = entry.publication.first_txid, entry.publication.last_txid
+            # A replay publishes txids again, and takes back whatever came with them; the newest
+            # version is the one that counts.
+            for txid in range(first, last + 1 if above is None else min(last + 1, above)):
+                by_txid.setdefault(txid, {})[table] = entry
+            above = first if above is None else min(above, first)
+    newest = sorted(by_txid, reverse=True)[:limit]
+    if committed is None:
+        committed = max((t for t in newest if len(by_txid[t]) == len(names)), default=0)
+    return [_entry(txid, by_txid[txid], committed) for txid in newest]
+
+
+def _newest(log: TableLog, topology: str, limit: int | None) -> Iterator[TablePublication]:
+    found = (e for e in log.publications() if e.publication.topology == topology)
+    first = next(found, None)
+    if first is None:
+        return
+    yield first
+    # One txid more than asked for: the tables may differ by one in the newest.
+    lowest = 0 if limit is None else first.publication.last_txid - limit
+    yield from takewhile(lambda entry: entry.publication.last_txid >= lowest, found)
+
+
+def _entry(txid: int, found: Mapping[str, TablePublication], committed: int) -> HistoryEntry:
+    parts = {
+        table: next(m for m in entry.publication.txids if m.txid == txid)
+        for table, entry in found.items()
+    }
+    table = max(found, key=lambda t: (found[t].publication.epoch, parts[t].attempt_id))
+    publication = found[table].publication
+    return HistoryEntry(
+        txid=txid,
+        attempt_id=parts[table].attempt_id,
+        epoch=publication.epoch,
+        committed=txid <= committed,
+        read=parts[table].read,
+        rows={table: part.rows for table, part in parts.items()},
+        tables={table: entry.version for table, entry in found.items()},
+        timestamp_ms=max(entry.timestamp_ms for entry in found.values()),
+        timings_ms=publication.timings_ms,
+    )
+
+
+def describe(metadata: Any) -> str:
+    """A spout's metadata in a few words: names of files, or JSON with the long parts left out."""
+    if metadata is None:
+        return "idle"
+    if isinstance(metadata, Mapping):
+        named = next((names for value in metadata.values() if (names := _file_names(value))), None)
+        if named is not None:
+            return printable(_some(named))
+        # A PartitionedSpout: what was read says it; `latest` is for the coordinator.
+        if set(metadata) == {"read", "latest"}:
+            metadata = metadata["read"]
+    return printable(_shortened(metadata))
+
+
+def _file_names(value: Any) -> list[str]:
+    """The last parts of the paths, if `value` is a list of objects with a path each."""
+    if not isinstance(value, list | tuple):
+        return []
+    paths = [item.get("path") for item in value if isinstance(item, Mapping)]
+    if not paths or not all(isinstance(path, str) for path in paths):
+        return []
+    return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
+
+
+def _shortened(value: Any, levels: int = _SHOWN_LEVELS) -> str:
+    if isinstance(value, Mapping | list | tuple) and not levels:
+        return "..."
+    if isinstance(value, Mapping):
+        return "{" + _some([f"{k}: {_shortened(v, levels - 1)}" for k, v in value.items()]) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + _some([_shortened(item, levels - 1) for item in value]) + "]"
+    if isinstance(value, str):
+        return value if len(value) <= _LONG_STRING else f"({len(value)} characters)"
+    return json.dumps(value)
+
+
+def _some(items: list[str]) -> str:
+    rest = len(items) - _SHOWN_ITEMS
+    return ", ".join(items[:_SHOWN_ITEMS]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _read(table: str, path: str, options: Mapping[str, str] | None = None) -> bytes | None:
+    system, root = file_system(table, options)
+    try:
+        with system.open_input_stream(f"{root}/{path}" if root else path) as stream:
+            return read_whole(stream, f"'{path}' of table '{table}'")
+    except FileNotFoundError:
+        return None
+
+
+def _no_table(table: str) -> UserError:
+    relative = is_local(table) and not Path(table).is_absolute()
+    where = (
+        f" Its path is relative, and the working directory is '{Path.cwd()}': go to the folder in "
+        "which the topology was run."
+        if relative
+        else " Check that it was not moved, and that its storage can be reached from here."
+    )
+    return UserError(f"There is no Delta table at '{table}'.{where}")
+
+
+def _unknown_format(table: str, version: int) -> RecoveryRefusedError:
+    return RecoveryRefusedError(
+        f"Version {version} of table '{table}' holds a publication (commitInfo.txn) that this "
+        "program cannot read: it was written by a newer release or changed by hand. Use the "
+        "release that wrote it."
+    )

@@ -1,0 +1,160 @@
+"""Finding the topology that a command line names: "FILE.py:NAME" or "package.module:NAME"."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from txn.config import TopologyConfig
+from txn.errors import TxnError, UserError
+from txn.topology import Topology
+
+__all__ = ["LoadError", "TargetError", "load_topology", "named_topology"]
+
+
+class TargetError(UserError):
+    """What was named is not there, or is no topology: a mistake on the command line."""
+
+
+class LoadError(UserError):
+    """The user's file raised an error of its own while it was loaded."""
+
+
+def named_topology(name: str) -> tuple[str, TopologyConfig, Topology | None]:
+    """A topology by its own name, or by FILE.py:TOPOLOGY (no name has a colon).
+
+    Returns:
+        Its name, the config that holds ZooKeeper's credentials, and the topology if it was loaded.
+
+    Raises:
+        TxnError: as `load_topology`.
+    """
+    if ":" not in name:
+        return name, TopologyConfig(), None
+    topology = load_topology(name)
+    return topology.name, topology.config, topology
+
+
+def load_topology(target: str) -> Topology:
+    """Import a module or run a file, and take the topology out of it.
+
+    A file imports as with `python FILE`: its own folder comes first (links resolved), and the
+    working directory is not searched. A module is looked for as with `python -m`: from the
+    working directory.
+
+    Args:
+        target: "FILE.py:NAME" or "package.module:NAME"; NAME is a Topology, or a function without
+            arguments that returns one.
+
+    Raises:
+        TargetError: no such file, module or name, or not a topology.
+        LoadError: the file raised something; it is the cause.
+        TxnError: what the file itself raised of the project's errors, as it was raised.
+    """
+    place, colon, name = target.rpartition(":")
+    if not colon:
+        place, name = target, ""
+    module = _load(place, target)
+    if not name:
+        raise TargetError(
+            f"'{target}' names no topology. Write {place}:NAME; {_topologies_of(module)}"
+        )
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            raise TargetError(f"{place} has no '{name}'; {_topologies_of(module)}")
+        value = getattr(value, part)
+    if callable(value) and not isinstance(value, Topology | type):
+        value = _guarded(value, f"{name}() of {place}")
+    if not isinstance(value, Topology):
+        raise TargetError(
+            f"'{name}' of {place} is {type(value).__name__}, neither a Topology nor a function "
+            f"without arguments that returns one; {_topologies_of(module)}"
+        )
+    return value
+
+
+def _load(place: str, target: str) -> ModuleType:
+    is_file = place.endswith(".py") or "/" in place
+    if is_file:
+        _leave_working_folder()
+        _search_first(Path(place).resolve().parent)
+        return _run_file(Path(place), target)
+    _search_first(Path.cwd())
+    # Looking for a.b imports a, which may raise what it likes.
+    if not place or not _guarded(lambda: _is_there(place), place):
+        raise TargetError(
+            f"There is no module '{place}' to import for '{target}'. Write FILE.py:NAME, or the "
+            "dotted name of a module that can be imported from this folder."
+        )
+    module: ModuleType = _guarded(lambda: importlib.import_module(place), place)
+    return module
+
+
+def _search_first(folder: Path) -> None:
+    if sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+
+
+def _leave_working_folder() -> None:
+    """Take out the entry that `python -m txn` begins with, unless `txn` itself comes from there."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or spec.name != "txn.__main__" or sys.path[:1] != [str(Path.cwd())]:
+        return
+    if Path.cwd() != Path(__file__).resolve().parents[2]:
+        del sys.path[0]
+
+
+def _is_there(place: str) -> bool:
+    try:
+        return importlib.util.find_spec(place) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _run_file(path: Path, target: str) -> ModuleType:
+    if not path.is_file():
+        raise TargetError(
+            f"There is no file '{path}' (named by '{target}') in '{Path.cwd()}'. Check the path."
+        )
+    # Under a name of its own: `flights.py` must not shadow a package that is called flights.
+    spec = importlib.util.spec_from_file_location(f"txn_topology_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"'{path}' is no Python file: its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    loader = spec.loader
+    _guarded(lambda: loader.exec_module(module), str(path))
+    return module
+
+
+def _guarded(call: Any, where: str) -> Any:
+    try:
+        return call()
+    except TxnError:
+        raise
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        raise LoadError(
+            f"{where} failed while it was loaded: {type(error).__name__}"
+            f"{': ' + text[0] if text else ''}{_line(error)}. Correct it; --traceback shows where."
+        ) from error
+
+
+def _line(error: BaseException) -> str:
+    """File and line of the innermost frame, in brackets, unless the message says so itself."""
+    trace = error.__traceback__
+    if trace is None or isinstance(error, SyntaxError):
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
+
+
+def _topologies_of(module: ModuleType) -> str:
+    names = sorted(name for name, value in vars(module).items() if isinstance(value, Topology))
+    return f"it has: {', '.join(names)}." if names else "it has no Topology at all."

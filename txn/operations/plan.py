@@ -1,0 +1,231 @@
+"""What a topology will do and what it guarantees, told without running any of it.
+
+Stage ids are the same for the same program in every process (Storm: `TridentTopology.build` names
+bolts `b-<n>-<names>` and spouts `spout-<txId>`): a spout is `spout-<stream>`, anything else
+`<streams>/<operation>-<n>`, numbered within its streams and operation in the order in which the
+tables were declared. So an operation that is added to one stream renames nothing in another.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from txn.dataflow.graph import (
+    Aggregation,
+    Join,
+    Merge,
+    NewValues,
+    Node,
+    Promise,
+    Sink,
+    Source,
+    StateQuery,
+    Transform,
+)
+from txn.interfaces import Aggregate, Semantics, SpoutKind
+from txn.topology import Topology
+
+__all__ = ["StagePlan", "StreamPlan", "TablePlan", "TopologyPlan", "plan_topology"]
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """One spout."""
+
+    id: str
+    name: str
+    spout: str
+    """The spout's class."""
+    kind: str
+    """Value of a `SpoutKind`."""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One operation between spouts and tables."""
+
+    id: str
+    operation: str
+    reads: tuple[str, ...]
+    """Ids of stages and streams; a table's name for its new values."""
+    phase: str
+    """"processing", or "commit": in the commit turn of the txid."""
+    detail: str
+    """Columns, or the user's function and where it is written."""
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """One committer, and what its rows are worth."""
+
+    name: str
+    committer: str
+    """The committer's class."""
+    layout: str | None
+    """How rows lie in the table; None where the committer does not say."""
+    semantics: str
+    """Value of a `Semantics`."""
+    reads: str
+    """Id of the stage or stream that feeds it."""
+    phase: str
+    """Phase in which its rows are staged."""
+    columns: tuple[str, ...]
+    """Columns that it needs by name; empty: it takes what comes."""
+    guarantee: str
+    """"exactly once", "at least once" or "none"."""
+    why: str
+    """One sentence."""
+
+
+@dataclass(frozen=True)
+class TopologyPlan:
+    """The whole topology, in the order in which it was declared."""
+
+    topology: str
+    streams: tuple[StreamPlan, ...]
+    stages: tuple[StagePlan, ...]
+    tables: tuple[TablePlan, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+def plan_topology(topology: Topology) -> TopologyPlan:
+    """Describe a topology. Reads no source and opens no table.
+
+    Raises:
+        TopologyError: it is one that `run` would refuse at once: a part of it leads nowhere.
+    """
+    topology.check_complete("caught_up")
+    names = _stage_ids(topology)
+    streams = tuple(
+        StreamPlan(names[s], s.name, type(s.spout).__name__, s.spout.kind.value)
+        for s in topology.sources
+    )
+    stages = tuple(_stage(node, names) for node in names if not isinstance(node, Source))
+    return TopologyPlan(
+        topology.name, streams, stages, tuple(_table(sink, names) for sink in topology.sinks)
+    )
+
+
+def _stage_ids(topology: Topology) -> dict[Node, str]:
+    """Every node that leads to a table, upstream first, with its id."""
+    ids: dict[Node, str] = {source: f"spout-{source.name}" for source in topology.sources}
+    counts: dict[str, int] = {}
+
+    def name(node: Node) -> None:
+        if node not in ids:
+            for above in node.upstream:
+                name(above)
+            origins = set(node.sources())
+            label = "+".join(s.name for s in topology.sources if s in origins)
+            stem = f"{label}/{_operation(node)}"
+            counts[stem] = counts.get(stem, 0) + 1
+            ids[node] = f"{stem}-{counts[stem]}"
+
+    for sink in topology.sinks:
+        name(sink.parent)
+    return ids
+
+
+def _operation(node: Node) -> str:
+    operations: Mapping[type[Node], str] = {
+        Aggregation: "aggregate",
+        Join: "join",
+        Merge: "merge",
+        NewValues: "new_values",
+        StateQuery: "state_query",
+        Transform: "transform",
+    }
+    return operations.get(type(node), type(node).__name__.lower())
+
+
+def _stage(node: Node, names: Mapping[Node, str]) -> StagePlan:
+    reads = tuple(names[parent] for parent in node.parents)
+    if isinstance(node, NewValues):
+        reads = (node.sink.name,)
+    return StagePlan(names[node], _operation(node), reads, _phase(node), _detail(node))
+
+
+def _phase(node: Node | Sink) -> str:
+    return "commit" if node.in_commit_turn else "processing"
+
+
+def _detail(node: Node) -> str:
+    if isinstance(node, Transform):
+        return _function(node.function)
+    if isinstance(node, Aggregation):
+        by = f"by {', '.join(node.keys)}: " if node.keys else ""
+        return by + _aggregates(node.aggregates)
+    if isinstance(node, Join):
+        return f"{node.how} on {', '.join(node.on)}"
+    if isinstance(node, StateQuery):
+        return f"{node.state.path} on {', '.join(node.on)}, as of {node.as_of}"
+    return ""
+
+
+def _aggregates(aggregates: Mapping[str, Aggregate]) -> str:
+    return ", ".join(
+        f"{name}={type(a).__name__}({', '.join(a.columns)})" for name, a in aggregates.items()
+    )
+
+
+def _function(function: Any) -> str:
+    """Name and place, without addresses, which would differ from process to process."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return str(name)
+    file = Path(code.co_filename)
+    if file.is_relative_to(Path.cwd()):
+        file = file.relative_to(Path.cwd())
+    return f"{name} ({file}:{code.co_firstlineno})"
+
+
+def _table(sink: Sink, names: Mapping[Node, str]) -> TablePlan:
+    committer = sink.committer
+    guarantee, why = _guarantee(sink.promise, committer.semantics)
+    layout = getattr(committer, "layout", None)
+    return TablePlan(
+        name=sink.name,
+        committer=type(committer).__name__,
+        layout=layout if isinstance(layout, str) else None,
+        semantics=committer.semantics.value,
+        reads=names[sink.parent],
+        phase=_phase(sink),
+        columns=tuple(committer.required_columns()),
+        guarantee=guarantee,
+        why=why,
+    )
+
+
+def _guarantee(promise: Promise, semantics: Semantics) -> tuple[str, str]:
+    """What a pair that was not refused gives (`Sink.check_pairing`), and why.
+
+    Source: the matrix of Storm's docs/Trident-state.md.
+    """
+    if promise.kind is SpoutKind.NON_TRANSACTIONAL:
+        return "none", (
+            f"{promise.why}: a replay may leave out what was read before, and bring it again."
+        )
+    if semantics is Semantics.NON_TRANSACTIONAL:
+        return "at least once", (
+            "The table is non_transactional: a replay of a txid that it holds is applied again."
+        )
+    if promise.kind is SpoutKind.OPAQUE:
+        return "exactly once", (
+            f"{promise.why}; the table is opaque: it reverts what a dead attempt published before "
+            "it applies the replay."
+        )
+    if semantics is Semantics.OPAQUE:
+        return "exactly once", (
+            "Every replay is identical; the table is opaque, and would also bear one that is not."
+        )
+    return "exactly once", (
+        "Every replay is identical; the table is transactional: it skips a txid that it holds."
+    )

@@ -1,0 +1,195 @@
+"""A topology's progress as a file: what `txn export` writes and `txn import` reads.
+
+    {"format": "txn-progress", "version": 2, "sha256": ..., "progress": {...}}
+
+A file of version 1, of an earlier release, has no `columns` and says nothing of incarnations; it is
+read as well.
+
+`sha256` is that of `progress` as JSON with sorted keys and no spaces. Reading is as strict as that
+of the znodes: another checksum, version or field is refused, and so are records that do not fit
+each other. It holds what ZooKeeper holds, and no credentials.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from txn.errors import BatchError, NewerFormatError, ProgressUnreadableError, UserError
+from txn.protocol.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
+from txn.zookeeper.znodes import encode
+
+__all__ = ["FILE_LIMIT", "ProgressFile", "dump", "read_file", "write_file"]
+
+FILE_LIMIT = 256 * 1024 * 1024
+"""Bytes that a file may have: what is larger is none of ours, and is not read."""
+
+_FORMAT = "txn-progress"
+_VERSION = 2
+_LATER: dict[int, dict[str, Any]] = {1: {"columns": [], "incarnation": 0, "takes_over": []}}
+"""By version: the fields that it lacks, and what they then mean."""
+
+
+class ProgressFile(BaseModel):
+    """All of a topology's durable state, at one moment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    topology: str
+    exported_at: str
+    """ISO 8601, UTC."""
+    epoch: int = Field(ge=0)
+    """The newest epoch; whoever imports takes a higher one."""
+    committed: CommittedRecord
+    batches: list[BatchRecord]
+    """Open batches, contiguous from `committed.txid` + 1."""
+    quarantine: list[QuarantineRecord]
+    """By ascending txid."""
+    replays_requested: list[int]
+    """Those of them that are wanted back."""
+    columns: list[ColumnsRecord]
+    """By ascending stream."""
+    incarnation: int = Field(default=0, ge=0, lt=2**63)
+    """Which life of the topology it is; whoever imports begins another one, in its place. 0: not
+    known."""
+    takes_over: list[int] = Field(default_factory=list)
+    """Those in whose place it was put."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> ProgressFile:
+        first = self.committed.txid + 1
+        txids = [batch.txid for batch in self.batches]
+        aside = [record.txid for record in self.quarantine]
+        if txids != list(range(first, first + len(txids))):
+            raise ValueError(f"the open txids {txids[:5]} do not follow txid {first - 1}")
+        if aside != sorted(set(aside)) or any(txid >= first for txid in aside):
+            raise ValueError(f"the quarantined txids {aside[:5]} are not committed, in order")
+        if not set(self.replays_requested) <= set(aside):
+            raise ValueError("a replay is requested of a txid that is not quarantined")
+        if max([self.committed.epoch, *(b.epoch for b in self.batches)]) > self.epoch:
+            raise ValueError(f"a record is of an epoch later than {self.epoch}")
+        return self
+
+
+def dump(progress: ProgressFile) -> str:
+    """The contents of the file."""
+    body = progress.model_dump(mode="json")
+    document = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "sha256": _checksum(body),
+        "progress": body,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def write_file(progress: ProgressFile, path: Path) -> None:
+    """Write the file, whole or not at all; one that is there already is replaced.
+
+    Raises:
+        UserError: it cannot be written there.
+    """
+    try:
+        number, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with open(number, "w", encoding="ascii") as file:  # noqa: PTH123 - a descriptor
+                file.write(dump(progress))
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        raise UserError(
+            f"The progress of topology '{progress.topology}' cannot be written to '{path}': "
+            f"{getattr(error, 'strerror', None) or error}. Name another file."
+        ) from error
+
+
+def read_file(path: Path) -> ProgressFile:
+    """What a file holds.
+
+    Raises:
+        UserError: there is no such file.
+        NewerFormatError: a newer release wrote it.
+        ProgressUnreadableError: it is damaged, or no such file at all; says what is wrong.
+    """
+    try:
+        if path.stat().st_size > FILE_LIMIT:
+            raise _unreadable(path, f"has more than {FILE_LIMIT:,} bytes")
+        text = path.read_bytes()
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        raise UserError(
+            f"The file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}. "
+            "Check the path."
+        ) from error
+    return _parse(text, path)
+
+
+def _parse(text: bytes, path: Path) -> ProgressFile:
+    try:
+        document = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise _unreadable(path, "does not hold JSON") from None
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise _unreadable(path, "does not hold a topology's progress")
+    version = document.get("version")
+    if type(version) is int and version > _VERSION:
+        raise NewerFormatError(
+            f"File '{path}' has format version {version}, and this program knows {_VERSION}. Run "
+            "the version of txn that wrote it, or newer."
+        )
+    if type(version) is not int or version not in (_VERSION, *_LATER):
+        raise _unreadable(path, f"has format version {version!r}, not {_VERSION}")
+    if set(document) != {"format", "version", "sha256", "progress"}:
+        raise _unreadable(path, f"has the fields {sorted(document)}")
+    body = document["progress"]
+    try:
+        fits = document["sha256"] == _checksum(body)
+    except RecursionError:
+        fits = False
+    if not fits:
+        raise _unreadable(path, "does not have its checksum")
+    later = _LATER.get(version, {})
+    if later and isinstance(body, dict) and not later.keys() & body.keys():
+        body = {**body, **later}
+    return _validated(body, path)
+
+
+def _validated(body: Any, path: Path) -> ProgressFile:
+    try:
+        progress = ProgressFile.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        what = f"has an invalid field {where}" if where else "does not fit together"
+        raise _unreadable(path, f"{what}: {first['msg']}") from None
+    try:
+        kept = (*progress.batches, *progress.quarantine, *progress.columns)
+        for record in (progress.committed, *kept):
+            encode(record, "record")
+    except BatchError:
+        raise _unreadable(path, "has a record that no topology could have kept") from None
+    # A field that is missing would be read as "no state".
+    if progress.model_dump(mode="json") != body:
+        raise _unreadable(path, "lacks a field of a record")
+    return progress
+
+
+def _checksum(body: Any) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _unreadable(path: Path, what: str) -> ProgressUnreadableError:
+    return ProgressUnreadableError(
+        f"File '{path}' {what}: it was damaged, or changed by hand. Nothing was written. Take "
+        "another copy of it, or run `txn recover`, which needs the tables alone."
+    )

@@ -1,0 +1,134 @@
+"""Taking a topology's progress out of ZooKeeper, and putting it into one: backup and move."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+from pydantic import ValidationError
+
+from txn.config import TopologyConfig
+from txn.errors import ProgressUnavailableError, ProgressUnreadableError, UserError
+from txn.operations.progress_file import ProgressFile
+from txn.protocol.records import ColumnsRecord, CommittedRecord
+from txn.zookeeper.progress import ZooKeeperProgress
+from txn.zookeeper.replay_requests import request_replays
+from txn.zookeeper.status import TopologyStatus, find_status, list_topologies, read_status
+
+__all__ = ["export_progress", "import_progress"]
+
+_LOOKS = 20
+_PAUSE_SECS = 0.05
+
+
+def export_progress(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    *,
+    wall: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    sleep: Callable[[float], None] = time.sleep,
+) -> ProgressFile:
+    """A topology's progress at one moment, whether or not it runs. Takes no lock.
+
+    Raises:
+        TopologyError: there is no such topology; lists those that there are.
+        ProgressUnreadableError: a node cannot be read; names it.
+        ProgressUnavailableError: ZooKeeper did not answer, or commits came so fast that no moment
+            was seen whole.
+    """
+    reason = ""
+    for _ in range(_LOOKS):
+        try:
+            return _file(read_status(hosts, topology, config), wall())
+        except ValidationError as error:
+            # Records that do not fit each other were read while a commit came between.
+            reason = str(error.errors(include_url=False, include_input=False)[0]["msg"])
+        sleep(_PAUSE_SECS)
+    raise ProgressUnavailableError(
+        f"The progress of topology '{topology}' was not seen whole in {_LOOKS} looks ({reason}). "
+        "If it runs, stop it first; if it does not, `txn run` says what is wrong with it."
+    )
+
+
+def _file(status: TopologyStatus, now: datetime) -> ProgressFile:
+    return ProgressFile(
+        topology=status.topology,
+        exported_at=now.isoformat(timespec="seconds"),
+        epoch=status.epoch,
+        committed=status.progress.committed,
+        batches=list(status.progress.batches),
+        quarantine=list(status.quarantine),
+        replays_requested=sorted(status.replays_requested),
+        columns=[
+            ColumnsRecord(stream=stream, columns=columns)
+            for stream, columns in sorted(status.progress.columns.items())
+        ],
+        incarnation=status.incarnation.id if status.incarnation else 0,
+        takes_over=list(status.incarnation.takes_over) if status.incarnation else [],
+    )
+
+
+def import_progress(
+    hosts: str, progress: ProgressFile, config: TopologyConfig, *, replace: bool = False
+) -> int:
+    """Make this the progress of its topology, under a new epoch.
+
+    The topology begins another life in the place of the file's: the tables follow this ensemble
+    from its first run on, and refuse the one that the file came from.
+
+    COMMITTED comes last: an import that was cut short has committed nothing, so that tables which
+    hold anything are ahead of it, and the next start refuses.
+
+    Args:
+        replace: also where the topology exists, whatever ZooKeeper says of it.
+
+    Returns:
+        The new epoch, above that of the file and any that ZooKeeper knows.
+
+    Raises:
+        UserError: the topology exists, and `replace` is False; says how far it is.
+        LeaderExistsError: it runs.
+        ProgressUnreadableError, ProgressUnavailableError: as `ZooKeeperProgress.rebuild`.
+    """
+    name = progress.topology
+    if not replace and name in list_topologies(hosts, config):
+        raise _exists(hosts, progress, config)
+    store = ZooKeeperProgress(hosts, name, config)
+    try:
+        epoch = store.rebuild(
+            CommittedRecord(),
+            at_least=progress.epoch + 1,
+            takes_over=[progress.incarnation, *progress.takes_over],
+        )
+        store.load()
+        for columns in progress.columns:
+            store.persist_columns(columns)
+        nothing = CommittedRecord(epoch=epoch)
+        for old in read_status(hosts, name, config).quarantine:
+            store.persist_committed(nothing, replay_of=old.txid)
+        for record in progress.quarantine:
+            store.persist_committed(nothing, quarantine=record)
+        for batch in progress.batches:
+            store.persist_start(batch.model_copy(update={"epoch": epoch}))
+        if progress.replays_requested:
+            request_replays(hosts, name, config, progress.replays_requested)
+        store.persist_committed(progress.committed.model_copy(update={"epoch": epoch}))
+    finally:
+        store.close()
+    return epoch
+
+
+def _exists(hosts: str, progress: ProgressFile, config: TopologyConfig) -> UserError:
+    try:
+        status = find_status(hosts, progress.topology, config)
+        there = f"txid {status.progress.committed.txid}, epoch {status.epoch}" if status else "gone"
+    except ProgressUnreadableError:
+        there = "not readable"
+    return UserError(
+        f"ZooKeeper knows topology '{progress.topology}' already ({there}); the file of "
+        f"{progress.exported_at} has txid {progress.committed.txid}, epoch {progress.epoch}. "
+        "Nothing was changed. --replace puts the file in its place; if the tables have moved on "
+        "since the file was written, the next start refuses, and `txn recover` is the way."
+    )

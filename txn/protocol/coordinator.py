@@ -1,0 +1,509 @@
+"""The coordinator: which batch is planned, processed, committed and replayed, and when.
+
+A pure function, `step(state, event) -> (state, actions)`. Rules for this file:
+
+- Everything that moves a batch from one phase to another stands here, and in no shell.
+- Nothing here knows Spark, ZooKeeper, a clock or a thread. Time is an event (`PlanDue`,
+  `RetryDue`); failures are events.
+- Actions are carried out in the order in which they are returned, up to the first that raises:
+  `PersistStart` stands before its `Process`, `PersistCommitted` before its `Succeed`.
+- Every event of an attempt that is no longer current, or not in the phase that the event belongs
+  to, returns the very same state and no actions. Late is normal; late must be harmless.
+
+The life of a txid (docs/coordinator.md has every transition, and the invariants with their tests):
+
+    WAITING -> PLANNING -> PROCESSING -> PROCESSED -> COMMITTING -> (committed: forgotten here)
+       ^          |             |            |            |
+       +----------+-------------+------------+------------+   failed or dropped: next attempt id
+
+Why it is right, in five steps:
+
+1. *A record is in the batch of one txid.* What txid N reads starts where a smaller txid ended, and
+   N is planned only when all smaller txids have valid metadata. So planned ranges neither overlap
+   nor leave gaps. Storm starts N+1 without N when N is not ready, and reads records twice.
+2. *What was promised is kept.* START(N, attempt, metadata) is durable before a record is read. The
+   metadata of a transactional stream is fixed by the first START; that of an opaque stream is
+   asked again for each attempt. Then the plans of all later txids no longer hold, since they
+   followed from the old answer: those batches are dropped, their opaque metadata forgotten.
+   Recovery forgets it too. A START in ZooKeeper may be older than the last replanning of a
+   smaller txid, and nothing in it says so.
+3. *Commits are in txid order, one turn at a time.* Only committed + 1 gets the commit turn, and
+   with it, as one version of every table, the txids behind it that are processed by then. Such a
+   group is committed as a whole or not at all. If its turn fails, nobody can say whose fault that
+   is: it is dissolved, nothing is counted, and its txids have turns of their own. Where a table
+   may hold the group, they come as new attempts, so that an attempt id still means one try.
+   A batch that replays a quarantined txid has metadata of its own, fixed for all streams by the
+   record of what was set aside, and moves no position: nothing follows from it, and it follows
+   from nothing. At most one is in flight per quarantined txid, and its COMMITTED deletes the
+   record, so that what was set aside is read once.
+4. *An attempt id means one try.* It rises with each attempt and is durable with START; a restart
+   goes on above it. An id given away in a question that came to nothing is not used again
+   within the run.
+5. *Success follows durability.* `Succeed` comes after `PersistCommitted`; spouts may forget then.
+
+Sources: `MasterBatchCoordinator` and `TridentSpoutCoordinator` of Storm's Trident; where they skip
+or repeat records (holes H2, H3, H4 and H6 of docs/coordinator.md), this file differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from txn.attempts import TransactionAttempt
+from txn.config import TopologyConfig
+from txn.errors import StateError
+from txn.protocol.events import (
+    Action,
+    Batch,
+    BatchFailed,
+    BatchProcessed,
+    BatchPublished,
+    Cancel,
+    CoordinatorState,
+    Event,
+    Finish,
+    GroupFailed,
+    Halt,
+    Halted,
+    PersistCommitted,
+    PersistStart,
+    Phase,
+    PlanDue,
+    PlanFailed,
+    PlanMade,
+    Process,
+    Publish,
+    RetryDue,
+    SchedulePlan,
+    ScheduleRetry,
+    StopRequested,
+    Succeed,
+)
+from txn.protocol.records import BatchRecord, CommittedRecord
+from txn.protocol.rules import (
+    AT_WORK,
+    answered,
+    can_be_emptied,
+    cancels,
+    commit_group,
+    committing,
+    current,
+    drop_later,
+    forget_opaque,
+    in_order,
+    is_committing,
+    may_overtake,
+    must_be_asked,
+    new_batch,
+    plan_for,
+    positions_before,
+    waited_for,
+    with_batch,
+    without_batches,
+)
+
+__all__ = ["recovered_state", "start", "step"]
+
+Actions = tuple[Action, ...]
+Step = tuple[CoordinatorState, Actions]
+
+
+# --- the beginning of a run ------------------------------------------------------------------
+
+
+def recovered_state(
+    committed: CommittedRecord,
+    batches: Iterable[BatchRecord],
+    *,
+    streams: Sequence[str],
+    opaque_streams: Collection[str],
+    config: TopologyConfig,
+    until: int | Literal["forever", "caught_up"] = "forever",
+    published: Collection[int] = (),
+    grouped: bool = True,
+) -> CoordinatorState:
+    """The state in which a run begins, from what is durable.
+
+    Args:
+        committed: the newest txid that is in every table, and the positions as of it.
+        batches: the newest START of every open txid.
+        streams: names of the topology's streams; the open batches name no others.
+        opaque_streams: those of them whose metadata is planned anew for every attempt.
+        config: limits of the run.
+        until: a txid to end with, or a word as in `Topology.run`.
+        published: open txids that some table, not all, holds already.
+        grouped: whether several txids may be committed together (`config.max_group_commit`).
+
+    Raises:
+        StateError: the open txids are not contiguous from the committed one.
+    """
+    opaque = frozenset(opaque_streams)
+    records = sorted(batches, key=lambda record: record.txid)
+    first = committed.txid + 1
+    found = [record.txid for record in records]
+    if found != list(range(first, first + len(records))):
+        raise StateError(
+            f"ZooKeeper says that txid {committed.txid} is committed and that {found} are open, "
+            f"but open txids must follow each other from {first}: a node was lost or added by "
+            "hand. Nothing was changed; `txn recover` rebuilds the state from the tables."
+        )
+    return CoordinatorState(
+        committed=committed.txid,
+        positions=dict(committed.spouts),
+        opaque_streams=opaque,
+        streams=tuple(streams),
+        max_spout_pending=config.max_spout_pending,
+        max_batch_attempts=config.max_batch_attempts,
+        max_group_commit=config.max_group_commit if grouped else 1,
+        quarantine=config.on_exhausted == "quarantine",
+        until=until if isinstance(until, int) else None,
+        until_caught_up=until == "caught_up",
+        batches={
+            r.txid: replace(
+                _recovered(r, streams, opaque, is_first=r.txid == first),
+                had_turn=r.txid in published,
+            )
+            for r in records
+        },
+    )
+
+
+def _recovered(
+    record: BatchRecord, streams: Sequence[str], opaque: frozenset[str], *, is_first: bool
+) -> Batch:
+    """A batch as its START left it, its next attempt above the durable one."""
+    batch = Batch(
+        TransactionAttempt(record.txid, record.attempt).next(),
+        Phase.WAITING,
+        # A stream that the START does not know is new: this txid was fixed without it.
+        metadata={**dict.fromkeys(streams), **record.spouts},
+        started=True,
+        quarantined=record.quarantined,
+        replay_of=record.replay_of,
+    )
+    # With opaque streams an emptied START is written in the commit turn of its txid only, when
+    # all before it is committed: that one metadata still holds. See `_replay`.
+    is_settled = is_first and record.quarantined is not None
+    return batch if is_settled else forget_opaque(batch, opaque)
+
+
+def start(state: CoordinatorState) -> Step:
+    """The first actions of a run: replay what was open, ask for what is new."""
+    return (state, ()) if state.ended else _advance(state)
+
+
+def step(state: CoordinatorState, event: Event) -> Step:
+    """What `event` makes of `state`, and what is to be done about it, in this order.
+
+    Raises:
+        TypeError: not an event.
+        ValueError: a `PlanMade` that answers for other streams than were asked.
+    """
+    handler = _HANDLERS.get(type(event))
+    if handler is None:
+        raise TypeError(f"not an event of txn.protocol.events: {event!r}")
+    return (state, ()) if state.ended else handler(state, event)
+
+
+# --- what every transition ends with ---------------------------------------------------------
+
+
+def _advance(state: CoordinatorState, actions: Actions = ()) -> Step:
+    """All that has become possible: the end, else the commit turn, then replays, then new txids.
+
+    The commit comes first because it is what everything else waits for.
+    """
+    done = state.until is not None and state.committed >= state.until
+    if state.stopping or done:
+        return (state, actions) if is_committing(state) else _end(state, Finish(), actions)
+    state, publish = _give_commit_turn(state)
+    state, replays = _replay_waiting(state)
+    state, question = _ask_for_new(state)
+    return state, (*actions, *publish, *replays, *question)
+
+
+def _give_commit_turn(state: CoordinatorState) -> Step:
+    """The turn of committed + 1, and of the txids behind it that can be committed with it."""
+    group = commit_group(state)
+    if not group:
+        return state, ()
+    for batch in group:
+        # Whether a table may hold the txids of a group is said when its turn fails.
+        had_turn = batch.had_turn or len(group) == 1
+        state = with_batch(state, replace(batch, phase=Phase.COMMITTING, had_turn=had_turn))
+    *earlier, (attempt, metadata) = [(b.attempt, b.metadata or {}) for b in group]
+    positions = positions_before(state, attempt.txid + 1)
+    return state, (Publish(attempt, metadata, positions, tuple(earlier)),)
+
+
+def _replay_waiting(state: CoordinatorState) -> Step:
+    """Start, or ask for, waiting batches in txid order, up to the first that must be waited for."""
+    actions: Actions = ()
+    for batch in in_order(state):
+        if _is_beyond_end(state, batch.attempt.txid):
+            break
+        if batch.phase is Phase.WAITING and not batch.held:
+            state, orders = _replay(state, batch)
+            actions += orders
+        if state.batches[batch.attempt.txid].phase in (Phase.WAITING, Phase.PLANNING) and (
+            not may_overtake(state, batch)
+        ):
+            break
+    return state, actions
+
+
+def _replay(state: CoordinatorState, batch: Batch) -> Step:
+    if must_be_asked(state, batch):
+        return _ask(state, batch)
+    is_settled = not state.opaque_streams or batch.replay_of is not None
+    if not is_settled and batch.attempt.txid != state.committed + 1:
+        # An emptied batch behind an opaque one that can still be planned anew: its metadata, the
+        # record of what is set aside, may yet prove wrong. It waits until nothing is before it,
+        # so that no START which says "emptied" can ever be out of date.
+        return state, ()
+    return _launch(state, batch)
+
+
+def _ask_for_new(state: CoordinatorState) -> Step:
+    """Ask for the next txid if there is room, it is due, and all before it has metadata.
+
+    Batches that wait for the columns of idle streams may fill the window. Those streams, and no
+    others, are then asked for a txid beyond it: nothing else can bring what the batches wait for.
+    Each gets one such txid, so that the window is exceeded by no more than there are streams.
+    """
+    batch = new_batch(state)
+    is_ready = all(
+        b.phase in AT_WORK or (b.phase is Phase.WAITING and may_overtake(state, b))
+        for b in state.batches.values()
+    )
+    has_room = len(state.batches) < state.max_spout_pending
+    if not has_room:
+        batch = replace(batch, asks=waited_for(state))
+    if state.plan_scheduled or not is_ready or not (has_room or batch.asks):
+        return state, ()
+    if _is_beyond_end(state, batch.attempt.txid):
+        return state, ()
+    return _ask(state, batch)
+
+
+def _is_beyond_end(state: CoordinatorState, txid: int) -> bool:
+    return state.until is not None and txid > state.until
+
+
+def _ask(state: CoordinatorState, batch: Batch) -> Step:
+    question = plan_for(state, batch)
+    return with_batch(state, replace(batch, phase=Phase.PLANNING)), (question,)
+
+
+def _launch(state: CoordinatorState, batch: Batch) -> Step:
+    """START, durable, then processing. `batch` carries the metadata of this attempt."""
+    metadata, emptied = batch.metadata or {}, batch.quarantined
+    state = with_batch(state, replace(batch, phase=Phase.PROCESSING, started=True))
+    return state, (
+        PersistStart(batch.attempt, metadata, emptied, batch.replay_of),
+        Process(batch.attempt, metadata, empty=emptied is not None),
+    )
+
+
+def _end(state: CoordinatorState, last: Finish | Halt, actions: Actions = ()) -> Step:
+    return replace(state, ended=True), (*actions, *cancels(state), last)
+
+
+# --- planning --------------------------------------------------------------------------------
+
+
+def _on_plan_made(state: CoordinatorState, event: PlanMade) -> Step:
+    batch = current(state, event.attempt, Phase.PLANNING)
+    if batch is None or state.stopping:
+        return state, ()
+    metadata, is_new = answered(state, batch, event), not batch.started
+    nothing = event.replay_of is None and all(value is None for value in metadata.values())
+    if is_new and nothing:
+        return _nothing_to_read(state, batch)
+    if is_new:
+        batch = replace(batch, replay_of=event.replay_of, blocked=None, waits=0)
+    state, actions = _launch(state, replace(batch, metadata=metadata))
+    if is_new:
+        state = replace(state, next_attempts={}, plan_idle=False, plan_scheduled=True)
+        actions += (SchedulePlan(idle=False),)
+    return _advance(state, actions)
+
+
+def _nothing_to_read(state: CoordinatorState, batch: Batch) -> Step:
+    """The txid does not come to be. It was the newest, so no gap arises; its id is used up."""
+    txid, attempt_id = batch.attempt.txid, batch.attempt.attempt_id
+    state = replace(
+        without_batches(state, {txid}),
+        next_attempts={txid: attempt_id + 1},
+        plan_idle=batch.asks is None,
+        plan_scheduled=True,
+    )
+    # Asked with nothing in flight: whatever a commit brought about was there to be seen, and no
+    # replay of a quarantined txid was wanted. Unless some streams were not asked.
+    if state.until_caught_up and not state.batches and batch.asks is None:
+        return _end(state, Finish())
+    return state, (SchedulePlan(idle=True),)
+
+
+def _on_plan_failed(state: CoordinatorState, event: PlanFailed) -> Step:
+    batch = current(state, event.attempt, Phase.PLANNING)
+    if batch is None or state.stopping:
+        return state, ()
+    return _fail(state, batch, event)
+
+
+def _on_plan_due(state: CoordinatorState, _: PlanDue) -> Step:
+    if not state.plan_scheduled or state.stopping:
+        return state, ()
+    return _advance(replace(state, plan_scheduled=False))
+
+
+# --- the stations of a batch -----------------------------------------------------------------
+
+
+def _on_processed(state: CoordinatorState, event: BatchProcessed) -> Step:
+    batch = current(state, event.attempt, Phase.PROCESSING)
+    if batch is None:
+        return state, ()
+    processed = replace(batch, phase=Phase.PROCESSED, blocked=None, waits=0, lacks=frozenset())
+    return _advance(with_batch(state, processed))
+
+
+def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
+    attempts = (*event.earlier, event.attempt)
+    group = committing(state)
+    if tuple(batch.attempt for batch in group) != attempts:
+        return state, ()
+    batch, positions = group[-1], positions_before(state, event.attempt.txid + 1)
+    state = without_batches(state, {attempt.txid for attempt in attempts})
+    state = replace(state, committed=event.attempt.txid, positions=positions)
+    durable = PersistCommitted(
+        event.attempt, positions, event.tables, batch.quarantined, batch.replay_of, event.earlier
+    )
+    actions: Actions = (durable, *(Succeed(attempt) for attempt in attempts))
+    if state.until_caught_up and state.plan_idle and not state.batches:
+        # Whether that was all is asked now, and not when the idle source's next turn comes.
+        actions += (SchedulePlan(idle=False),)
+    return _advance(state, actions)
+
+
+# --- failing ---------------------------------------------------------------------------------
+
+
+def _on_failed(state: CoordinatorState, event: BatchFailed) -> Step:
+    batch = current(state, event.attempt, *AT_WORK)
+    if batch is None:
+        return state, ()
+    if batch.phase is Phase.COMMITTING and len(committing(state)) > 1:
+        return _dissolve(state, published=True)
+    actions: Actions = (Cancel(batch.attempt),)
+    # Nothing follows from what a replay of a quarantined txid reads: later batches stand.
+    if state.opaque_streams and batch.replay_of is None:
+        state, dropped = drop_later(state, batch.attempt.txid)
+        actions += dropped
+    return _fail(state, batch, event, actions)
+
+
+def _on_group_failed(state: CoordinatorState, event: GroupFailed) -> Step:
+    group = committing(state)
+    if len(group) < 2 or tuple(batch.attempt for batch in group) != event.attempts:
+        return state, ()
+    return _dissolve(state, published=event.published)
+
+
+def _dissolve(state: CoordinatorState, *, published: bool) -> Step:
+    """The group's txids come to turns of their own; no failure is counted.
+
+    What no table holds keeps its staged work. Otherwise every txid is tried anew, and an opaque
+    stream plans it anew, as after the failure of one txid.
+    """
+    group = committing(state)
+    state = replace(state, ungrouped_until=group[-1].attempt.txid)
+    if not published:
+        for batch in group:
+            state = with_batch(state, replace(batch, phase=Phase.PROCESSED))
+        return _advance(state)
+    if state.opaque_streams:
+        state, actions = drop_later(state, state.committed)
+    else:
+        actions = tuple(Cancel(batch.attempt) for batch in group)
+    for batch in group:
+        txid, attempt = batch.attempt.txid, batch.attempt.next()
+        dropped = replace(state.batches[txid], attempt=attempt, phase=Phase.WAITING, had_turn=True)
+        state = with_batch(state, dropped)
+    return _advance(state, actions)
+
+
+def _fail(
+    state: CoordinatorState,
+    batch: Batch,
+    event: BatchFailed | PlanFailed,
+    actions: Actions = (),
+) -> Step:
+    """Count the failure; hold the batch for a replay, empty it, or give up.
+
+    What found a source away is not counted, and always held.
+    """
+    error = event.error
+    failed = replace(
+        batch,
+        attempt=batch.attempt.next(),
+        phase=Phase.WAITING,
+        failures=batch.failures + (0 if event.blocked else 1),
+        blocked=error if event.blocked else None,
+        waits=batch.waits + 1 if event.blocked else 0,
+        lacks=event.lacks if isinstance(event, BatchFailed) else frozenset(),
+        held=True,
+    )
+    if state.stopping:
+        return _advance(with_batch(state, failed), actions)
+    if event.blocked:
+        look_again = ScheduleRetry(failed.attempt, failed.waits, blocked=True)
+        return _advance(with_batch(state, failed), (*actions, look_again))
+    if failed.failures < state.max_batch_attempts:
+        retry = ScheduleRetry(failed.attempt, failed.failures)
+        return _advance(with_batch(state, failed), (*actions, retry))
+    if can_be_emptied(state, batch):
+        # The count starts anew: a lost executor must not end a run that was to go on.
+        emptied = replace(failed, failures=0, held=False, quarantined=error)
+        return _advance(with_batch(state, emptied), actions)
+    halt = Halt(
+        f"attempt {batch.attempt} failed, the last of {failed.failures} in this run: {error}",
+        batch.attempt,
+    )
+    return _end(with_batch(state, failed), halt, actions)
+
+
+def _on_retry_due(state: CoordinatorState, event: RetryDue) -> Step:
+    batch = current(state, event.attempt, Phase.WAITING)
+    if batch is None or not batch.held or state.stopping:
+        return state, ()
+    return _advance(with_batch(state, replace(batch, held=False)))
+
+
+# --- the end of a run ------------------------------------------------------------------------
+
+
+def _on_stop_requested(state: CoordinatorState, _: StopRequested) -> Step:
+    return (state, ()) if state.stopping else _advance(replace(state, stopping=True))
+
+
+def _on_halted(state: CoordinatorState, event: Halted) -> Step:
+    # No Cancel: who was fenced must not touch files that a successor may be reading.
+    return replace(state, ended=True), (Halt(event.error),)
+
+
+_HANDLERS: dict[type, Callable[[CoordinatorState, Any], Step]] = {
+    PlanMade: _on_plan_made,
+    PlanFailed: _on_plan_failed,
+    PlanDue: _on_plan_due,
+    BatchProcessed: _on_processed,
+    BatchFailed: _on_failed,
+    BatchPublished: _on_published,
+    GroupFailed: _on_group_failed,
+    RetryDue: _on_retry_due,
+    StopRequested: _on_stop_requested,
+    Halted: _on_halted,
+}

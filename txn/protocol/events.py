@@ -1,0 +1,385 @@
+"""The vocabulary of the coordinator: its state, the facts it hears, the orders it gives.
+
+Everything here is a frozen value that pickles and compares. Events are facts, named in the past
+tense; actions are orders. `txn.protocol.coordinator.step` maps (state, event) to (state, actions);
+the shell (`txn.engine.pipeline`) carries the actions out **in the order in which they are
+returned**, and stops at the first one that raises, so an act never precedes what protects it.
+
+Metadata is opaque here: JSON-able values by stream name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from txn.attempts import TransactionAttempt
+
+__all__ = [
+    "Action",
+    "Batch",
+    "BatchFailed",
+    "BatchProcessed",
+    "BatchPublished",
+    "Cancel",
+    "CoordinatorState",
+    "Event",
+    "Finish",
+    "GroupFailed",
+    "Halt",
+    "Halted",
+    "Metadata",
+    "PersistCommitted",
+    "PersistStart",
+    "Phase",
+    "Plan",
+    "PlanDue",
+    "PlanFailed",
+    "PlanMade",
+    "Process",
+    "Publish",
+    "RetryDue",
+    "SchedulePlan",
+    "ScheduleRetry",
+    "StopRequested",
+    "Succeed",
+]
+
+Metadata = Mapping[str, Any]
+
+
+class Phase(str, Enum):
+    """Where one txid stands. See docs/coordinator.md for every transition."""
+
+    WAITING = "waiting"  # failed or dropped: to be planned/started again (after its back-off)
+    PLANNING = "planning"  # a spout is being asked what an attempt of this txid shall read
+    PROCESSING = "processing"  # START is durable; Spark is at work
+    PROCESSED = "processed"  # everything staged and acked; waits for its commit turn
+    COMMITTING = "committing"  # its commit turn: one at a time, of one txid or of a group
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One open txid: everything the coordinator knows of it."""
+
+    attempt: TransactionAttempt
+    """The current attempt; events of any other attempt change nothing."""
+    phase: Phase
+    metadata: Metadata | None = None
+    """stream -> metadata or None (idle) as of the newest START; None before the first START.
+
+    A stream is missing while nothing valid is known of it: what an opaque stream answered is
+    dropped as soon as an earlier batch is planned anew, because it followed from that batch.
+    """
+    started: bool = False
+    """True once a START of this txid is durable: from then on it will be committed, if empty."""
+    failures: int = 0
+    """Failed attempts within this run; those that found a source away are none."""
+    blocked: str | None = None
+    """The error of a source that is away; kept while attempts look whether it is back."""
+    waits: int = 0
+    """Attempts in a row that found a source away."""
+    held: bool = False
+    """WAITING only: True until RetryDue says that the back-off is over."""
+    quarantined: str | None = None
+    """The error for which it is processed as an empty batch."""
+    replay_of: int | None = None
+    """The quarantined txid whose records it reads: fixed by its START, no stream's position."""
+    had_turn: bool = False
+    """A commit turn of this txid has begun: some table may hold it, so it is never emptied."""
+    lacks: frozenset[str] = frozenset()
+    """Streams whose unknown columns it waits for; kept while attempts look again."""
+    asks: frozenset[str] | None = None
+    """The streams that it was made for, beyond `max_spout_pending`; None: all of them."""
+
+
+@dataclass(frozen=True)
+class CoordinatorState:
+    """The whole state of the protocol. Never changed in place."""
+
+    committed: int
+    """Newest txid that is durable in every table and in ZooKeeper; 0 at the very beginning."""
+    positions: Metadata
+    """stream -> newest metadata as of `committed`, carried over idle batches."""
+    opaque_streams: frozenset[str]
+    """Streams whose metadata is planned anew for every attempt (opaque, non-transactional)."""
+    streams: tuple[str, ...]
+    max_spout_pending: int
+    max_batch_attempts: int
+    max_group_commit: int = 1
+    """Consecutive txids that one commit turn may publish together."""
+    ungrouped_until: int = 0
+    """Up to this txid each has a turn of its own: a group with them has failed."""
+    quarantine: bool = False
+    """True: an exhausted batch is committed empty; False: it stops the topology."""
+    until: int | None = None
+    """Start no txid above this one, and finish when it is committed."""
+    until_caught_up: bool = False
+    """Finish once no spout has anything to read and nothing is in flight."""
+    batches: Mapping[int, Batch] = field(default_factory=dict)
+    """txid -> Batch, contiguous from committed + 1."""
+    plan_idle: bool = False
+    """The last question for a new txid was answered "nothing"; ask again on PlanDue."""
+    plan_scheduled: bool = False
+    """A SchedulePlan is out; no new txid is asked for before its PlanDue."""
+    next_attempts: Mapping[int, int] = field(default_factory=dict)
+    """txid -> attempt id to use next, for a txid that was asked for but never started."""
+    stopping: bool = False
+    """Start nothing new; finish what has its commit turn, then Finish."""
+    ended: bool = False
+    """Finish or Halt was ordered; every later event changes nothing."""
+
+
+# --- events: facts ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlanMade:
+    """The spouts answered for `attempt`. `metadata` has every asked stream; None: nothing."""
+
+    attempt: TransactionAttempt
+    metadata: Metadata
+    """stream -> metadata, or None where the stream has nothing to read now."""
+    replay_of: int | None = None
+    """Not the spouts answered, but the record of this quarantined txid, whose replay is wanted."""
+
+
+@dataclass(frozen=True)
+class PlanFailed:
+    """A spout raised FailedException while it planned `attempt`."""
+
+    attempt: TransactionAttempt
+    error: str
+    blocked: bool = False
+    """True: a source is away (SourceUnavailableError); the batch waits, and nothing is counted."""
+
+
+@dataclass(frozen=True)
+class PlanDue:
+    """The emit interval, or the wait of idle spouts, is over."""
+
+
+@dataclass(frozen=True)
+class BatchProcessed:
+    """The acker's ledger of the processing phase of `attempt` reached zero."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True)
+class BatchFailed:
+    """An attempt failed: FailedException, lost executor, timeout, XOR mismatch, failed commit."""
+
+    attempt: TransactionAttempt
+    error: str
+    blocked: bool = False
+    """True: a source is away (SourceUnavailableError); the batch waits, and nothing is counted."""
+    lacks: frozenset[str] = frozenset()
+    """What it waits for is the columns of these streams."""
+
+
+@dataclass(frozen=True)
+class BatchPublished:
+    """Every table holds `attempt` and the commit ledger is zero but for COMMITTED itself."""
+
+    attempt: TransactionAttempt
+    """Of a group: its last."""
+    tables: Mapping[str, int]
+    """committer name -> table version."""
+    earlier: tuple[TransactionAttempt, ...] = ()
+    """Of a group: the attempts before its last, in txid order."""
+
+
+@dataclass(frozen=True)
+class GroupFailed:
+    """The commit turn of a group failed; whose fault it is, nobody can say."""
+
+    attempts: tuple[TransactionAttempt, ...]
+    """All of the group, in txid order."""
+    error: str
+    published: bool
+    """Some table may hold the group. False: for certain none does, nor will."""
+
+
+@dataclass(frozen=True)
+class RetryDue:
+    """The back-off of a failed attempt is over; `attempt` is the one named in ScheduleRetry."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """The user asked for a clean stop (Ctrl-C, SIGTERM, `.stop()`)."""
+
+
+@dataclass(frozen=True)
+class Halted:
+    """Something happened that no replay mends: user code, lost leadership, unreadable state."""
+
+    error: str
+
+
+Event = (
+    PlanMade
+    | PlanFailed
+    | PlanDue
+    | BatchProcessed
+    | BatchFailed
+    | BatchPublished
+    | GroupFailed
+    | RetryDue
+    | StopRequested
+    | Halted
+)
+
+
+# --- actions: orders -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Ask the spouts for `attempt`; answer with PlanMade or PlanFailed."""
+
+    attempt: TransactionAttempt
+    streams: tuple[str, ...]
+    """Only these are to be asked; the others keep what their START fixed."""
+    previous: Metadata
+    """stream -> newest metadata of a smaller txid (absent: there is none)."""
+    is_new: bool = True
+    """True: all streams are asked about a txid that has no START yet, so that it may become the
+    replay of a quarantined one."""
+    replaying: frozenset[int] = frozenset()
+    """Quarantined txids whose replay is in flight: this must not become a second one."""
+
+
+@dataclass(frozen=True)
+class SchedulePlan:
+    """Answer with PlanDue after the emit interval; one that is scheduled already is no longer."""
+
+    idle: bool
+    """True: the spouts had nothing to read; False: only the interval between starts is due."""
+
+
+@dataclass(frozen=True)
+class PersistStart:
+    """Make START(attempt, metadata) durable: one ZooKeeper multi. Precedes its Process."""
+
+    attempt: TransactionAttempt
+    metadata: Metadata
+    quarantined: str | None = None
+    """The error for which the batch is emptied."""
+    replay_of: int | None = None
+    """The quarantined txid whose records it reads."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """Run the processing phase of `attempt`; answer with BatchProcessed or BatchFailed."""
+
+    attempt: TransactionAttempt
+    metadata: Metadata
+    empty: bool = False
+    """True: stage nothing, read nothing (a quarantined batch)."""
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Run the commit turn of `attempt`; answer with BatchPublished or BatchFailed.
+
+    Of a group, one version of every table holds all its txids; then the answer is BatchPublished
+    with all of them, or GroupFailed.
+    """
+
+    attempt: TransactionAttempt
+    """Of a group: its last."""
+    metadata: Metadata
+    positions: Metadata
+    """stream -> newest metadata as of this txid: goes into every table's log."""
+    earlier: tuple[tuple[TransactionAttempt, Metadata], ...] = ()
+    """Of a group: the attempts before its last and what they read, in txid order."""
+
+    @property
+    def members(self) -> tuple[tuple[TransactionAttempt, Metadata], ...]:
+        """Every attempt of the turn and what it read, in txid order."""
+        return (*self.earlier, (self.attempt, self.metadata))
+
+
+@dataclass(frozen=True)
+class PersistCommitted:
+    """Move `committed` to this txid and drop its batch node: one multi. Precedes its Succeed.
+
+    In the same multi, the nodes of a whole group are dropped, a batch that was emptied is entered
+    as quarantined, and what it was the replay of is struck out.
+    """
+
+    attempt: TransactionAttempt
+    """Of a group: its last."""
+    positions: Metadata
+    tables: Mapping[str, int]
+    quarantined: str | None = None
+    """The error for which the batch was emptied."""
+    replay_of: int | None = None
+    """The quarantined txid that the batch has replayed."""
+    earlier: tuple[TransactionAttempt, ...] = ()
+    """Of a group: the attempts before its last, in txid order."""
+
+    @property
+    def attempts(self) -> tuple[TransactionAttempt, ...]:
+        """Every attempt that is committed by it, in txid order."""
+        return (*self.earlier, self.attempt)
+
+
+@dataclass(frozen=True)
+class Succeed:
+    """Tell the spouts that the txid is durable everywhere, and clean up after it."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Stop the work of an attempt that is no longer current; delete what it staged."""
+
+    attempt: TransactionAttempt
+
+
+@dataclass(frozen=True)
+class ScheduleRetry:
+    """Answer with RetryDue(attempt) after the back-off for that many failures."""
+
+    attempt: TransactionAttempt
+    failures: int
+    """Failures, or attempts in a row that found a source away; 1 or more."""
+    blocked: bool = False
+    """True: it waits for a source that is away, and soon looks again."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Nothing more is to be done: end the run well."""
+
+
+@dataclass(frozen=True)
+class Halt:
+    """End the run with an error; durable state is intact and the topology can be resumed."""
+
+    error: str
+    attempt: TransactionAttempt | None = None
+
+
+Action = (
+    Plan
+    | SchedulePlan
+    | PersistStart
+    | Process
+    | Publish
+    | PersistCommitted
+    | Succeed
+    | Cancel
+    | ScheduleRetry
+    | Finish
+    | Halt
+)

@@ -1,0 +1,119 @@
+"""The coordinator's orders as what is written for them: records in ZooKeeper, publications."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from txn.errors import ProgressUnavailableError, SourceUnavailableError
+from txn.interfaces import Member, Publication
+from txn.protocol.events import Metadata, PersistCommitted, PersistStart, Plan, PlanMade, Publish
+from txn.protocol.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
+
+if TYPE_CHECKING:
+    from txn.zookeeper.progress import ZooKeeperProgress
+
+__all__ = [
+    "columns_record",
+    "committed_record",
+    "publication_of",
+    "quarantine_record",
+    "requested_replay",
+    "start_record",
+]
+
+
+def start_record(order: PersistStart, epoch: int, opaque: Collection[str]) -> BatchRecord:
+    """START of an attempt."""
+    return BatchRecord(
+        txid=order.attempt.txid,
+        attempt=order.attempt.attempt_id,
+        epoch=epoch,
+        spouts=dict(order.metadata),
+        opaque=sorted(opaque),
+        quarantined=order.quarantined,
+        replay_of=order.replay_of,
+    )
+
+
+def publication_of(
+    order: Publish,
+    topology: str,
+    epoch: int,
+    timings_ms: Mapping[str, float],
+    *,
+    quarantined: str | None = None,
+    replay_of: int | None = None,
+) -> Publication:
+    """What the tables' logs are to say of a commit turn.
+
+    Args:
+        quarantined: the error for which the txid is emptied.
+        replay_of: the quarantined txid that it replays.
+    """
+    members = tuple(
+        Member(txid=attempt.txid, attempt_id=attempt.attempt_id, read=dict(metadata))
+        for attempt, metadata in order.members
+    )
+    return Publication(
+        topology=topology,
+        epoch=epoch,
+        first_txid=members[0].txid,
+        last_txid=order.attempt.txid,
+        attempt_id=order.attempt.attempt_id,
+        spouts=dict(order.positions),
+        read=dict(order.metadata),
+        timings_ms=dict(timings_ms),
+        quarantined=quarantined,
+        replay_of=replay_of,
+        members=members if len(members) > 1 else (),
+    )
+
+
+def columns_record(stream: str, columns: dict[str, Any]) -> ColumnsRecord:
+    """The columns of a stream, as Spark writes them in JSON."""
+    return ColumnsRecord(stream=stream, columns=columns)
+
+
+def committed_record(order: PersistCommitted, epoch: int) -> CommittedRecord:
+    """COMMITTED of a txid."""
+    return CommittedRecord(
+        txid=order.attempt.txid,
+        epoch=epoch,
+        spouts=dict(order.positions),
+        tables=dict(order.tables),
+    )
+
+
+def quarantine_record(order: PersistCommitted, read: Metadata) -> QuarantineRecord | None:
+    """What to keep of a txid that is committed empty; None for an ordinary one.
+
+    Args:
+        read: what the txid was to read.
+    """
+    if order.quarantined is None:
+        return None
+    txid, attempt_id = order.attempt.txid, order.attempt.attempt_id
+    return QuarantineRecord(
+        txid=txid, attempt=attempt_id, spouts=dict(read), error=order.quarantined
+    )
+
+
+def requested_replay(store: ZooKeeperProgress, question: Plan) -> PlanMade | None:
+    """The answer to a question for a new txid, if a quarantined one is wanted back.
+
+    Raises:
+        SourceUnavailableError: ZooKeeper is away. Nothing is lost by waiting: the batch could not
+            be started either.
+    """
+    if not question.is_new:
+        return None
+    try:
+        wanted = store.requested_replay(question.replaying)
+    except ProgressUnavailableError as error:
+        raise SourceUnavailableError(str(error)) from error
+    if wanted is None:
+        return None
+    # A stream that the topology has had since then has nothing to read in it.
+    read = {stream: wanted.spouts.get(stream) for stream in question.streams}
+    return PlanMade(question.attempt, read, wanted.txid)

@@ -1,0 +1,203 @@
+"""The coordinator's state out of the tables alone: what `txn recover` writes into ZooKeeper.
+
+With F..L = the txids of the newest publication of a table, one or a group:
+
+    every table at the same L       committed = L, positions as published with L
+    tables at L, others at F - 1    committed = F - 1, positions as published with F - 1; F to L
+                                    are open batches, which the next run replays everywhere
+    anything else                   refuse, and name the difference: no run can leave that behind
+
+Opaque batches that all tables have, but not all from the same attempts, are the second case too:
+their replays may differ, so the tables may disagree about them. Identical replays never disagree:
+there committed is what all tables hold, be it a part of some table's group.
+
+Pure: a function from what was read to what is to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from txn.errors import RecoveryRefusedError
+from txn.interfaces import Publication
+from txn.protocol.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
+from txn.protocol.recovery import attempts_of, splits_no_group, started
+
+__all__ = ["Publications", "quarantined", "rebuild", "replayed"]
+
+Publications = Mapping[str, Sequence[tuple[int, Publication]]]
+"""table -> (table version, publication), newest first; back to F - 1 is enough."""
+
+
+def rebuild(
+    topology: str,
+    opaque: Collection[str],
+    found: Publications,
+    *,
+    skipping: Collection[str] = (),
+) -> Progress:
+    """What ZooKeeper must have said when the newest of the publications was made.
+
+    Args:
+        opaque: the streams that are planned anew on replay.
+        skipping: the tables that skip, txid by txid, what they hold (transactional ones).
+
+    Raises:
+        RecoveryRefusedError: the tables do not fit each other; names tables and txids.
+    """
+    newest = {table: entries[0][1] if entries else None for table, entries in found.items()}
+    for table, publication in newest.items():
+        if publication is not None and publication.topology != topology:
+            raise RecoveryRefusedError(
+                f"Table '{table}' belongs to topology '{publication.topology}', not to "
+                f"'{topology}'. Nothing was changed. Name the file of the right topology."
+            )
+    known = [publication for publication in newest.values() if publication is not None]
+    if not known:
+        return Progress()
+    ends = [publication.last_txid if publication else 0 for publication in newest.values()]
+    same = len(known) == len(found) and len({attempts_of(p) for p in known}) == 1
+    held = {table: publication for table, publication in newest.items() if publication is not None}
+    if same or (not opaque and splits_no_group(min(ends), held, skipping)):
+        txid = min(ends)
+    else:
+        txid = max(publication.first_txid for publication in known) - 1
+    _check_distance(topology, newest, txid, opaque)
+    return Progress(committed=_committed(txid, found), batches=_open(txid, known, opaque))
+
+
+def _open(
+    txid: int, newest: Iterable[Publication], opaque: Collection[str]
+) -> tuple[BatchRecord, ...]:
+    """The txids above `txid` that some table has been given, as the newest attempt of each."""
+    found: dict[int, BatchRecord] = {}
+    for publication in sorted(newest, key=lambda p: p.epoch):
+        for member in publication.txids:
+            known = found.get(member.txid)
+            this = (publication.epoch, member.attempt_id)
+            if member.txid <= txid or (known and (known.epoch, known.attempt) > this):
+                continue
+            found[member.txid] = started(publication, member, opaque)
+    return tuple(found[txid] for txid in sorted(found))
+
+
+def replayed(
+    quarantine: Iterable[QuarantineRecord], publications: Iterable[Publication], committed: int
+) -> dict[int, int]:
+    """Which of the quarantined txids the tables have been given since: txid -> txid of the replay.
+
+    For a ZooKeeper that lags behind the tables and has kept its quarantine records: what was
+    replayed meanwhile must not be replayed again. A replay reads just what the record says; no
+    other txid does, but for spouts whose metadata does not tell batches apart. A committed txid
+    that brought no rows may have been emptied in its turn, and replaces no record. No replay is
+    in a group.
+    """
+    waiting = sorted(quarantine, key=lambda record: record.txid)
+    found: dict[int, int] = {}
+    for publication in publications:
+        if publication.members or (publication.last_txid <= committed and not publication.rows):
+            continue
+        for record in waiting:
+            if record.txid < publication.last_txid and _reads(publication.read, record.spouts):
+                found[record.txid] = publication.last_txid
+    return found
+
+
+def quarantined(
+    publications: Iterable[Publication], committed: int
+) -> tuple[QuarantineRecord, ...]:
+    """The txids that were committed empty and not replayed since, as far as the tables' logs tell.
+
+    Args:
+        publications: of all tables, in any order, from as far back as commit files are kept.
+        committed: later txids are open, and emptied or replayed anew.
+    """
+    newest: dict[int, Publication] = {}
+    for publication in publications:
+        known = newest.get(publication.last_txid)
+        this = (publication.epoch, publication.attempt_id)
+        if publication.last_txid <= committed and (
+            known is None or this > (known.epoch, known.attempt_id)
+        ):
+            newest[publication.last_txid] = publication
+    done = {publication.replay_of for publication in newest.values()}
+    return tuple(
+        QuarantineRecord(
+            txid=txid, attempt=found.attempt_id, spouts=found.read, error=found.quarantined
+        )
+        for txid, found in sorted(newest.items())
+        if found.quarantined is not None and txid not in done
+    )
+
+
+def _reads(read: Mapping[str, Any], aside: Mapping[str, Any]) -> bool:
+    something = any(metadata is not None for metadata in aside.values())
+    return something and all(read.get(s) == aside.get(s) for s in {**read, **aside})
+
+
+def _check_distance(
+    topology: str,
+    newest: Mapping[str, Publication | None],
+    committed: int,
+    opaque: Collection[str],
+) -> None:
+    """Refuse tables that no run leaves beside each other.
+
+    Each is at `committed`, or its newest publication begins right above it; a replay that is
+    identical may also be in a group that began before.
+    """
+    for table, publication in newest.items():
+        first, last = _span(publication)
+        begins = first == committed + 1 or (not opaque and first <= committed)
+        if last == committed or (last > committed and begins):
+            continue
+        ahead = max(newest, key=lambda name: _span(newest[name])[1])
+        least = min(newest, key=lambda name: _span(newest[name])[1])
+        behind = least if table == ahead else table
+        if newest[behind] is None:
+            raise RecoveryRefusedError(
+                f"Table '{behind}' of topology '{topology}' holds no txid, and '{ahead}' holds "
+                f"txid {_span(newest[ahead])[1]}: it was lost, or it was never written to. "
+                "Nothing was changed. If it was lost, put it back from a backup. If it never held "
+                f"anything, say so: `txn recover FILE.py:TOPOLOGY --new '{behind}'`; the next run "
+                "then makes it, and it begins with that run's first txid."
+            )
+        before, most = _span(newest[ahead])
+        held = _span(newest[behind])[1]
+        raise RecoveryRefusedError(
+            f"The tables of topology '{topology}' do not belong together: '{ahead}' holds txid "
+            f"{most}, but '{behind}' holds txid {held}; a run leaves them "
+            f"at most one publication apart. Nothing was changed. Restore '{behind}' to txid "
+            f"{before - 1} or {most}, or give the topology a new name and new tables."
+        )
+
+
+def _span(publication: Publication | None) -> tuple[int, int]:
+    """First and last txid; zeros for no publication."""
+    return (publication.first_txid, publication.last_txid) if publication else (0, 0)
+
+
+def _committed(txid: int, found: Publications) -> CommittedRecord:
+    """The COMMITTED record of `txid`, with the positions that were published with it."""
+    if txid == 0:
+        return CommittedRecord()
+    held = {
+        table: next(((v, p) for v, p in entries if p.first_txid <= txid <= p.last_txid), None)
+        for table, entries in found.items()
+    }
+    # What a whole group has read says nothing of the positions in the midst of it.
+    known = [entry[1] for entry in held.values() if entry and entry[1].last_txid == txid]
+    if not known:
+        raise RecoveryRefusedError(
+            f"No table says any more what the streams had read by txid {txid}: the commit files "
+            "that said so were cleaned out of the logs. Nothing was changed. Restore them from a "
+            "backup, or give the topology a new name and new tables."
+        )
+    publication = max(known, key=lambda p: (p.epoch, p.attempt_id))
+    return CommittedRecord(
+        txid=txid,
+        epoch=publication.epoch,
+        spouts=publication.spouts,
+        tables={table: entry[0] for table, entry in held.items() if entry is not None},
+    )

@@ -1,0 +1,402 @@
+"""What a new leader makes of the tables and of ZooKeeper, before it starts anything.
+
+The tables are read first, after they have been fenced: from then on no older leader can add to
+them, so what stands there is final. Four cases per topology (DESIGN, "Recovery reads the tables
+first"), with C = ZooKeeper's committed txid and F..L = the txids of the newest publication in a
+table's log, one txid or a group:
+
+    every L = C                       go on
+    every F = C + 1, the same group   the crash came between publication and COMMITTED: roll
+    with the same attempts            ZooKeeper forward to L, adopting the positions in the tables
+    some F = C + 1, others L = C, or  replay from C + 1 on, with attempts above any that a table
+    other groups or attempts          has seen; the guards make it land once
+    any F > C + 1, or L < C           refuse: somebody wiped or replaced something
+
+Two attempts of a txid whose replays are identical are as good as one, so that ZooKeeper is then
+rolled forward to the smallest L, unless that is inside of a group that a table can only take back
+as a whole. A table that skips what it holds may have F <= C < L: the replay of a group of which it
+holds all came in smaller groups, and some of those are committed.
+
+Pure: a function from what was read to what is to be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from txn.errors import RecoveryRefusedError
+from txn.interfaces import Member, Publication
+from txn.protocol.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
+
+__all__ = [
+    "Found",
+    "Recovered",
+    "attempts_of",
+    "by_todays_names",
+    "check_streams",
+    "is_replay",
+    "reconcile",
+    "require_tables",
+    "splits_no_group",
+    "started",
+]
+
+Found = Mapping[str, "tuple[int, Publication] | None"]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Where the run starts from."""
+
+    committed: CommittedRecord
+    batches: tuple[BatchRecord, ...]
+    roll_forward: bool = False
+    """True: `committed` is newer than ZooKeeper's and must be written there first."""
+    quarantine: QuarantineRecord | None = None
+    """To be written with it, when its txid was published empty."""
+    replay_of: int | None = None
+    """The quarantined txid that it has replayed, whose record goes with it."""
+    published: frozenset[int] = frozenset()
+    """Open txids that some table, not all, holds already."""
+
+
+Ahead = Mapping[str, "tuple[int, Publication]"]
+"""Of the tables that hold more than is committed: (version, newest publication)."""
+
+
+def reconcile(
+    topology: str,
+    streams: Sequence[str],
+    opaque: Collection[str],
+    progress: Progress,
+    found: Found,
+    *,
+    replays_differ: bool = False,
+    skipping: Collection[str] = (),
+) -> Recovered:
+    """Decide from what ZooKeeper (`progress`) and every table's log (`found`) say.
+
+    Args:
+        streams: the streams that the program declares.
+        opaque: those of them that are planned anew on replay.
+        found: table -> (version, newest publication), or None where there is none.
+        replays_differ: two attempts of a txid may differ, whatever the spouts promise (a query of
+            a state as of the last committed txid).
+        skipping: the tables that skip, txid by txid, what they hold (transactional ones).
+
+    Raises:
+        RecoveryRefusedError: the two tell different stories; names table, txids and the way out.
+    """
+    check_streams(topology, streams, opaque, progress)
+    committed = progress.committed
+    for table, publication in found.items():
+        _check_table(topology, table, publication, committed, skips=table in skipping)
+        if publication is not None:
+            _check_same(topology, table, publication, committed, skips=table in skipping)
+    ahead = _beyond(committed.txid, found)
+    identical = not opaque and not replays_differ
+    result = Recovered(committed, progress.batches)
+    if (
+        ahead
+        and len(ahead) == len(found)
+        and (_same_attempts(ahead) or (identical and _may_end_apart(ahead, skipping)))
+    ):
+        result = _rolled_forward(committed, progress.batches, ahead)
+        ahead = _beyond(result.committed.txid, found)
+    first = result.committed.txid + 1
+    last = max((publication.last_txid for _, publication in ahead.values()), default=0)
+    return replace(
+        result,
+        batches=_with_attempts(result.batches, ahead, first),
+        published=frozenset(range(first, last + 1)),
+    )
+
+
+def is_replay(publication: Publication) -> bool:
+    """Whether a publication is that of a replay of what was quarantined, judging by itself alone.
+
+    An ordinary txid is the newest that its streams have read; a replay reads what lies behind
+    their positions. One that replays the newest txid of all its streams cannot be told apart.
+    There is no replay in a group. Publications of earlier releases did not say so themselves.
+    """
+    return not publication.members and any(
+        metadata is not None and publication.spouts.get(stream, metadata) != metadata
+        for stream, metadata in publication.read.items()
+    )
+
+
+def started(publication: Publication, member: Member, opaque: Collection[str] = ()) -> BatchRecord:
+    """The START of one txid, as a publication that holds it says: its metadata is in the log.
+
+    Args:
+        opaque: the streams to record as opaque; empty for a record that is not written.
+    """
+    replay_of = publication.replay_of
+    if replay_of is None and is_replay(publication):
+        replay_of = 0
+    return BatchRecord(
+        txid=member.txid,
+        attempt=member.attempt_id,
+        epoch=publication.epoch,
+        spouts=member.read,
+        opaque=sorted(opaque),
+        quarantined=publication.quarantined,
+        replay_of=replay_of,
+    )
+
+
+def check_streams(
+    topology: str, streams: Sequence[str], opaque: Collection[str], progress: Progress
+) -> None:
+    """Refuse a program whose streams are not those that the progress is of.
+
+    Raises:
+        RecoveryRefusedError: a stream is gone, or is of another kind while its batches are open.
+    """
+    _check_kinds(topology, opaque, progress)
+    known = set(progress.committed.spouts).union(*(batch.spouts for batch in progress.batches))
+    lost = sorted(known - set(streams))
+    if lost:
+        raise RecoveryRefusedError(
+            f"Topology '{topology}' has progress for stream '{lost[0]}' in ZooKeeper, but the "
+            f"program declares only {', '.join(sorted(streams))}. A renamed stream would start "
+            "from its beginning and count everything again: keep the name, or give the topology "
+            "a new name and new tables."
+        )
+
+
+def _check_kinds(topology: str, opaque: Collection[str], progress: Progress) -> None:
+    """A transactional spout fixes metadata for good; what an opaque one left may be outdated."""
+    for batch in progress.batches:
+        changed = sorted(set(batch.opaque) - set(opaque))
+        if changed:
+            raise RecoveryRefusedError(
+                f"Txid {batch.txid} of topology '{topology}' is open, and was started when stream "
+                f"'{changed[0]}' had an opaque spout; it is transactional now. What is stored for "
+                "it may be outdated. Run the opaque spout once more until its open batches are "
+                "committed (stop it with Ctrl-C while it is idle), then change the kind."
+            )
+
+
+def _check_table(
+    topology: str,
+    table: str,
+    entry: tuple[int, Publication] | None,
+    committed: CommittedRecord,
+    *,
+    skips: bool,
+) -> None:
+    last = entry[1].last_txid if entry else 0
+    first = entry[1].first_txid if entry else 0
+    if entry and last > committed.txid and entry[1].is_lost:
+        raise RecoveryRefusedError(
+            f"Table '{table}' holds txid {last}, the commit file that says what was read for it "
+            f"was cleaned out of the log, and ZooKeeper's committed txid of topology '{topology}' "
+            f"is {committed.txid}. Nothing was changed. Restore that file from a backup, or give "
+            "the topology a new name and new tables."
+        )
+    fits = first <= committed.txid + 1 if skips else first == committed.txid + 1
+    fits = fits and (entry is None or len(entry[1].txids) == last - first + 1)
+    if entry and last > committed.txid and not fits:
+        raise RecoveryRefusedError(
+            f"Table '{table}' holds txid {last} (version {entry[0]}), but ZooKeeper's committed "
+            f"txid of topology '{topology}' is {committed.txid}: ZooKeeper was wiped, or another "
+            f"ensemble is meant. Nothing was changed. `txn recover FILE.py:TOPOLOGY` "
+            "rebuilds ZooKeeper's state from the tables."
+        )
+    if last < committed.txid and (last > 0 or table in committed.tables):
+        raise _behind(topology, table, last, committed)
+
+
+def by_todays_names(
+    topology: str, committed: CommittedRecord, found: Found, place: Callable[[str], str]
+) -> CommittedRecord:
+    """What is committed, with the tables by the names that the program has for them now.
+
+    A table that was moved is known by what it holds: the committed txid of this very topology.
+
+    Args:
+        found: what each of the program's tables holds, before any is made.
+        place: one name for all the spellings of a place.
+
+    Raises:
+        RecoveryRefusedError: a table that ZooKeeper knows is gone from the program, and one that
+            does not hold the committed txid has come: it may be the same, looked for elsewhere.
+    """
+    declared = {place(name): name for name in found}
+    tables, lost = {}, []
+    for name, version in committed.tables.items():
+        today = name if name in found else declared.get(place(name))
+        if today is None:
+            lost.append(name)
+        else:
+            tables[today] = version
+    for name, entry in found.items():
+        if name in tables or not lost:
+            continue
+        if entry is not None and entry[1].last_txid <= committed.txid:
+            tables[name] = entry[0]
+            continue
+        if entry is not None:
+            raise RecoveryRefusedError(
+                f"Table '{name}' of topology '{topology}' holds txid {entry[1].last_txid}, of "
+                f"which ZooKeeper has committed {committed.txid}, and ZooKeeper does not know it "
+                f"by this name. Nothing was changed. Run the topology once with the table where "
+                f"it was ('{lost[0]}'), and move it when the run has ended well."
+            )
+        raise RecoveryRefusedError(
+            f"ZooKeeper knows table '{lost[0]}' of topology '{topology}', which the program does "
+            f"not name, and the program names table '{name}', which holds "
+            "nothing. Nothing was changed. If they are to be the same, name the place "
+            f"where the table is now ('{name}' means '{place(name)}' here; a relative path means "
+            f"the working directory). If '{lost[0]}' is no longer wanted and '{name}' is a new "
+            f"table, run the topology without '{name}' until a txid is committed, and then with it."
+        )
+    return committed.model_copy(update={"tables": tables})
+
+
+def require_tables(topology: str, committed: CommittedRecord, found: Found) -> None:
+    """Refuse tables that hold nothing and ought to, before a table is made in their place.
+
+    Args:
+        found: of tables that `committed` names.
+
+    Raises:
+        RecoveryRefusedError: naming the first.
+    """
+    for table, entry in found.items():
+        if entry is None and committed.txid and table in committed.tables:
+            raise _behind(topology, table, 0, committed)
+
+
+def _behind(
+    topology: str, table: str, last: int, committed: CommittedRecord
+) -> RecoveryRefusedError:
+    return RecoveryRefusedError(
+        f"Table '{table}' holds txid {last or 'none'}, but ZooKeeper says that txid "
+        f"{committed.txid} of topology '{topology}' is committed (there: version "
+        f"{committed.tables.get(table, 'none')}): the table was deleted, replaced, restored to an "
+        "older version, or left out for a while; a relative path means the working directory. "
+        "Nothing was changed. Restore the table, or give the topology a new name and new tables."
+    )
+
+
+def _check_same(
+    topology: str,
+    table: str,
+    entry: tuple[int, Publication],
+    committed: CommittedRecord,
+    *,
+    skips: bool,
+) -> None:
+    """Refuse a table that holds the right txid, but not as ZooKeeper knows it.
+
+    A table that skips what it holds may have a txid from another attempt than the committed one,
+    and with it other positions of streams that it does not read.
+    """
+    version, publication = entry
+    known = committed.tables.get(table)
+    if known is None or not committed.txid or publication.is_lost:
+        return
+    at_it = publication.last_txid == committed.txid
+    differs = version != known if at_it else version < known
+    moved = at_it and not skips and _moved(publication, committed)
+    if not differs and not moved:
+        return
+    what = (
+        f"in version {version}, and ZooKeeper knows version {known}"
+        if differs
+        else f"with another position of stream '{moved}' than ZooKeeper knows"
+    )
+    raise RecoveryRefusedError(
+        f"Table '{table}' holds txid {publication.last_txid} of topology '{topology}' {what}: "
+        "another table was put in its place, or another ensemble is meant. Nothing was changed. "
+        "Put the former table back, or give the topology a new name and new tables."
+    )
+
+
+def _moved(publication: Publication, committed: CommittedRecord) -> str | None:
+    """A stream whose position differs; None: there is none."""
+    known = committed.spouts
+    positions = publication.spouts
+    return next((s for s in positions if s in known and known[s] != positions[s]), None)
+
+
+def _beyond(txid: int, found: Found) -> Ahead:
+    return {t: entry for t, entry in found.items() if entry and entry[1].last_txid > txid}
+
+
+def _same_attempts(ahead: Ahead) -> bool:
+    return len({attempts_of(entry) for _, entry in ahead.values()}) == 1
+
+
+def attempts_of(publication: Publication) -> tuple[tuple[int, int, int], ...]:
+    """(epoch, txid, attempt id) of every txid of a publication: what tells it from any other."""
+    return tuple((publication.epoch, m.txid, m.attempt_id) for m in publication.txids)
+
+
+def splits_no_group(txid: int, held: Mapping[str, Publication], skipping: Collection[str]) -> bool:
+    """Whether a run may begin behind `txid`: every group that goes on beyond it can be split.
+
+    Args:
+        held: table -> newest publication.
+        skipping: the tables that skip, txid by txid, what they hold.
+    """
+    return all(
+        publication.last_txid <= txid or publication.first_txid > txid or table in skipping
+        for table, publication in held.items()
+    )
+
+
+def _may_end_apart(ahead: Ahead, skipping: Collection[str]) -> bool:
+    held = {table: publication for table, (_, publication) in ahead.items()}
+    return splits_no_group(_smallest(ahead).last_txid, held, skipping)
+
+
+def _smallest(ahead: Ahead) -> Publication:
+    """The publication that ends first: a table that holds more says other positions."""
+    return min((entry for _, entry in ahead.values()), key=lambda entry: entry.last_txid)
+
+
+def _rolled_forward(
+    committed: CommittedRecord, batches: tuple[BatchRecord, ...], ahead: Ahead
+) -> Recovered:
+    publication = _smallest(ahead)
+    record = CommittedRecord(
+        txid=publication.last_txid,
+        epoch=publication.epoch,
+        spouts={**committed.spouts, **publication.spouts},
+        tables={**committed.tables, **{table: version for table, (version, _) in ahead.items()}},
+    )
+    rest = tuple(batch for batch in batches if batch.txid > record.txid)
+    # Whether a txid is emptied or a replay is settled before its first commit turn, so that its
+    # newest START says it of every attempt that can have published. Neither is ever in a group.
+    start = next((batch for batch in batches if batch.txid == record.txid), None)
+    said = start if start and start.attempt >= publication.attempt_id else publication
+    error = said.quarantined
+    quarantine = error and QuarantineRecord(
+        txid=record.txid, attempt=publication.attempt_id, spouts=publication.read, error=error
+    )
+    return Recovered(record, rest, True, quarantine or None, said.replay_of)
+
+
+def _with_attempts(
+    batches: tuple[BatchRecord, ...], ahead: Ahead, first: int
+) -> tuple[BatchRecord, ...]:
+    """Open batches with attempt numbers at least as high as any table has seen.
+
+    A publication of an attempt whose START is missing is a START too: its metadata is in the log,
+    and whether it was emptied. So it is where ZooKeeper was restored from a backup.
+
+    Args:
+        first: the first open txid.
+    """
+    by_txid = {batch.txid: batch for batch in batches}
+    for _, publication in ahead.values():
+        for member in publication.txids:
+            known = by_txid.get(member.txid)
+            if member.txid >= first and (known is None or known.attempt < member.attempt_id):
+                opaque = known.opaque if known else ()
+                by_txid[member.txid] = started(publication, member, opaque)
+    return tuple(by_txid[txid] for txid in sorted(by_txid))

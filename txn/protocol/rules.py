@@ -1,0 +1,258 @@
+"""Pure questions about a `CoordinatorState`, and the small changes that the transitions share.
+
+`txn.protocol.coordinator` says when something happens; this module says what follows from the
+state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from txn.attempts import TransactionAttempt
+from txn.protocol.events import Batch, Cancel, CoordinatorState, Phase, Plan, PlanMade
+
+__all__ = [
+    "AT_WORK",
+    "answered",
+    "can_be_emptied",
+    "cancels",
+    "commit_group",
+    "committing",
+    "current",
+    "drop_later",
+    "forget_opaque",
+    "in_order",
+    "is_committing",
+    "may_overtake",
+    "must_be_asked",
+    "new_batch",
+    "plan_for",
+    "positions_before",
+    "waited_for",
+    "with_batch",
+    "without_batches",
+]
+
+AT_WORK = (Phase.PROCESSING, Phase.PROCESSED, Phase.COMMITTING)
+"""Phases in which an attempt runs or has staged files: it can fail, and can be cancelled."""
+
+
+def in_order(state: CoordinatorState) -> list[Batch]:
+    """The open batches by ascending txid."""
+    return [state.batches[txid] for txid in sorted(state.batches)]
+
+
+def current(state: CoordinatorState, attempt: TransactionAttempt, *phases: Phase) -> Batch | None:
+    """The batch of `attempt`, if that is its current attempt and it is in one of `phases`.
+
+    The whole attempt is compared before anything is touched. Storm removes the live attempt
+    first and compares then, so a stale failure knocks it out and records are skipped.
+    """
+    batch = state.batches.get(attempt.txid)
+    if batch is None or batch.attempt != attempt or batch.phase not in phases:
+        return None
+    return batch
+
+
+def with_batch(state: CoordinatorState, batch: Batch) -> CoordinatorState:
+    """`state` with this batch in place of what was known of its txid."""
+    return replace(state, batches={**state.batches, batch.attempt.txid: batch})
+
+
+def without_batches(state: CoordinatorState, txids: Collection[int]) -> CoordinatorState:
+    """`state` without these txids."""
+    return replace(state, batches={t: b for t, b in state.batches.items() if t not in txids})
+
+
+def is_committing(state: CoordinatorState) -> bool:
+    """True while a commit turn runs."""
+    return any(batch.phase is Phase.COMMITTING for batch in state.batches.values())
+
+
+def committing(state: CoordinatorState) -> tuple[Batch, ...]:
+    """The batches whose commit turn runs, in txid order: none, one, or a group."""
+    return tuple(batch for batch in in_order(state) if batch.phase is Phase.COMMITTING)
+
+
+def commit_group(state: CoordinatorState) -> tuple[Batch, ...]:
+    """The batches that get the next commit turn, in txid order; none while there is none to get.
+
+    Only ordinary batches are taken together: an emptied one and the replay of a quarantined one
+    write more with their COMMITTED than positions, and so stand alone. So does every txid of a
+    group that has failed: the one that is to blame then fails by itself.
+    """
+    group: list[Batch] = []
+    for txid in range(state.committed + 1, state.committed + 1 + state.max_group_commit):
+        batch = state.batches.get(txid)
+        # Only committed + 1 and its group can be committing, so that the first of them tells
+        # whether the turn is taken.
+        if batch is None or batch.phase is not Phase.PROCESSED:
+            break
+        is_single = (
+            batch.quarantined is not None
+            or batch.replay_of is not None
+            or txid <= state.ungrouped_until
+        )
+        if is_single and group:
+            break
+        group.append(batch)
+        if is_single:
+            break
+    return tuple(group)
+
+
+def positions_before(state: CoordinatorState, txid: int) -> dict[str, Any]:
+    """Per stream, the newest metadata of a txid smaller than `txid`, in flight or committed."""
+    positions = dict(state.positions)
+    for batch in in_order(state):
+        # A replay reads what its streams have long left behind.
+        if batch.attempt.txid < txid and batch.replay_of is None:
+            positions.update({s: m for s, m in (batch.metadata or {}).items() if m is not None})
+    return positions
+
+
+# --- planning ----------------------------------------------------------------------------------
+
+
+def must_be_asked(state: CoordinatorState, batch: Batch) -> bool:
+    """True if the spouts have to be asked before an attempt of `batch` can start.
+
+    A further attempt asks opaque streams only. Nobody is asked about an emptied batch, which
+    reads nothing, or about the replay of a quarantined one, which reads what was set aside.
+    """
+    if batch.quarantined is not None or batch.replay_of is not None:
+        return False
+    return not batch.started or bool(state.opaque_streams)
+
+
+def may_overtake(state: CoordinatorState, batch: Batch) -> bool:
+    """True if later txids may be started or planned while `batch` waits.
+
+    They may if its metadata is fixed, for theirs follows from it. An opaque stream fixes nothing,
+    unless the batch is a replay of what was quarantined.
+    """
+    return batch.started and (not state.opaque_streams or batch.replay_of is not None)
+
+
+def _asked_streams(state: CoordinatorState, batch: Batch) -> tuple[str, ...]:
+    if not batch.started:
+        return tuple(s for s in state.streams if batch.asks is None or s in batch.asks)
+    return tuple(stream for stream in state.streams if stream in state.opaque_streams)
+
+
+def plan_for(state: CoordinatorState, batch: Batch) -> Plan:
+    """The question for `batch`. All smaller txids must have valid metadata."""
+    streams = _asked_streams(state, batch)
+    known = positions_before(state, batch.attempt.txid)
+    return Plan(
+        batch.attempt,
+        streams,
+        {s: known[s] for s in streams if s in known},
+        is_new=not batch.started and batch.asks is None,
+        replaying=_replaying(state),
+    )
+
+
+def answered(state: CoordinatorState, batch: Batch, event: PlanMade) -> dict[str, Any]:
+    """Metadata of every stream: what the START fixed, and what was answered now.
+
+    Raises:
+        ValueError: the answer is not about the streams that were asked, or it is the replay of a
+            quarantined txid where none may begin.
+    """
+    is_new = not batch.started and batch.asks is None
+    if event.replay_of is not None and (not is_new or event.replay_of in _replaying(state)):
+        raise ValueError(
+            f"PlanMade for {event.attempt} replays the quarantined txid {event.replay_of}, but "
+            "its question was not about a new txid, or that replay is in flight already"
+        )
+    asked = _asked_streams(state, batch)
+    if set(event.metadata) != set(asked):
+        raise ValueError(
+            f"PlanMade for {event.attempt} answers for the streams {sorted(event.metadata)}, but "
+            f"{sorted(asked)} were asked; the shell must answer each, with None for nothing"
+        )
+    unasked = {} if batch.asks is None or batch.started else dict.fromkeys(state.streams)
+    return {**unasked, **(batch.metadata or {}), **event.metadata}
+
+
+def _replaying(state: CoordinatorState) -> frozenset[int]:
+    """Quarantined txids whose replay is in flight."""
+    return frozenset(b.replay_of for b in state.batches.values() if b.replay_of is not None)
+
+
+def waited_for(state: CoordinatorState) -> frozenset[str]:
+    """Streams whose columns an open batch waits for, while no open batch reads them.
+
+    With opaque streams there are none: nothing is planned behind a batch that waits, and what an
+    opaque stream lacks it is asked for with every attempt.
+    """
+    if state.opaque_streams:
+        return frozenset()
+    batches = state.batches.values()
+    read = {s for b in batches for s, m in (b.metadata or {}).items() if m is not None}
+    return frozenset(s for b in batches for s in b.lacks if s in state.streams) - read
+
+
+def new_batch(state: CoordinatorState) -> Batch:
+    """The next txid that does not exist yet, about to be planned."""
+    txid = max(state.batches, default=state.committed) + 1
+    return Batch(TransactionAttempt(txid, state.next_attempts.get(txid, 0)), Phase.WAITING)
+
+
+# --- failing -----------------------------------------------------------------------------------
+
+
+def cancels(state: CoordinatorState) -> tuple[Cancel, ...]:
+    """Cancel for all work but a running commit turn: its files may just be becoming visible."""
+    idle = (Phase.PROCESSING, Phase.PROCESSED)
+    return tuple(Cancel(b.attempt) for b in in_order(state) if b.phase in idle)
+
+
+def forget_opaque(batch: Batch, opaque_streams: frozenset[str]) -> Batch:
+    """`batch` without what its opaque streams answered: that no longer follows from anything.
+
+    A quarantine goes with it. It sets aside exactly the records of that metadata; kept while an
+    earlier batch is planned anew, it would skip the records between the two. Nothing of this
+    holds for a replay of what was quarantined: that follows from no other batch.
+    """
+    if batch.replay_of is not None:
+        return batch
+    known: Mapping[str, Any] = batch.metadata or {}
+    kept = {stream: value for stream, value in known.items() if stream not in opaque_streams}
+    return replace(batch, metadata=kept if batch.started else None, quarantined=None)
+
+
+def drop_later(state: CoordinatorState, txid: int) -> tuple[CoordinatorState, tuple[Cancel, ...]]:
+    """Drop every txid above `txid`, because an opaque batch `txid` is going to be another batch.
+
+    Replays of what was quarantined stay: they do not follow from it. Nor does anything follow
+    from one of them, so that nothing is dropped when one fails.
+
+    Each waits for a plan of its own under a higher attempt id; one that waits already keeps its
+    id, since nobody has seen it. It is not their failure: none is counted, none held for it.
+    """
+    orders: list[Cancel] = []
+    for batch in in_order(state):
+        if batch.attempt.txid <= txid or batch.replay_of is not None:
+            continue
+        dropped = forget_opaque(batch, state.opaque_streams)
+        if batch.phase is not Phase.WAITING:
+            dropped = replace(dropped, attempt=batch.attempt.next(), phase=Phase.WAITING)
+        if batch.phase in AT_WORK:
+            orders.append(Cancel(batch.attempt))
+        state = with_batch(state, dropped)
+    return state, tuple(orders)
+
+
+def can_be_emptied(state: CoordinatorState, batch: Batch) -> bool:
+    """True if `batch`, which has used up its attempts, may be committed empty.
+
+    Not twice: what fails when empty is not the records' fault. Not without valid metadata of all
+    streams: which records are set aside must be known. And not after a commit turn: a table may
+    hold the txid, and a transactional table would keep those rows, the others none.
+    """
+    known = set(batch.metadata or {}) >= set(state.streams)
+    return state.quarantine and batch.quarantined is None and known and not batch.had_turn

@@ -1,0 +1,1 @@
+"""What we know of Spark, whoever asks: sessions, counts of a job, why it failed, who submitted."""

@@ -1,0 +1,30 @@
+"""Text for people: what strangers wrote made harmless, and times as one would say them."""
+
+from __future__ import annotations
+
+__all__ = ["duration", "printable"]
+
+
+def printable(text: str) -> str:
+    r"""Text from a stranger as a terminal may have it.
+
+    Characters that move the cursor, hide or turn around what stands beside them, and halves of
+    characters, become escapes such as `\x1b`; line breaks and tabs stay.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: `42 s`, `3 min 05 s` or `2 h 10 min`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -1,0 +1,442 @@
+"""A connection to ZooKeeper that outlives sessions, with a deadline on everything.
+
+What kazoo leaves to its caller, and how it is settled here (and in `txn.zookeeper.session`):
+
+- Its calls wait without a limit while the server is away: every wait here ends at a deadline.
+- No command is retried by kazoo here. Whoever writes must know that the outcome of a first try is
+  unknown, so a write is tried once and `OutcomeUnknownError` says the rest.
+- After a session has expired the client quietly opens another one. Here a client is one session:
+  once LOST it is thrown away, and `generation` tells that a new one took its place, so that
+  leadership is claimed again before anything else is written. Its server may lag behind what the
+  last one showed us: it is made to catch up (`sync`) before the first read.
+- It creates nodes that everybody may change unless told otherwise: here they belong to whoever has
+  credentials, and where nobody has any, and nobody said that it is meant so, the log warns of it
+  (`txn.zookeeper.access`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    InvalidACLError,
+    NoAuthError,
+    NoNodeError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import ACL, Id
+
+from txn.config import TopologyConfig
+from txn.errors import ProgressUnavailableError, SetupError
+from txn.zookeeper.access import Access, find_access
+from txn.zookeeper.session import Session
+
+__all__ = [
+    "Check",
+    "Connection",
+    "Create",
+    "Delete",
+    "Node",
+    "Operation",
+    "OutcomeUnknownError",
+    "Put",
+    "RefusedError",
+    "split_chroot",
+]
+
+log = logging.getLogger("txn.zookeeper")
+
+_POLL_SECS = 0.01
+_LOOK_SECS = 0.2
+
+# An unknown outcome: the request may or may not have been carried out.
+_UNKNOWN = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    KazooTimeoutError,
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Part of a multi: the node has this version."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Create:
+    """Part of a multi: the node did not exist, and now does."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True)
+class Put:
+    """Part of a multi: the node had this version, and now has these contents."""
+
+    path: str
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Part of a multi: the node had this version, and is gone."""
+
+    path: str
+    version: int
+
+
+Operation = Check | Create | Put | Delete
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as read."""
+
+    data: bytes
+    version: int
+    owner: int
+    """Session id of an ephemeral node's owner; 0 for a lasting node."""
+
+
+class OutcomeUnknownError(Exception):
+    """The connection broke between a write and its answer: it may have been carried out."""
+
+
+class RefusedError(Exception):
+    """A multi was not carried out: `operation` did not find what it was conditional on."""
+
+    def __init__(self, operation: Operation, cause: BaseException) -> None:
+        super().__init__(f"{operation.path}: {type(cause).__name__}")
+        self.operation = operation
+        self.cause = cause
+
+
+def split_chroot(hosts: str) -> tuple[str, str]:
+    """("host:2181,host2:2181", "/chroot"); the chroot is "" when there is none.
+
+    The chroot is prefixed to paths here and not by kazoo, which warns when it does not exist yet.
+    """
+    servers, slash, chroot = hosts.partition("/")
+    return servers, (slash + chroot).rstrip("/")
+
+
+class Connection:
+    """Requests to ZooKeeper, over as many sessions as it takes.
+
+    Thread-safe. Deadlines are values of `clock`.
+
+    Args:
+        hosts: "host:2181,host:2181/chroot".
+        on_state: called by kazoo's thread with "CONNECTED", "SUSPENDED" or "LOST"; must not block.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        config: TopologyConfig,
+        *,
+        on_state: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.servers, self.chroot = split_chroot(hosts)
+        self.generation = 0
+        """Counts sessions; 0 before the first one."""
+        self._access = find_access(config, self.servers)
+        self._options = _client_options(config, self._access)
+        self._patience = config.zookeeper_timeout_secs
+        self._on_state = on_state
+        self._sleep = sleep
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._closed = False
+        self._warned = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether the current session is healthy as far as is known; no request is made."""
+        session = self._session
+        return session is not None and not session.lost and bool(session.client.connected)
+
+    @property
+    def session_timeout_secs(self) -> float:
+        """What the server granted the current session; 0 when there is none."""
+        session = self._session
+        return session.log.negotiated_ms / 1000 if session else 0.0
+
+    @property
+    def session_id(self) -> int:
+        """Id of the current session; 0 when there is none."""
+        session = self._session
+        identity = session.client.client_id if session else None
+        return int(identity[0]) if identity and identity[0] else 0
+
+    def wait(self, deadline: float) -> KazooClient:
+        """A client with a live connection; opens a new session if the last one expired.
+
+        Raises:
+            ProgressUnavailableError: no server answered before `deadline`.
+            SetupError: the server refused the credentials, or TLS cannot be had with it.
+        """
+        while True:
+            session = self._current()
+            if session.refused:
+                raise self._refused()
+            if session.untrusted:
+                raise self._untrusted(session.log.reason)
+            if session.client.connected and not session.lost:
+                return session.client
+            if self._clock() >= deadline:
+                raise self._unavailable()
+            self._sleep(_POLL_SECS)
+
+    def get(
+        self, path: str, deadline: float, watch: Callable[[Any], None] | None = None
+    ) -> Node | None:
+        """The node, or None. Tried again until `deadline`: reading twice harms nothing."""
+        try:
+            data, stat = self._read("get_async", path, deadline, watch)
+        except NoNodeError:
+            return None
+        return Node(bytes(data), int(stat.version), int(stat.ephemeralOwner))
+
+    def children(self, path: str, deadline: float) -> list[str] | None:
+        """Names of the children, sorted, or None when the node does not exist."""
+        try:
+            return sorted(self._read("get_children_async", path, deadline))
+        except NoNodeError:
+            return None
+
+    def acl(self, path: str, deadline: float) -> list[tuple[str, str, int]] | None:
+        """(scheme, id, permissions) of everybody who may do something with the node; None: no node.
+
+        Permissions as ZooKeeper's bits: 1 read, 2 write, 4 create, 8 delete, 16 administer.
+        """
+        try:
+            acls, _ = self._read("get_acls_async", path, deadline)
+        except NoNodeError:
+            return None
+        return [(str(acl.id.scheme), str(acl.id.id), int(acl.perms)) for acl in acls]
+
+    def sync(self, path: str, deadline: float) -> None:
+        """Let the server that we read from catch up with its leader."""
+        self._read("sync_async", path, deadline)
+
+    def ensure_path(self, path: str, deadline: float) -> None:
+        """Create a lasting, empty node and its parents, those that are missing."""
+        done = ""
+        for component in path.strip("/").split("/"):
+            done = f"{done}/{component}"
+            while self.get(done, deadline) is None:
+                # Somebody made it first, or we did and lost the answer: the next look says.
+                with contextlib.suppress(OutcomeUnknownError, RefusedError):
+                    self.multi([Create(done)], deadline)
+
+    def multi(
+        self, operations: Sequence[Operation], deadline: float, generation: int | None = None
+    ) -> list[Any]:
+        """Carry out all operations or none. One try.
+
+        Args:
+            operations: each with the condition on which all of them depend.
+            deadline: value of `clock` up to which to wait for a connection and the answer.
+            generation: send it in this session only; in a later one it would bypass the claim
+                that has to come first there.
+
+        Returns:
+            One result per operation, as kazoo gives it (for a `Put`, the node's new ZnodeStat).
+
+        Raises:
+            OutcomeUnknownError: it may have been carried out.
+            RefusedError: it was not; carries the operation whose condition did not hold.
+            ProgressUnavailableError: there was no answer before `deadline`, and no telling.
+            SetupError: these credentials may not do that.
+        """
+        if not (self._access.was_said or self._warned) and any(
+            isinstance(o, Create) for o in operations
+        ):
+            self._warn_ownerless()
+        client = self.wait(deadline)
+        if generation not in (None, self.generation):
+            raise OutcomeUnknownError("a new session has begun; nothing was sent")
+        request = client.transaction()
+        for operation in operations:
+            _add(request, operation)
+        try:
+            results: list[Any] = self._answer(request.commit_async(), deadline)
+        except _UNKNOWN as error:
+            if self._clock() >= deadline:
+                raise self._unavailable() from error
+            raise OutcomeUnknownError(str(error)) from error
+        except AuthFailedError as error:
+            raise self._refused() from error
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(result, NoAuthError):
+                raise self._forbidden(operation.path)
+            if isinstance(result, InvalidACLError):
+                raise self._unknown_owner(operation.path)
+            if isinstance(result, Exception) and not isinstance(
+                result, (RolledBackError, RuntimeInconsistency)
+            ):
+                raise RefusedError(operation, result)
+        return results
+
+    def close(self) -> None:
+        """End the session. Idempotent; afterwards every request is refused."""
+        with self._lock:
+            session, self._session, self._closed = self._session, None, True
+        if session is not None:
+            session.stop()
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _current(self) -> Session:
+        with self._lock:
+            if self._closed:
+                raise ProgressUnavailableError(
+                    f"The connection to ZooKeeper at {self.servers} was closed by this program; "
+                    "nothing can be read or written through it any more."
+                )
+            if self._session is None or self._session.lost:
+                self._discard(self._session)
+                self._session = Session(self.servers, self._options, self._on_state)
+                self.generation += 1
+            return self._session
+
+    def _discard(self, session: Session | None) -> None:
+        if session is not None:
+            # In its own thread: stopping waits for a connect in progress, a session timeout long.
+            threading.Thread(target=session.stop, name="txn-zk-discard", daemon=True).start()
+
+    def _read(self, method: str, path: str, deadline: float, *args: Any) -> Any:
+        while True:
+            client = self.wait(deadline)
+            try:
+                self._catch_up(client, path, deadline)
+                return self._answer(getattr(client, method)(path, *args), deadline)
+            except _UNKNOWN:
+                if self._clock() >= deadline:
+                    raise self._unavailable() from None
+            except AuthFailedError as error:
+                raise self._refused() from error
+            except NoAuthError as error:
+                raise self._forbidden(path) from error
+
+    def _catch_up(self, client: KazooClient, path: str, deadline: float) -> None:
+        # The server of a new session may be behind what an earlier session of ours has read or
+        # written: a leader would take its own takeover for somebody else's.
+        session = self._session
+        if session is not None and session.client is client and not session.synced:
+            self._answer(client.sync_async(path), deadline)
+            session.synced = True
+
+    def _answer(self, request: Any, deadline: float) -> Any:
+        """What the server says to a request; looks now and then whether it will ever say it."""
+        end = self._clock() + self._limit(deadline)
+        while True:
+            try:
+                return request.get(timeout=min(_LOOK_SECS, max(0.05, end - self._clock())))
+            except KazooTimeoutError:
+                # kazoo has left a request that came after the refusal lying in its queue.
+                if self._session is not None and self._session.refused:
+                    raise self._refused() from None
+                if self._clock() >= end:
+                    raise
+
+    def _limit(self, deadline: float) -> float:
+        # A request may be stuck in the client's queue while it reconnects; it is then given up
+        # after a session timeout, and the outcome is unknown: it may still be sent.
+        return max(0.05, min(self._patience, deadline - self._clock()))
+
+    def _unavailable(self) -> ProgressUnavailableError:
+        session = self._session
+        reason = session.log.reason if session is not None else ""
+        last = f" (the last try: {reason.rstrip('.')})" if reason else ""
+        if self._access.sasl is not None:
+            last += ", as one does that knows no SASL and is asked for it"
+        return ProgressUnavailableError(
+            f"ZooKeeper at {self.servers} did not answer within the deadline{last}. Check that it "
+            "runs and can be reached from here (it also refuses a client when its data is older "
+            "than what the client has seen: wiped, or an old backup), then run the topology again: "
+            "nothing is lost. zookeeper_deadline_secs says how long to try."
+        )
+
+    def _refused(self) -> SetupError:
+        return SetupError(
+            f"ZooKeeper at {self.servers} refused the credentials. Correct zookeeper_auth "
+            "(scheme and credential) in the TopologyConfig, or TXN_ZOOKEEPER_AUTH_FILE."
+        )
+
+    def _untrusted(self, reason: str) -> SetupError:
+        return SetupError(
+            f"No TLS connection to ZooKeeper at {self.servers}: {reason.rstrip('.')}. Check "
+            "zookeeper_ca (who signed the server's certificate), the host name in the connect "
+            "string (the certificate must name it, unless zookeeper_check_hostname is off), "
+            "zookeeper_certfile if the server wants one, and that the port is the secure one."
+        )
+
+    def _warn_ownerless(self) -> None:
+        self._warned = True
+        log.warning(
+            "Everybody who reaches ZooKeeper %s can change and delete this topology's state: there "
+            "are no credentials. Say who owns it by zookeeper_auth in the TopologyConfig, or by "
+            "the environment variable TXN_ZOOKEEPER_AUTH_FILE; or, if everybody may, say so: "
+            'zookeeper_acl="open", or TXN_ZOOKEEPER_ACL=open (docs/security.md).',
+            self.servers,
+        )
+
+    def _unknown_owner(self, path: str) -> SetupError:
+        return SetupError(
+            f"ZooKeeper at {self.servers} would not give node '{path}' to its creator: it does not "
+            "know who we are, or a scheme in zookeeper_readers. A client certificate counts only "
+            "where the server checks it (ssl.clientAuth=need); else set zookeeper_auth."
+        )
+
+    def _forbidden(self, path: str) -> SetupError:
+        return SetupError(
+            f"ZooKeeper at {self.servers} does not let these credentials use node '{path}'. Set "
+            "zookeeper_auth (or TXN_ZOOKEEPER_AUTH_FILE) to those of the topology's owner, or "
+            "change the node's ACL."
+        )
+
+
+def _add(request: Any, operation: Operation) -> None:
+    match operation:
+        case Check(path, version):
+            request.check(path, version)
+        case Create(path, data, ephemeral):
+            request.create(path, data, ephemeral=ephemeral)
+        case Put(path, data, version):
+            request.set_data(path, data, version)
+        case Delete(path, version):
+            request.delete(path, version)
+
+
+def _client_options(config: TopologyConfig, access: Access) -> dict[str, Any]:
+    """Arguments of `KazooClient`."""
+    options = {"timeout": config.zookeeper_timeout_secs, **access.options()}
+    options["default_acl"] = [ACL(perms, Id(scheme, i)) for perms, scheme, i in access.acl]
+    return options

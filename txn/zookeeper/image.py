@@ -1,0 +1,223 @@
+"""Reading all of a topology's nodes, for the leader at its start and for `txn status`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from txn.errors import NewerFormatError, ProgressUnreadableError
+from txn.protocol.records import (
+    BatchRecord,
+    ColumnsRecord,
+    CommittedRecord,
+    Progress,
+    QuarantineRecord,
+    ReplayRequests,
+)
+from txn.zookeeper.connection import Connection, Delete, Operation, Put
+from txn.zookeeper.znodes import (
+    NEVER_GUESSED,
+    Paths,
+    decode,
+    decode_index,
+    join_parts,
+    require,
+    txid_of,
+)
+
+__all__ = ["Image", "Stored", "read_at_once", "read_image", "read_requests", "removals"]
+
+R = TypeVar("R", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Stored(Generic[R]):
+    """A record and where it stands."""
+
+    record: R
+    version: int
+    """Version of its znode."""
+    parts: tuple[str, ...] = ()
+    """Names of its parts, when it was too large for one node."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """Everything that a topology has in ZooKeeper, but for leader and epoch."""
+
+    committed: Stored[CommittedRecord]
+    batches: dict[int, Stored[BatchRecord]] = field(default_factory=dict)
+    """By ascending txid, contiguous from `committed` + 1."""
+    quarantine: dict[int, Stored[QuarantineRecord]] = field(default_factory=dict)
+    """By ascending txid."""
+    requests: frozenset[int] = frozenset()
+    """Those of them that are wanted back: txids of `quarantine`."""
+    columns: dict[str, Stored[ColumnsRecord]] = field(default_factory=dict)
+    """By stream."""
+    orphans: tuple[str, ...] = ()
+    """Parts that no record names: written by a leader that died before it could name them."""
+
+    @property
+    def progress(self) -> Progress:
+        """What the coordinator starts from."""
+        batches = tuple(stored.record for stored in self.batches.values())
+        columns = {stream: stored.record.columns for stream, stored in self.columns.items()}
+        return Progress(committed=self.committed.record, batches=batches, columns=columns)
+
+
+def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
+    """Read and check everything. Not atomic: the caller knows that nobody writes, or looks twice.
+
+    Raises:
+        ProgressUnreadableError: a node is missing, unreadable, or does not fit the others.
+        ProgressUnavailableError: ZooKeeper did not answer before `deadline`.
+    """
+    # Parts before records: a part that is written meanwhile is not yet in this list, and one that
+    # is named meanwhile is none of the orphans either.
+    parts = require(connection.children(paths.parts, deadline), paths.parts)
+    committed = _read(connection, paths, CommittedRecord, paths.committed, deadline)
+    batches: dict[int, Stored[BatchRecord]] = {}
+    for txid in _txids(connection, paths.batches, deadline):
+        batch = _read(connection, paths, BatchRecord, paths.batch(txid), deadline)
+        _check_txid(txid, batch.record.txid, paths.batch(txid))
+        batches[txid] = batch
+    quarantine: dict[int, Stored[QuarantineRecord]] = {}
+    for txid in _txids(connection, paths.quarantine, deadline):
+        entry = _read(connection, paths, QuarantineRecord, paths.quarantined(txid), deadline)
+        _check_txid(txid, entry.record.txid, paths.quarantined(txid))
+        quarantine[txid] = entry
+    # Without records a request means nothing; a leader that never quarantined pays no read for it.
+    requests = read_requests(connection, paths, deadline)[0].replay if quarantine else ()
+    columns = _read_columns(connection, paths, deadline)
+    _check_contiguous(committed.record.txid, list(batches), paths)
+    records: list[Stored[Any]] = [committed, *batches.values(), *quarantine.values()]
+    named = {name for stored in (*records, *columns.values()) for name in stored.parts}
+    orphans = tuple(part for part in parts if part not in named)
+    wanted = frozenset(requests) & set(quarantine)
+    return Image(committed, batches, quarantine, wanted, columns, orphans)
+
+
+def _read_columns(
+    connection: Connection, paths: Paths, deadline: float
+) -> dict[str, Stored[ColumnsRecord]]:
+    # An earlier release made no parent for them.
+    found: dict[str, Stored[ColumnsRecord]] = {}
+    for stream in connection.children(paths.columns, deadline) or []:
+        path = paths.columns_of(stream)
+        found[stream] = _read(connection, paths, ColumnsRecord, path, deadline)
+        if found[stream].record.stream != stream:
+            raise ProgressUnreadableError(
+                f"ZooKeeper node '{path}' holds the columns of stream "
+                f"'{found[stream].record.stream}'. {NEVER_GUESSED}"
+            )
+    return found
+
+
+def read_at_once(connection: Connection, paths: Paths, deadline: float) -> Image | None:
+    """As `read_image`; None: a new session began meanwhile, and it may be of two times."""
+    generation = connection.generation
+    try:
+        image = read_image(connection, paths, deadline)
+    except ProgressUnreadableError:
+        if generation == connection.generation:
+            raise
+        return None
+    return image if generation == connection.generation else None
+
+
+def read_requests(
+    connection: Connection, paths: Paths, deadline: float
+) -> tuple[ReplayRequests, int]:
+    """Which quarantined txids users want replayed, and the version of the node that says so.
+
+    May name txids that have been replayed since.
+    """
+    node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
+    if not node.data:
+        return ReplayRequests(), node.version
+    return decode(ReplayRequests, node.data, paths.quarantine), node.version
+
+
+def removals(connection: Connection, paths: Paths, deadline: float) -> list[Operation]:
+    """What to remove of quarantine and columns before progress is rebuilt: what cannot be read.
+
+    Raises:
+        NewerFormatError: any record was written by a newer release: nothing may replace it.
+    """
+
+    def is_readable(read: Callable[[], object]) -> bool:
+        try:
+            read()
+        except NewerFormatError:
+            raise
+        except ProgressUnreadableError:
+            return False
+        return True
+
+    def quarantined(name: str, path: str) -> None:
+        record = _read(connection, paths, QuarantineRecord, path, deadline).record
+        _check_txid(txid_of(name, paths.quarantine), record.txid, path)
+
+    is_readable(lambda: _read(connection, paths, CommittedRecord, paths.committed, deadline))
+    for name in connection.children(paths.batches, deadline) or []:
+        batch = f"{paths.batches}/{name}"
+        is_readable(partial(_read, connection, paths, BatchRecord, batch, deadline))
+    operations: list[Operation] = []
+    for name in connection.children(paths.quarantine, deadline) or []:
+        path = f"{paths.quarantine}/{name}"
+        if not is_readable(partial(quarantined, name, path)):
+            operations.append(Delete(path, require(connection.get(path, deadline), path).version))
+    for stream in connection.children(paths.columns, deadline) or []:
+        path = paths.columns_of(stream)
+        if not is_readable(partial(_read, connection, paths, ColumnsRecord, path, deadline)):
+            operations.append(Delete(path, require(connection.get(path, deadline), path).version))
+    if not is_readable(lambda: read_requests(connection, paths, deadline)):
+        node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
+        operations.append(Put(paths.quarantine, b"", node.version))
+    return operations
+
+
+def _read(
+    connection: Connection, paths: Paths, model: type[R], path: str, deadline: float
+) -> Stored[R]:
+    node = require(connection.get(path, deadline), path)
+    index = decode_index(node.data, path)
+    if index is None:
+        return Stored(decode(model, node.data, path), node.version)
+    names = tuple(index.names())
+    pieces = [
+        require(connection.get(paths.part(name), deadline), paths.part(name)).data for name in names
+    ]
+    return Stored(decode(model, join_parts(index, pieces, path), path), node.version, names)
+
+
+def _txids(connection: Connection, parent: str, deadline: float) -> Iterator[int]:
+    names = require(connection.children(parent, deadline), parent)
+    return iter(sorted(txid_of(name, parent) for name in names))
+
+
+def _check_txid(expected: int, found: int, path: str) -> None:
+    if expected != found:
+        raise ProgressUnreadableError(
+            f"ZooKeeper node '{path}' holds the record of txid {found}. {NEVER_GUESSED}"
+        )
+
+
+def _check_contiguous(committed: int, txids: list[int], paths: Paths) -> None:
+    # COMMITTED deletes its batch in the same multi, and a START checks COMMITTED's version: no
+    # order of crashes leaves a gap, or a batch that is committed already.
+    if txids != list(range(committed + 1, committed + 1 + len(txids))):
+        raise ProgressUnreadableError(
+            f"ZooKeeper node '{paths.batches}' has the txids {_some(txids)}, but "
+            f"'{paths.committed}' says that {committed} is the last committed one: they must "
+            f"follow it without a gap. {NEVER_GUESSED}"
+        )
+
+
+def _some(txids: list[int]) -> str:
+    shown = ", ".join(str(txid) for txid in txids[:5])
+    return shown + (f" ... {txids[-1]}" if len(txids) > 5 else "")

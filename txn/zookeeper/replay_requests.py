@@ -1,0 +1,83 @@
+"""Asking for the replay of quarantined txids, whether or not their topology runs.
+
+A request is an entry in the parent node of the quarantine records. The leader reads that node
+before it plans a new txid, while it knows of quarantined ones, and deletes a record with the
+COMMITTED of the txid that has replayed it; this module never touches the records themselves. So
+leader and users write to different nodes, and neither can disturb the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+from txn.config import TopologyConfig
+from txn.errors import UserError
+from txn.protocol.records import ReplayRequests
+from txn.zookeeper.connection import OutcomeUnknownError, Put, RefusedError
+from txn.zookeeper.image import read_requests
+from txn.zookeeper.status import existing_topology
+from txn.zookeeper.znodes import encode, require, txid_of
+
+__all__ = ["request_replays"]
+
+
+def request_replays(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    txids: Collection[int] | None,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[int]:
+    """Ask for the replay of quarantined txids: the topology's present or next leader takes it up.
+
+    Asking twice is asking once.
+
+    Args:
+        txids: which ones; None: all that are quarantined.
+
+    Returns:
+        The txids, ascending.
+
+    Raises:
+        UserError: one of them is not quarantined, or none is at all; nothing is asked for then.
+        TopologyError: there is no such topology.
+        ProgressUnreadableError: the node does not hold requests.
+        ProgressUnavailableError: ZooKeeper did not answer.
+    """
+    with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
+        while True:
+            # Records before requests: only a leader removes records, and what it has replayed
+            # between the two reads is merely asked for in vain.
+            names = require(connection.children(paths.quarantine, deadline), paths.quarantine)
+            quarantined = {txid_of(name, paths.quarantine) for name in names}
+            wanted = quarantined if txids is None else set(txids)
+            _check(topology, wanted, quarantined)
+            requests, version = read_requests(connection, paths, deadline)
+            if wanted <= set(requests.replay):
+                return sorted(wanted)
+            replay = sorted(wanted | (set(requests.replay) & quarantined))
+            data = encode(ReplayRequests(replay=replay), "request for a replay")
+            try:
+                connection.multi([Put(paths.quarantine, data, version)], deadline)
+            except (OutcomeUnknownError, RefusedError):
+                continue  # the next look says whether it is there, or who was faster
+            return sorted(wanted)
+
+
+def _check(topology: str, wanted: set[int], quarantined: set[int]) -> None:
+    if not quarantined:
+        raise UserError(
+            f"Topology '{topology}' has no quarantined txids: there is nothing to replay. A txid "
+            'is quarantined when its attempts are used up and on_exhausted is "quarantine".'
+        )
+    unknown = sorted(wanted - quarantined)
+    if unknown:
+        known = ", ".join(str(txid) for txid in sorted(quarantined))
+        raise UserError(
+            f"Txid {unknown[0]} of topology '{topology}' is not quarantined: it never was, or it "
+            f"has been replayed since. Quarantined are {known}. Nothing was asked for. "
+            f"`txn quarantine list {topology}` shows what they were to read."
+        )

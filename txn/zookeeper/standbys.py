@@ -1,0 +1,100 @@
+"""Who waits for the leadership: one ephemeral node per standby, for `txn status` alone.
+
+Nothing is decided by these nodes: who takes over is whoever is first with the multi that raises the
+epoch. So a standby that cannot write its node waits all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+from txn.errors import SetupError
+from txn.zookeeper.connection import (
+    Connection,
+    Create,
+    Delete,
+    Operation,
+    OutcomeUnknownError,
+    RefusedError,
+)
+from txn.zookeeper.znodes import Paths, StandbyIdentity, decode, encode
+
+__all__ = ["Announcement", "read_standbys"]
+
+
+class Announcement:
+    """The node of one standby, kept as long as it waits. Not thread-safe.
+
+    Args:
+        token: names the node; unique.
+        machine: in which the process id means something.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        paths: Paths,
+        token: str,
+        machine: str,
+        wall: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        self._connection = connection
+        self._paths = paths
+        self._token = token
+        self._machine = machine
+        self._wall = wall
+        self._generation = 0
+        self._identity: StandbyIdentity | None = None
+
+    def keep(self, deadline: float) -> None:
+        """Be announced, in this session. Costs nothing while the session lasts."""
+        if self._generation == self._connection.generation:
+            return
+        if self._identity is None:
+            self._identity = StandbyIdentity(
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                since=self._wall().isoformat(timespec="seconds"),
+                machine=self._machine,
+            )
+        path = self._paths.standby(self._token)
+        node = self._connection.get(path, deadline)
+        generation = self._connection.generation
+        if node is not None and node.owner == self._connection.session_id:
+            self._generation = generation
+            return
+        operations: list[Operation] = [] if node is None else [Delete(path, node.version)]
+        operations.append(Create(path, encode(self._identity, "standby"), ephemeral=True))
+        if self._connection.get(self._paths.standbys, deadline) is None:
+            operations.insert(0, Create(self._paths.standbys))
+        # Where it is refused or not certain, the next look, a second from now, finds out.
+        with contextlib.suppress(OutcomeUnknownError, RefusedError, SetupError):
+            self._connection.multi(operations, deadline, generation)
+
+    def withdraw(self, deadline: float) -> None:
+        """Be announced no more."""
+        if self._identity is None:
+            return
+        path = self._paths.standby(self._token)
+        node = self._connection.get(path, deadline)
+        if node is not None:
+            with contextlib.suppress(OutcomeUnknownError, RefusedError, SetupError):
+                self._connection.multi([Delete(path, node.version)], deadline)
+
+
+def read_standbys(
+    connection: Connection, paths: Paths, deadline: float
+) -> tuple[StandbyIdentity, ...]:
+    """Who waits, the longest first.
+
+    Raises:
+        ProgressUnreadableError: a node does not hold what a standby writes.
+    """
+    names = connection.children(paths.standbys, deadline) or []
+    nodes = ((paths.standby(name), connection.get(paths.standby(name), deadline)) for name in names)
+    found = [decode(StandbyIdentity, node.data, path) for path, node in nodes if node is not None]
+    return tuple(sorted(found, key=lambda standby: (standby.since, standby.pid)))

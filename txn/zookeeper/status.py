@@ -1,0 +1,196 @@
+"""What ZooKeeper says about topologies, for `txn status`: takes no lock, changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from txn.config import TopologyConfig
+from txn.errors import ProgressUnreadableError, TopologyError
+from txn.protocol.records import Progress, QuarantineRecord
+from txn.zookeeper.connection import Connection
+from txn.zookeeper.image import Image, read_image
+from txn.zookeeper.leadership import check_format, read_epoch, read_incarnation, read_leader
+from txn.zookeeper.standbys import read_standbys
+from txn.zookeeper.znodes import (
+    IncarnationRecord,
+    LeaderIdentity,
+    Paths,
+    StandbyIdentity,
+    check_topology_name,
+)
+
+__all__ = [
+    "BASE",
+    "TopologyStatus",
+    "existing_topology",
+    "find_status",
+    "list_topologies",
+    "read_status",
+]
+
+BASE = "/txn"
+"""Parent of every topology's node, below the chroot."""
+
+_LOOKS = 50
+_SURE = 3
+"""Looks in a row at something unreadable, without a commit in between."""
+_PAUSE_SECS = 0.02
+
+
+@dataclass(frozen=True)
+class TopologyStatus:
+    """What ZooKeeper says about a topology, at one moment."""
+
+    topology: str
+    progress: Progress
+    epoch: int
+    """The newest epoch; 0: nobody has led it yet."""
+    leader: LeaderIdentity | None
+    """Who leads now; None when nobody does."""
+    last_leader: LeaderIdentity | None
+    """Who took the newest epoch, alive or not."""
+    quarantine: tuple[QuarantineRecord, ...]
+    """Txids that were committed empty, ascending."""
+    replays_requested: frozenset[int] = frozenset()
+    """Those of them that the topology is going to replay."""
+    standbys: tuple[StandbyIdentity, ...] = ()
+    """Who waits to take over, the longest first."""
+    incarnation: IncarnationRecord | None = None
+    """Which life of the topology this is; None before the first leader of this release."""
+
+
+def read_status(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> TopologyStatus:
+    """Read a topology's state. Takes no lock, creates and changes nothing.
+
+    Waits for ZooKeeper no longer than `zookeeper_timeout_secs`.
+
+    Raises:
+        TopologyError: there is no such topology; lists those that there are.
+        ProgressUnreadableError: as `ZooKeeperProgress.load`.
+        ProgressUnavailableError: ZooKeeper did not answer.
+    """
+    with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
+        image = _still_image(connection, paths, sleep, deadline)
+        epoch, _ = read_epoch(connection, paths, deadline)
+        holder = read_leader(connection, paths, deadline)
+        standbys = read_standbys(connection, paths, deadline)
+        incarnation = read_incarnation(connection, paths, deadline)
+    return TopologyStatus(
+        topology,
+        image.progress,
+        epoch.epoch,
+        holder[0] if holder else None,
+        epoch.leader,
+        tuple(stored.record for stored in image.quarantine.values()),
+        image.requests,
+        standbys,
+        incarnation[0] if incarnation else None,
+    )
+
+
+def find_status(hosts: str, topology: str, config: TopologyConfig) -> TopologyStatus | None:
+    """As `read_status`; None when ZooKeeper does not know the topology (yet)."""
+    try:
+        return read_status(hosts, topology, config)
+    except TopologyError:
+        return None
+
+
+def list_topologies(
+    hosts: str,
+    config: TopologyConfig,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[str]:
+    """Names of the topologies that ZooKeeper knows, sorted. Creates nothing.
+
+    Raises:
+        ProgressUnavailableError: ZooKeeper did not answer.
+    """
+    deadline = clock() + config.zookeeper_timeout_secs
+    with _connected(hosts, config, sleep, clock) as connection:
+        return connection.children(connection.chroot + BASE, deadline) or []
+
+
+@contextlib.contextmanager
+def existing_topology(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    sleep: Callable[[float], None],
+    clock: Callable[[], float],
+) -> Iterator[tuple[Connection, Paths, float]]:
+    """A connection to the ZooKeeper that knows the topology, its paths, and a deadline.
+
+    Raises:
+        TopologyError: there is no such topology; lists those that there are.
+        ProgressUnreadableError: it is of a format that this program does not know.
+        ProgressUnavailableError: ZooKeeper did not answer within `zookeeper_timeout_secs`.
+    """
+    check_topology_name(topology)
+    deadline = clock() + config.zookeeper_timeout_secs
+    with _connected(hosts, config, sleep, clock) as connection:
+        paths = Paths(connection.chroot + BASE, topology)
+        if connection.get(paths.root, deadline) is None:
+            raise _no_such_topology(connection, topology, deadline)
+        connection.sync(paths.root, deadline)
+        check_format(connection, paths, deadline)
+        yield connection, paths, deadline
+
+
+@contextlib.contextmanager
+def _connected(
+    hosts: str, config: TopologyConfig, sleep: Callable[[float], None], clock: Callable[[], float]
+) -> Iterator[Connection]:
+    connection = Connection(hosts, config, sleep=sleep, clock=clock)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _no_such_topology(connection: Connection, topology: str, deadline: float) -> TopologyError:
+    known = connection.children(connection.chroot + BASE, deadline) or []
+    there_are = f"It knows {', '.join(known)}." if known else "It knows no topology at all."
+    return TopologyError(
+        f"ZooKeeper at {connection.servers}{connection.chroot} knows no topology '{topology}'. "
+        f"{there_are} Check the name and the --zookeeper setting."
+    )
+
+
+def _still_image(
+    connection: Connection, paths: Paths, sleep: Callable[[float], None], deadline: float
+) -> Image:
+    """An image during which `committed` did not move; a leader may be writing all the time.
+
+    A batch that was committed between the look at the list and the look at the batch cannot be
+    read, nor can a large record that was replaced meanwhile. What stays so is unreadable.
+    """
+    unreadable, seen = 0, -1
+    for look in range(_LOOKS):
+        try:
+            image = read_image(connection, paths, deadline)
+        except ProgressUnreadableError:
+            now = connection.get(paths.committed, deadline)
+            version = now.version if now else -1
+            unreadable = unreadable + 1 if version == seen else 1
+            seen = version
+            if unreadable == _SURE or look == _LOOKS - 1:
+                raise
+        else:
+            now = connection.get(paths.committed, deadline)
+            if look == _LOOKS - 1 or (now and now.version == image.committed.version):
+                return image
+        sleep(_PAUSE_SECS)
+    raise AssertionError("unreachable: the last look returns or raises")

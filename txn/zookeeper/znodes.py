@@ -1,0 +1,451 @@
+"""The layout of the coordinator's state in ZooKeeper, as values: paths, contents, splitting.
+
+No I/O here. A node's content is one JSON object with its format version. Reading is strict: an
+unknown version, an unknown field, and also a *missing* field are refused, because a default value
+for a missing txid would be read as "no state". A record's `LATER` names the fields that came with
+a later release, whose default is what their absence has always meant.
+
+A record larger than `NODE_LIMIT` is cut into parts, which are written first, each under a name
+that no other content can have; the record's own node then holds a `PartsIndex` with the SHA-256
+of the whole. A crash between the parts leaves parts that no index names: invisible, and removed
+by the next leader. See docs/zookeeper.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from txn.errors import BatchError, NewerFormatError, ProgressUnreadableError, TopologyError
+from txn.protocol.records import FORMAT_VERSION
+
+__all__ = [
+    "DEPTH_LIMIT",
+    "NEVER_GUESSED",
+    "NODE_LIMIT",
+    "RECORD_LIMIT",
+    "EpochRecord",
+    "FormatRecord",
+    "IncarnationRecord",
+    "LeaderIdentity",
+    "PartsIndex",
+    "Paths",
+    "StandbyIdentity",
+    "check_topology_name",
+    "decode",
+    "decode_index",
+    "encode",
+    "join_parts",
+    "require",
+    "split_parts",
+    "txid_of",
+]
+
+NODE_LIMIT = 384 * 1024
+"""Bytes that one node may hold. The server refuses requests above `jute.maxbuffer`, by default
+1,048,575 bytes, and that counts a whole multi: COMMITTED plus a quarantine record must fit."""
+
+RECORD_LIMIT = 64 * 1024 * 1024
+"""Bytes that one record may have, parts together: ZooKeeper keeps everything in memory."""
+
+DEPTH_LIMIT = 64
+"""Lists and dicts within each other in a spout's metadata. Readers of JSON stop at some depth, that
+of Delta's library at 128: a commit that goes deeper could never be read again."""
+
+NEVER_GUESSED = (
+    "Nothing is guessed: restore ZooKeeper's data from a backup, or run `txn recover`, which "
+    "rebuilds it from the tables."
+)
+"""Ends every refusal to read."""
+
+TOPOLOGY_NAME_LIMIT = 200
+
+_STEM = re.compile(r"[A-Za-z0-9-]{1,100}")
+
+# ZooKeeper refuses these in paths; "/" would leave the topology's own node.
+_FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+
+R = TypeVar("R", bound=BaseModel)
+N = TypeVar("N")
+
+
+class _Node(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    version: Literal[1] = 1
+
+
+class FormatRecord(_Node):
+    """`format`: written when the topology's node is created, checked at every start."""
+
+
+class LeaderIdentity(_Node):
+    """`leader`: which process leads; also kept in `epoch`, to name a leader that is gone."""
+
+    host: str
+    pid: int
+    started: str
+    """When it took leadership: ISO 8601, UTC."""
+    epoch: int = Field(ge=1)
+    token: str
+    """Tells two leaders of one process, and one's own node from another's."""
+    machine: str = ""
+    """Boot and process-id namespace in which `pid` means something; empty where unknown."""
+
+    def __str__(self) -> str:
+        return (
+            f"process {self.pid} on {self.host} (leader since {self.started}, epoch {self.epoch})"
+        )
+
+
+class StandbyIdentity(_Node):
+    """`standbys/<token>`: a process that waits for the leadership."""
+
+    host: str
+    pid: int
+    since: str
+    """When it began to wait: ISO 8601, UTC."""
+    machine: str = ""
+    """As a leader's."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} (waiting since {self.since})"
+
+
+class EpochRecord(_Node):
+    """`epoch`: the fencing token. Its znode version is what every later write checks."""
+
+    epoch: int = Field(ge=0)
+    leader: LeaderIdentity | None = None
+    """Who took this epoch; None before the first leader."""
+
+
+class IncarnationRecord(_Node):
+    """`incarnation`: which life of the topology this is: made once, and anew by whoever rebuilds.
+
+    Two ensembles may both have come to an epoch; tables remember by this which one leads them.
+    """
+
+    id: int = Field(ge=1, lt=2**63)
+    """Random: no other ensemble, and no earlier life in this one, has it."""
+    takes_over: list[int] = Field(default_factory=list)
+    """Ids of those that this one was told to take the place of (`txn recover`, `txn import`)."""
+
+
+class PartsIndex(_Node):
+    """What a node holds instead of a record that is too large for one node."""
+
+    stem: str = Field(pattern=f"^{_STEM.pattern}$")
+    """The parts are `parts/<stem>-0000`, `parts/<stem>-0001`, ..."""
+    count: int = Field(ge=1, le=-(-RECORD_LIMIT // NODE_LIMIT))
+    bytes: int = Field(ge=1, le=RECORD_LIMIT)
+    sha256: str
+
+    def names(self) -> list[str]:
+        """Names of the parts' nodes, in order."""
+        return [f"{self.stem}-{i:04d}" for i in range(self.count)]
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where one topology's nodes are. `base` is the chroot of the connect string plus "/txn"."""
+
+    base: str
+    topology: str
+
+    @property
+    def root(self) -> str:
+        """The topology's own node; everything else lies under it."""
+        return f"{self.base}/{self.topology}"
+
+    @property
+    def format(self) -> str:
+        """Holds a `FormatRecord`."""
+        return f"{self.root}/format"
+
+    @property
+    def leader(self) -> str:
+        """Ephemeral; holds a `LeaderIdentity`."""
+        return f"{self.root}/leader"
+
+    @property
+    def epoch(self) -> str:
+        """Holds an `EpochRecord`."""
+        return f"{self.root}/epoch"
+
+    @property
+    def incarnation(self) -> str:
+        """Holds an `IncarnationRecord`; a topology of an earlier release lacks it at first."""
+        return f"{self.root}/incarnation"
+
+    @property
+    def committed(self) -> str:
+        """Holds a `CommittedRecord`."""
+        return f"{self.root}/committed"
+
+    @property
+    def batches(self) -> str:
+        """Parent of one node per started, uncommitted txid."""
+        return f"{self.root}/batches"
+
+    @property
+    def quarantine(self) -> str:
+        """Parent of one node per txid that was committed empty.
+
+        Holds `ReplayRequests`; nothing before the first request.
+        """
+        return f"{self.root}/quarantine"
+
+    @property
+    def parts(self) -> str:
+        """Parent of the parts of records too large for one node."""
+        return f"{self.root}/parts"
+
+    @property
+    def columns(self) -> str:
+        """Parent of one node per stream whose columns are known; not there before the first."""
+        return f"{self.root}/columns"
+
+    @property
+    def standbys(self) -> str:
+        """Parent of one ephemeral node per waiting process; not there before the first one."""
+        return f"{self.root}/standbys"
+
+    def standby(self, token: str) -> str:
+        """Holds the `StandbyIdentity` of one process."""
+        return f"{self.standbys}/{token}"
+
+    def batch(self, txid: int) -> str:
+        """Holds the `BatchRecord` of one txid."""
+        return f"{self.batches}/{txid}"
+
+    def quarantined(self, txid: int) -> str:
+        """Holds the `QuarantineRecord` of one txid."""
+        return f"{self.quarantine}/{txid}"
+
+    def columns_of(self, stream: str) -> str:
+        """Holds the `ColumnsRecord` of one stream."""
+        return f"{self.columns}/{stream}"
+
+    def part(self, name: str) -> str:
+        """Holds one part."""
+        return f"{self.parts}/{name}"
+
+
+def check_topology_name(name: str) -> str:
+    """`name`, if it can be one ZooKeeper path component.
+
+    Raises:
+        TopologyError: it is empty, too long, "." or "..", or has a character that cannot be there.
+    """
+    if (
+        not name
+        or len(name) > TOPOLOGY_NAME_LIMIT
+        or name in (".", "..")
+        or _FORBIDDEN.search(name)
+    ):
+        raise TopologyError(
+            f"A topology cannot be called {name!r}: the name becomes one component of a ZooKeeper "
+            f"path. Use 1 to {TOPOLOGY_NAME_LIMIT} characters without '/', control characters or "
+            "private-use characters, and not '.' or '..'."
+        )
+    return name
+
+
+def txid_of(name: str, parent: str) -> int:
+    """The txid that a child of `batches` or `quarantine` is named after.
+
+    Raises:
+        ProgressUnreadableError: the name is no txid as this program writes them.
+    """
+    if not re.fullmatch("[1-9][0-9]*", name):
+        raise ProgressUnreadableError(
+            f"ZooKeeper node '{parent}/{name}' is not named after a txid: this program did not "
+            "write it. Find out who did, and delete the node if it is not needed."
+        )
+    return int(name)
+
+
+def encode(record: BaseModel, what: str) -> bytes:
+    """The JSON of a record, always with every field.
+
+    Args:
+        record: one of the records of this module or of `txn.protocol.records`.
+        what: names the record in an error, for example "START of txid 7".
+
+    Raises:
+        BatchError: the metadata is not JSON (NaN counts as such), larger than `RECORD_LIMIT`, or
+            nested deeper than `DEPTH_LIMIT`.
+    """
+    if not _is_flat(value for _, value in record):
+        raise BatchError(
+            f"The {what} cannot be kept: a spout's metadata has more than {DEPTH_LIMIT} lists and "
+            "dicts within each other. Let the spout's metadata_type be flatter."
+        )
+    try:
+        # Field by field, not `model_dump`, which copies thousands of positions first.
+        text = json.dumps(dict(record), default=_nested, allow_nan=False, separators=(",", ":"))
+        if "\\ud" in text:
+            _check_characters(json.loads(text))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BatchError(
+            f"The {what} cannot be kept in ZooKeeper, because a spout's metadata is not JSON: "
+            f"{error}. Let the spout's metadata_type hold numbers, strings, lists and dicts only."
+        ) from error
+    data = text.encode("ascii")
+    if len(data) > RECORD_LIMIT:
+        raise BatchError(
+            f"The {what} has {len(data):,} bytes of JSON; ZooKeeper keeps everything in memory, "
+            f"and {RECORD_LIMIT:,} is the limit. Let the spout plan smaller batches or describe "
+            "them more briefly."
+        )
+    return data
+
+
+def _check_characters(value: object) -> None:
+    """Raise ValueError for half of a character: no reader but Python's takes it.
+
+    It comes out of names of files that are not UTF-8.
+    """
+    json.dumps(value, ensure_ascii=False).encode("utf-8")
+
+
+def _is_flat(values: Iterable[object]) -> bool:
+    """Whether nothing is nested deeper than `DEPTH_LIMIT`."""
+    level = [value for value in values if isinstance(value, dict | list | tuple)]
+    for _ in range(DEPTH_LIMIT):
+        if not level:
+            return True
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list | tuple)
+        ]
+    return not level
+
+
+def _nested(value: object) -> dict[str, Any]:
+    if isinstance(value, _Node):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
+
+
+def decode(model: type[R], data: bytes, path: str, advice: str = NEVER_GUESSED) -> R:
+    """The record that `data`, read from `path`, holds.
+
+    Args:
+        advice: what to do when it cannot be read.
+
+    Raises:
+        NewerFormatError: a later version.
+        ProgressUnreadableError: not JSON, no version, or a missing or unknown field.
+    """
+    raw = _json_object(data, path, advice)
+    version = raw.get("version")
+    if type(version) is int and version > FORMAT_VERSION:
+        raise NewerFormatError(
+            f"ZooKeeper node '{path}' has format version {version}, and this program knows "
+            f"{FORMAT_VERSION}. Run the version of txn that wrote it, or newer."
+        )
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise _unreadable(path, f"has format version {version!r}, not {FORMAT_VERSION}", advice)
+    later: frozenset[str] = getattr(model, "LATER", frozenset())
+    missing = sorted(set(model.model_fields) - set(raw) - later)
+    if missing:
+        raise _unreadable(path, f"lacks the field {', '.join(missing)}", advice)
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _unreadable(path, f"has an invalid field {where}: {first['msg']}", advice) from None
+
+
+def decode_index(data: bytes, path: str) -> PartsIndex | None:
+    """The index of a record's parts, or None when the node holds the record itself.
+
+    Raises:
+        ProgressUnreadableError: as `decode`; or it names more parts, more bytes, or other nodes
+            than this program ever writes.
+    """
+    # Records have no field "stem"; the cheap test spares a second parse of ordinary records.
+    if b'"stem"' not in data[:200] or "stem" not in _json_object(data, path):
+        return None
+    return decode(PartsIndex, data, path)
+
+
+def split_parts(data: bytes, stem: str) -> tuple[bytes, dict[str, bytes]]:
+    """What the record's own node is to hold, and the parts (name -> bytes) to be written first.
+
+    Args:
+        data: the encoded record.
+        stem: unique for the record, the attempt and the leader; the content's digest is added, so
+            that a name never stands for two contents.
+    """
+    if len(data) <= NODE_LIMIT:
+        return data, {}
+    digest = hashlib.sha256(data).hexdigest()
+    pieces = [data[i : i + NODE_LIMIT] for i in range(0, len(data), NODE_LIMIT)]
+    index = PartsIndex(
+        stem=f"{stem}-{digest[:16]}", count=len(pieces), bytes=len(data), sha256=digest
+    )
+    return encode(index, "index"), dict(zip(index.names(), pieces, strict=True))
+
+
+def join_parts(index: PartsIndex, pieces: Sequence[bytes], path: str) -> bytes:
+    """The whole record.
+
+    Raises:
+        ProgressUnreadableError: the parts are not what the index was written for.
+    """
+    data = b"".join(pieces)
+    if len(data) != index.bytes or hashlib.sha256(data).hexdigest() != index.sha256:
+        raise _unreadable(path, f"names {index.count} parts that do not have its checksum")
+    return data
+
+
+def require(node: N | None, path: str) -> N:
+    """`node`, which the topology cannot be without.
+
+    Raises:
+        ProgressUnreadableError: it is None.
+    """
+    if node is None:
+        raise ProgressUnreadableError(
+            f"ZooKeeper node '{path}' is missing, although its topology exists or has just been "
+            f"in use: it was deleted, or all of ZooKeeper's data was. {NEVER_GUESSED}"
+        )
+    return node
+
+
+def _json_object(data: bytes, path: str, advice: str = NEVER_GUESSED) -> dict[str, Any]:
+    if len(data) > RECORD_LIMIT:
+        raise _unreadable(path, f"holds {len(data):,} bytes, more than any record may have", advice)
+    try:
+        # In text and not in bytes, of which json takes half characters for whole ones.
+        raw = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        if b"\\u" in data:
+            _check_characters(raw)
+    except (ValueError, RecursionError):
+        raise _unreadable(path, "does not hold JSON", advice) from None
+    if not isinstance(raw, dict):
+        raise _unreadable(path, "does not hold a JSON object", advice)
+    if not _is_flat(raw.values()):
+        said = f"has more than {DEPTH_LIMIT} lists and dicts within each other"
+        raise _unreadable(path, said, advice)
+    return raw
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")  # NaN and the infinities: we never write them
+
+
+def _unreadable(path: str, what: str, advice: str = NEVER_GUESSED) -> ProgressUnreadableError:
+    return ProgressUnreadableError(f"ZooKeeper node '{path}' {what}. {advice}")
