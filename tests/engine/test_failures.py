@@ -105,8 +105,8 @@ def test_the_same_poison_has_the_same_verdict_in_every_plan(
     assert f"{tmp_path}/a.csv" in lines["csv", "aggregate"]
     assert "[b,null]" in lines["csv", "plain"]
     assert 'For input string: "x"' in lines["csv", "broadcast join"]
-    assert "test_faults.py" in lines["udf", "plain"]
-    assert "test_faults.py" in lines["division", "aggregate"]
+    assert "test_failures.py" in lines["udf", "plain"]
+    assert "test_failures.py" in lines["division", "aggregate"]
 
 
 def test_a_cancelled_job_is_lost_work(spark: SparkSession) -> None:

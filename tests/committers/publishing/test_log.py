@@ -17,6 +17,8 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
+from committers.publishing import newest as newest_versions
+from committers.publishing.append import not_appended
 from committers.publishing.foreign_commits import ACCEPTED
 from committers.publishing.log import AppendFailedError, DeltaLog, StaleFilesError
 from committers.publishing.newest import Told
@@ -338,7 +340,7 @@ def test_a_listing_that_is_behind_is_asked_again(
             shutil.move(hidden, newest)
 
     patient = Patience(clock=lambda: now[0], sleep=wait)
-    monkeypatch.setattr(newest, "retried", lambda *asked: retried(*asked, patient))
+    monkeypatch.setattr(newest_versions, "retried", lambda *asked: retried(*asked, patient))
     comes_back_at = 100.0
     with pytest.raises(TableChangedError, match="has come to version 0"):
         log.publish([put(warehouse, 2)], [], make_publication(2), log.version)
