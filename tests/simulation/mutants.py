@@ -34,7 +34,7 @@ from txn.interfaces import PUBLICATION_KEY, Prepared, Publication, Published, Se
 from txn.protocol.events import BatchFailed, BatchPublished, Event, PersistStart, Succeed
 from txn.protocol.ledgers import ProcessingLedger
 from txn.protocol.records import CommittedRecord
-from txn.protocol.rules import AT_WORK, without_batches
+from txn.protocol.rules import AT_WORK
 from txn.zookeeper import ZooKeeperProgress
 from txn.zookeeper.connection import OutcomeUnknownError
 from txn.zookeeper.leadership import Leadership
@@ -67,7 +67,8 @@ def _with_handler(kind: type[Event], handler: Callable[..., Any]) -> Patch:
 def _knocked_out(state: Any, event: BatchFailed) -> Any:
     batch = state.batches.get(event.attempt.txid)
     if batch is not None and batch.attempt != event.attempt and batch.phase in AT_WORK:
-        return without_batches(state, {event.attempt.txid}), ()
+        kept = {t: b for t, b in state.batches.items() if t != event.attempt.txid}
+        return replace(state, batches=kept), ()
     return _on_failed(state, event)
 
 
@@ -95,8 +96,8 @@ def _counter_lost(record: Any, *args: Any, **named: Any) -> Any:
     return replace(batch, attempt=TransactionAttempt(record.txid, 0))
 
 
-def _process_first(state: Any, batch: Any) -> Any:
-    state, actions = _launch(state, batch)
+def _process_first(state: Any, batch: Any, cause: Any) -> Any:
+    state, actions = _launch(state, batch, cause)
     return state, tuple(sorted(actions, key=lambda one: isinstance(one, PersistStart)))
 
 

@@ -51,7 +51,7 @@ Metadata = Mapping[str, Any]
 
 
 class Phase(str, Enum):
-    """Where one txid stands. See docs/coordinator.md for every transition."""
+    """Where one txid stands. `txn.protocol.transitions` has every transition."""
 
     WAITING = "waiting"  # failed or dropped: to be planned/started again (after its back-off)
     PLANNING = "planning"  # a spout is being asked what an attempt of this txid shall read
