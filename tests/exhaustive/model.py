@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import committers.publishing.log
-import txn.engine.running
+import txn.engine.start
 from committers.publishing.versions import Commit
 from committers.table_committer import TableCommitter
 from txn.attempts import TransactionAttempt
@@ -340,7 +340,7 @@ class Model:
             }
             skipping = [f"t{n}" for n, s in enumerate(self.scope.semantics) if s != "opaque"]
             try:
-                known = txn.engine.running.reconcile(
+                known = txn.engine.start.reconcile(
                     "x", [STREAM], self._opaque, progress, tables, skipping=skipping
                 )
             except TxnError as error:

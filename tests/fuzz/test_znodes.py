@@ -16,15 +16,20 @@ from tests.fuzz.inputs import COUNTED, broken_bytes, broken_json, fuzz, junk_tex
 from txn.cli.tables import quarantine_table, status_json, status_table
 from txn.errors import NewerFormatError, ProgressUnreadableError, TxnError
 from txn.operations.progress_file import _checksum, _parse, dump
-from txn.protocol.records import BatchRecord, CommittedRecord, QuarantineRecord, ReplayRequests
+from txn.protocol.records import (
+    BatchRecord,
+    CommittedRecord,
+    EpochRecord,
+    LeaderIdentity,
+    QuarantineRecord,
+    ReplayRequests,
+)
 from txn.zookeeper.connection import Node
 from txn.zookeeper.image import read_image
 from txn.zookeeper.leadership import read_epoch, read_leader
 from txn.zookeeper.status import TopologyStatus
 from txn.zookeeper.znodes import (
-    EpochRecord,
     FormatRecord,
-    LeaderIdentity,
     PartsIndex,
     Paths,
     check_topology_name,

@@ -13,7 +13,7 @@ from typing import Any
 import committers.log_layout.committer
 import committers.publishing.log
 import txn.engine.pipeline
-import txn.engine.running
+import txn.engine.start
 import txn.protocol.coordinator
 import txn.protocol.recovery
 import txn.zookeeper.image
@@ -33,12 +33,11 @@ from txn.errors import ProgressUnreadableError
 from txn.interfaces import PUBLICATION_KEY, Prepared, Publication, Published, Semantics, Staged
 from txn.protocol.events import BatchFailed, BatchPublished, Event, PersistStart, Succeed
 from txn.protocol.ledgers import ProcessingLedger
-from txn.protocol.records import CommittedRecord
+from txn.protocol.records import CommittedRecord, EpochRecord
 from txn.protocol.rules import AT_WORK
 from txn.zookeeper import ZooKeeperProgress
 from txn.zookeeper.connection import OutcomeUnknownError
 from txn.zookeeper.leadership import Leadership
-from txn.zookeeper.znodes import EpochRecord
 
 __all__ = ["MUTANTS", "Mutant"]
 
@@ -333,7 +332,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "published-dropped": Mutant(
         "Recovery forgets which open txids some table holds.",
-        ((txn.engine.running, "reconcile", _none_published),),
+        ((txn.engine.start, "reconcile", _none_published),),
     ),
     "discard-after-turn": Mutant(
         "What an attempt staged is deleted also when it came to its commit turn.",

@@ -110,7 +110,6 @@ def _patches() -> list[Patch]:
         (txn.engine.maintenance, "threading", threading),
         (txn.engine.maintenance, "wait", primitives.wait),
         (txn.engine.running, "threading", threading),
-        (txn.engine.running, "time", clock),
         (txn.engine.tables, "threading", threading),
         (txn.engine.emission, "empty_frame", spark.empty_frame),
         (txn.engine.tables, "empty_frame", spark.empty_frame),

@@ -99,7 +99,6 @@ def _from_tables(topology: Topology, new: Collection[str]) -> _Told:
     Args:
         new: tables that hold nothing, and have no say.
     """
-    from txn.interfaces import Semantics, SpoutKind
     from txn.operations.history import recent_publications
     from txn.protocol.rebuild import rebuild
 
@@ -128,15 +127,10 @@ def _from_tables(topology: Topology, new: Collection[str]) -> _Told:
         raise click.BadParameter(f"topology '{topology.name}' has no table {table!r}, but {names}.")
     if len(missing) == len(topology.sinks):
         raise missing[0]
-    opaque = {
-        source.name
-        for source in topology.sources
-        if source.spout.kind is not SpoutKind.TRANSACTIONAL
-    }
-    skipping = {
-        sink.name for sink in topology.sinks if sink.committer.semantics is Semantics.TRANSACTIONAL
-    }
-    progress = rebuild(topology.name, opaque, found, skipping=skipping)
+    definition = topology.definition
+    progress = rebuild(
+        topology.name, definition.opaque_streams, found, skipping=definition.skipping_tables
+    )
     return _Told(progress, epoch, frozenset(incarnations - {0}))
 
 

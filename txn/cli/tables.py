@@ -13,11 +13,10 @@ from rich.text import Text
 
 from txn.cli.live_view import short_name
 from txn.operations.history import HistoryEntry, describe
-from txn.protocol.records import BatchRecord, Progress
+from txn.protocol.records import BatchRecord, LeaderIdentity, Progress, StandbyIdentity
 from txn.text import printable
 from txn.zookeeper.leadership import machine_id
 from txn.zookeeper.status import TopologyStatus
-from txn.zookeeper.znodes import LeaderIdentity, StandbyIdentity
 
 __all__ = [
     "history_table",

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
@@ -84,9 +84,7 @@ from txn.protocol.order_records import (
     requested_replay,
     start_record,
 )
-
-if TYPE_CHECKING:
-    from txn.zookeeper.progress import ZooKeeperProgress
+from txn.protocol.store import ProgressStore
 
 __all__ = ["Pipeline"]
 
@@ -124,7 +122,7 @@ class Pipeline:
         self,
         name: str,
         config: TopologyConfig,
-        store: ZooKeeperProgress,
+        store: ProgressStore,
         work: BatchWork,
         state: CoordinatorState,
         epoch: int,

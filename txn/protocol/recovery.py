@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Member, Publication
@@ -36,6 +37,7 @@ __all__ = [
     "by_todays_names",
     "check_streams",
     "is_replay",
+    "newest_metadata",
     "reconcile",
     "require_tables",
     "splits_no_group",
@@ -400,3 +402,13 @@ def _with_attempts(
                 opaque = known.opaque if known else ()
                 by_txid[member.txid] = started(publication, member, opaque)
     return tuple(by_txid[txid] for txid in sorted(by_txid))
+
+
+def newest_metadata(progress: Progress) -> dict[str, Any]:
+    """Stream -> its newest durable metadata, open batches included but for replays."""
+    newest = dict(progress.committed.spouts)
+    for batch in progress.batches:
+        if batch.replay_of is not None:
+            continue
+        newest.update({name: m for name, m in batch.spouts.items() if m is not None})
+    return newest

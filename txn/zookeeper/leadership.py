@@ -38,7 +38,7 @@ from txn.errors import (
     LeaderExistsError,
     ProgressUnavailableError,
 )
-from txn.protocol.records import CommittedRecord
+from txn.protocol.records import CommittedRecord, EpochRecord, IncarnationRecord, LeaderIdentity
 from txn.zookeeper.connection import (
     Check,
     Connection,
@@ -51,16 +51,7 @@ from txn.zookeeper.connection import (
     RefusedError,
 )
 from txn.zookeeper.standbys import Announcement
-from txn.zookeeper.znodes import (
-    EpochRecord,
-    FormatRecord,
-    IncarnationRecord,
-    LeaderIdentity,
-    Paths,
-    decode,
-    encode,
-    require,
-)
+from txn.zookeeper.znodes import FormatRecord, Paths, decode, encode, require
 
 __all__ = [
     "Leadership",

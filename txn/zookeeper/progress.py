@@ -42,15 +42,19 @@ from txn.errors import (
     NewerFormatError,
     ProgressUnavailableError,
     ProgressUnreadableError,
+    TopologyError,
     TxnError,
 )
 from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
     CommittedRecord,
+    IncarnationRecord,
+    LeaderIdentity,
     Progress,
     QuarantineRecord,
 )
+from txn.protocol.store import ProgressStore
 from txn.zookeeper.connection import (
     Check,
     Connection,
@@ -63,16 +67,8 @@ from txn.zookeeper.connection import (
 )
 from txn.zookeeper.image import Image, Stored, read_at_once, read_requests, removals
 from txn.zookeeper.leadership import Leadership, read_incarnation
-from txn.zookeeper.status import BASE
-from txn.zookeeper.znodes import (
-    IncarnationRecord,
-    LeaderIdentity,
-    Paths,
-    check_topology_name,
-    encode,
-    require,
-    split_parts,
-)
+from txn.zookeeper.status import BASE, read_status
+from txn.zookeeper.znodes import Paths, check_topology_name, encode, require, split_parts
 
 __all__ = ["ZooKeeperProgress"]
 
@@ -104,8 +100,8 @@ class _Written:
         return Put(self.path, self.data, self.before)
 
 
-class ZooKeeperProgress:
-    """One topology's durable state, as its leader reads and writes it.
+class ZooKeeperProgress(ProgressStore):
+    """One topology's durable state in ZooKeeper.
 
     Call `lead`, then `load`, then `persist_start` and `persist_committed`, and `close` in the end.
 
@@ -137,7 +133,9 @@ class ZooKeeperProgress:
         self.on_lost = on_lost
         """Called once per lost session while leading, by a thread of ours (not kazoo's): commits
         must stop until `assert_leading` returns; if it raises FencedError, for good."""
+        self._hosts = hosts
         self._topology = check_topology_name(topology)
+        self._config = config
         self._patience = config.zookeeper_deadline_secs
         self._sleep = sleep
         self._clock = clock
@@ -269,6 +267,21 @@ class ZooKeeperProgress:
                 log.exception("[%s] on_lost failed", self._topology)
 
     # --- reading -----------------------------------------------------------------------------
+
+    def peek(self) -> Progress:
+        """What is durable now, without leading: over a session of its own, which takes no lock.
+
+        Raises:
+            ProgressUnreadableError: as `load`.
+            ProgressUnavailableError: no answer within `zookeeper_timeout_secs`.
+        """
+        try:
+            found = read_status(
+                self._hosts, self._topology, self._config, sleep=self._sleep, clock=self._clock
+            )
+        except TopologyError:
+            return Progress()  # nobody has led it yet
+        return found.progress
 
     def load(self) -> Progress:
         """Everything that is durable. Removes leftovers of writes that a crash cut short.

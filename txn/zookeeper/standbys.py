@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 
 from txn.errors import SetupError
+from txn.protocol.records import StandbyIdentity
 from txn.zookeeper.connection import (
     Connection,
     Create,
@@ -21,7 +22,7 @@ from txn.zookeeper.connection import (
     OutcomeUnknownError,
     RefusedError,
 )
-from txn.zookeeper.znodes import Paths, StandbyIdentity, decode, encode
+from txn.zookeeper.znodes import Paths, decode, encode
 
 __all__ = ["Announcement", "read_standbys"]
 

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnreadableError, TopologyError
-from txn.protocol.records import Progress, QuarantineRecord
+from txn.protocol.records import (
+    IncarnationRecord,
+    LeaderIdentity,
+    Progress,
+    QuarantineRecord,
+    StandbyIdentity,
+)
 from txn.zookeeper.connection import Connection
 from txn.zookeeper.image import Image, read_image
 from txn.zookeeper.leadership import check_format, read_epoch, read_incarnation, read_leader
 from txn.zookeeper.standbys import read_standbys
-from txn.zookeeper.znodes import (
-    IncarnationRecord,
-    LeaderIdentity,
-    Paths,
-    StandbyIdentity,
-    check_topology_name,
-)
+from txn.zookeeper.znodes import Paths, check_topology_name
 
 __all__ = [
     "BASE",
