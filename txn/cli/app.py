@@ -224,7 +224,7 @@ def status(name: str, zookeeper: str, as_json: bool) -> None:
 
 
 def _read_status(name: str, config: TopologyConfig, zookeeper: str) -> TopologyStatus:
-    from txn.embedded.server import zookeeper_service
+    from txn.embedded.service import zookeeper_service
     from txn.zookeeper.status import read_status
 
     with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:

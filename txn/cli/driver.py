@@ -149,7 +149,7 @@ def _enter_zookeeper(
     sleep: Callable[[float], None],
 ) -> str:
     """A connect string. Says so if the folder is in use because the topology already runs."""
-    from txn.embedded.server import zookeeper_service
+    from txn.embedded.service import zookeeper_service
 
     deadline = time.monotonic() + _PATIENCE_SECS
     while True:
@@ -167,7 +167,7 @@ def _enter_zookeeper(
 
 
 def _server_of(spec: str) -> str | None:
-    from txn.embedded.server import running_server
+    from txn.embedded.service import running_server
 
     folder = resolve(spec).folder
     return None if folder is None else running_server(folder)
@@ -175,7 +175,7 @@ def _server_of(spec: str) -> str | None:
 
 def _refuse_second(hosts: str, topology: Topology) -> None:
     """Raise LeaderExistsError if the topology has a leader; a dead one is no reason to refuse."""
-    from txn.cli.tables import is_alive
+    from txn.zookeeper.liveness import is_alive
     from txn.zookeeper.status import read_status
 
     try:

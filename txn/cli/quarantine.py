@@ -27,7 +27,7 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
     NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
     from txn.cli.tables import quarantine_json, quarantine_table
-    from txn.embedded.server import zookeeper_service
+    from txn.embedded.service import zookeeper_service
     from txn.zookeeper.status import read_status
 
     name, config, _ = named_topology(name)
@@ -57,7 +57,7 @@ def replay_command(
 
     NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
-    from txn.embedded.server import zookeeper_service
+    from txn.embedded.service import zookeeper_service
     from txn.zookeeper.replay_requests import request_replays
 
     if everything == bool(txids):

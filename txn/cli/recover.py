@@ -62,7 +62,7 @@ def recover(target: str, yes: bool, new: tuple[str, ...], zookeeper: str, as_jso
     here, and when ZooKeeper and tables agree or ZooKeeper is ahead.
     """
     from txn.cli.tables import progress_json, progress_table
-    from txn.embedded.server import zookeeper_service
+    from txn.embedded.service import zookeeper_service
 
     topology = load_topology(target)
     topology.check_complete("caught_up")
@@ -147,7 +147,7 @@ def _is_needed(hosts: str, topology: Topology, told: _Told) -> bool:
         LeaderExistsError: the topology runs.
         RecoveryRefusedError: ZooKeeper is ahead of the tables.
     """
-    from txn.cli.tables import is_alive
+    from txn.zookeeper.liveness import is_alive
     from txn.zookeeper.status import list_topologies, read_status
 
     if topology.name not in list_topologies(hosts, topology.config):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -15,13 +14,12 @@ from txn.cli.live_view import short_name
 from txn.operations.history import HistoryEntry, describe
 from txn.protocol.records import BatchRecord, Progress
 from txn.text import printable
-from txn.zookeeper.leadership import machine_id
+from txn.zookeeper.liveness import is_alive
 from txn.zookeeper.status import TopologyStatus
-from txn.zookeeper.znodes import LeaderIdentity, StandbyIdentity
+from txn.zookeeper.znodes import LeaderIdentity
 
 __all__ = [
     "history_table",
-    "is_alive",
     "progress_json",
     "progress_table",
     "quarantine_json",
@@ -32,21 +30,6 @@ __all__ = [
 
 
 _SHOWN_TXIDS = 5
-
-
-def is_alive(leader: LeaderIdentity | StandbyIdentity | None) -> bool:
-    """Whether the process that ZooKeeper names is there; its node outlives a crash for a while."""
-    if leader is None:
-        return False
-    if not leader.machine or leader.machine != machine_id():
-        return True
-    try:
-        os.kill(leader.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 # --- status ----------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def diagnose(
 
 
 def _zookeeper(spec: str, name: str | None, config: TopologyConfig) -> Iterator[Finding]:
-    from txn.embedded.server import zookeeper_service
+    from txn.embedded.service import zookeeper_service
     from txn.zookeeper.location import resolve
 
     where = resolve(spec)

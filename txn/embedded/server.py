@@ -17,10 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
-import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -28,33 +25,33 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
 
 from txn.embedded import supervisor
-from txn.embedded.files import JARS, JVM_FLAGS, LOG4J, ZOO_CFG
+from txn.embedded.files import JVM_FLAGS, LOG4J, ZOO_CFG, class_path
+from txn.embedded.folder import (
+    LOOPBACK,
+    Owner,
+    forget_owner,
+    port_of,
+    read_owner,
+    serves,
+    try_lock,
+    write_owner,
+)
 from txn.embedded.guard import (
     CREDENTIAL,
     guard,
     guard_setting,
     make_credential,
-    read_credential,
     require_own_listener,
 )
 from txn.errors import SetupError
 from txn.machine.java import find_java
 from txn.zookeeper.access import lend, take_back
-from txn.zookeeper.location import DEFAULT_FOLDER, ZooKeeperSpec, resolve
+from txn.zookeeper.liveness import is_running
 
-__all__ = [
-    "DEFAULT_FOLDER",
-    "EmbeddedZooKeeper",
-    "ZooKeeperSpec",
-    "resolve",
-    "running_server",
-    "zookeeper_service",
-]
-
-LOOPBACK = "127.0.0.1"
+__all__ = ["EmbeddedZooKeeper"]
 
 # Below the range from which systems take ports for outgoing connections: there a client that keeps
 # trying a port with no server behind it can, on loopback, end up connected to itself.
@@ -131,13 +128,13 @@ class EmbeddedZooKeeper:
             SetupError: no Java, no pyspark, the folder or the port is in use, or the server ended;
                 then with the end of its log.
         """
-        if self._hosts and _serves(_port_of(self._hosts)):
+        if self._hosts and serves(port_of(self._hosts)):
             return self._hosts
         self.stop()
-        java, classpath = find_java(), _classpath()
+        java, classpath = find_java(), class_path()
         self._make_folder()
         with self._lock() as lock:
-            _remove(self.folder / "server.json")
+            forget_owner(self.folder)
             self._credential = make_credential(self.folder) if self._protect else None
             for tries_left in reversed(range(_TRIES)):
                 port = self._choose_port()
@@ -146,7 +143,7 @@ class EmbeddedZooKeeper:
                 if self._wait_until_serving(port, may_retry=tries_left > 0 and not self._port):
                     self._hosts = f"{LOOPBACK}:{port}"
                     self._claim()
-                    self._write_owner(port)
+                    write_owner(self.folder, Owner(os.getpid(), self._hosts), self._pid)
                     return self._hosts
         raise AssertionError("unreachable: the last try returns or raises")
 
@@ -156,7 +153,7 @@ class EmbeddedZooKeeper:
         process, self._supervisor, self._hosts, self._pid = self._supervisor, None, "", 0
         if process is None:
             return
-        _remove(self.folder / "server.json")
+        forget_owner(self.folder)
         assert process.stdin is not None
         process.stdin.close()
         process.wait()
@@ -180,7 +177,7 @@ class EmbeddedZooKeeper:
         if self._credential is None:
             return
         try:
-            require_own_listener(_port_of(self._hosts))
+            require_own_listener(port_of(self._hosts))
             guard(self._hosts, self._credential)
         except BaseException:
             self.stop()
@@ -203,20 +200,20 @@ class EmbeddedZooKeeper:
         """Hold the folder's lock while starting; the server's processes then hold it on."""
         deadline = self._clock() + _LOCK_SECS
         with (self.folder / "lock").open("ab") as lock:
-            while not _try_lock(lock, fcntl.LOCK_EX):
-                owner = _owner(self.folder)
+            while not try_lock(lock, fcntl.LOCK_EX):
+                owner = read_owner(self.folder)
                 # A server whose owner has just died is about to end, and `running_server` takes
                 # the lock for a moment: neither is a reason to refuse.
-                if (owner and _is_alive(owner["pid"])) or self._clock() >= deadline:
+                if (owner and is_running(owner.pid)) or self._clock() >= deadline:
                     raise self._in_use(owner)
                 self._sleep(_POLL_SECS)
             # Closing our descriptor does not unlock: the children's share the same lock.
             yield lock
 
-    def _in_use(self, owner: dict[str, Any] | None) -> SetupError:
-        by = f"process {owner['pid']}, at {owner['hosts']}" if owner else "another process"
+    def _in_use(self, owner: Owner | None) -> SetupError:
+        by = f"process {owner.pid}, at {owner.hosts}" if owner else "another process"
         connect = (
-            f', or connect to its server: zookeeper="{owner["hosts"]}", with the environment '
+            f', or connect to its server: zookeeper="{owner.hosts}", with the environment '
             f"variable TXN_ZOOKEEPER_AUTH_FILE={self.folder / CREDENTIAL}"
             if owner
             else ""
@@ -256,12 +253,6 @@ class EmbeddedZooKeeper:
         (self.folder / "log4j2.properties").write_text(LOG4J, "ascii")
         (self.folder / "port").write_text(str(port), "ascii")
 
-    def _write_owner(self, port: int) -> None:
-        owner = {"pid": os.getpid(), "server_pid": self._pid, "hosts": f"{LOOPBACK}:{port}"}
-        temporary = self.folder / "server.json.new"
-        temporary.write_text(json.dumps(owner), "ascii")
-        temporary.replace(self.folder / "server.json")
-
     # --- the processes -----------------------------------------------------------------------
 
     def _launch(self, java: Path, classpath: str, lock: IO[bytes]) -> None:
@@ -290,7 +281,7 @@ class EmbeddedZooKeeper:
         """False: somebody else took the port meanwhile, and another one may be tried."""
         deadline = self._clock() + _START_SECS
         assert self._supervisor is not None
-        while not _serves(port) or self._supervisor.poll() is not None:
+        while not serves(port) or self._supervisor.poll() is not None:
             if self._supervisor.poll() is not None:
                 failure = self._failed("ended while it started")
                 if may_retry and "Address already in use" in str(failure):
@@ -317,138 +308,6 @@ class EmbeddedZooKeeper:
         )
 
 
-def running_server(folder: str | Path) -> str | None:
-    """The connect string of the server that some live process has on `folder`; None: no server.
-
-    From then on this process's connections to it have the folder's credential.
-
-    Raises:
-        SetupError: the credential cannot be read, or another user listens on the server's port.
-    """
-    folder = Path(folder).absolute()
-    try:
-        with (folder / "lock").open("rb") as lock:
-            if _try_lock(lock, fcntl.LOCK_SH):
-                return None
-    except OSError:
-        return None
-    owner = _owner(folder)
-    if owner is None or not _serves(_port_of(owner["hosts"])):
-        return None
-    hosts = str(owner["hosts"])
-    credential = read_credential(folder)
-    if credential is not None:
-        require_own_listener(_port_of(hosts))
-        lend(hosts, credential)
-    return hosts
-
-
-@contextlib.contextmanager
-def zookeeper_service(spec: str, *, share: bool = False, must_exist: bool = False) -> Iterator[str]:
-    """A connect string for `spec`; starts and in the end stops an embedded server if need be.
-
-    Args:
-        spec: see `resolve`.
-        share: True: use the server that another process already has on the folder, and leave it
-            running; False: refuse then.
-        must_exist: True: refuse a folder in which no server has ever been, instead of making it.
-
-    Raises:
-        UserError: the spec means nothing.
-        SetupError: the embedded server could not be started, or its folder is in use.
-    """
-    where = resolve(spec)
-    if where.folder is None:
-        yield where.hosts
-        return
-    if must_exist and not _has_data(where.folder):
-        raise SetupError(
-            f"There is no ZooKeeper data in '{where.folder.absolute()}': no topology has been run "
-            "with it. Go to the folder in which the topology was run, or name its folder: "
-            '"embedded:FOLDER".'
-        )
-    with contextlib.ExitStack() as resources:
-        yield _shared_or_own(where.folder, resources, share=share)
-
-
-def _shared_or_own(folder: Path, resources: contextlib.ExitStack, *, share: bool) -> str:
-    running = running_server(folder) if share else None
-    if running is not None:
-        return running
-    try:
-        return resources.enter_context(EmbeddedZooKeeper(folder, protect=True)).hosts
-    except SetupError:
-        # Another program may have been faster by a moment; its server will do as well.
-        running = running_server(folder) if share else None
-        if running is None:
-            raise
-        return running
-
-
-def _has_data(folder: Path) -> bool:
-    try:
-        return (folder / "data").is_dir()
-    except OSError as error:
-        raise SetupError(
-            f"The ZooKeeper folder '{folder.absolute()}' cannot be looked into: {error.strerror}. "
-            "It is its owner's alone: run this as the user that runs the topology."
-        ) from error
-
-
-def _classpath() -> str:
-    found = importlib.util.find_spec("pyspark")  # finds, and does not import it
-    if found is None or not found.submodule_search_locations:
-        raise SetupError(
-            "The embedded ZooKeeper server is part of pyspark, which is not installed. "
-            "Install it (`pip install pyspark`), or name the ZooKeeper that you have: "
-            '"host:2181".'
-        )
-    home = Path(found.submodule_search_locations[0])
-    if not (home / "jars").is_dir():
-        # Under spark-submit pyspark is imported out of an archive; its jars are Spark's own.
-        home = Path(os.environ.get("SPARK_HOME", home))
-    folder = home / "jars"
-    jars = sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(JARS))
-    needed = {next((p for p in JARS if Path(jar).name.startswith(p)), "") for jar in jars}
-    if len(needed) < len(JARS):
-        return str(folder / "*")  # another pyspark names them differently: take them all
-    return os.pathsep.join(jars)
-
-
-def _try_lock(lock: IO[bytes], kind: int) -> bool:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _owner(folder: Path) -> dict[str, Any] | None:
-    try:
-        owner = json.loads((folder / "server.json").read_text("ascii"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(owner, dict):
-        return None
-    pid, hosts = owner.get("pid"), owner.get("hosts")
-    meant = isinstance(hosts, str) and re.fullmatch(r"127\.0\.0\.1:[0-9]{1,5}", hosts)
-    return owner if meant and type(pid) is int and 0 < pid < 2**31 else None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _port_of(hosts: str) -> int:
-    return int(hosts.rpartition(":")[2])
-
-
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -457,19 +316,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _serves(port: int) -> bool:
-    """Whether a ZooKeeper server answers there. Not `ruok`: that is answered before it serves."""
-    try:
-        with socket.create_connection((LOOPBACK, port), timeout=1.0) as connection:
-            connection.sendall(b"srvr")
-            answer = connection.makefile("rb").read(100)
-    except OSError:
-        return False
-    return answer.startswith(b"Zookeeper version")
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()

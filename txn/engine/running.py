@@ -299,7 +299,7 @@ class RunningTopology:
             ) from error
 
     def _connect(self) -> ZooKeeperProgress:
-        from txn.embedded.server import zookeeper_service
+        from txn.embedded.service import zookeeper_service
         from txn.zookeeper.progress import ZooKeeperProgress
 
         hosts = self._resources.enter_context(zookeeper_service(self._zookeeper))

@@ -24,13 +24,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from txn.errors import (
@@ -50,6 +47,7 @@ from txn.zookeeper.connection import (
     Put,
     RefusedError,
 )
+from txn.zookeeper.liveness import is_alive, this_process
 from txn.zookeeper.standbys import Announcement
 from txn.zookeeper.znodes import (
     EpochRecord,
@@ -65,7 +63,6 @@ from txn.zookeeper.znodes import (
 __all__ = [
     "Leadership",
     "check_format",
-    "machine_id",
     "read_epoch",
     "read_incarnation",
     "read_leader",
@@ -144,7 +141,7 @@ class Leadership:
         """
         self._create_topology(self._clock() + self._patience)
         tell = on_waiting or (lambda _: None)
-        announced = Announcement(self._connection, self._paths, self._token, machine_id())
+        announced = Announcement(self._connection, self._paths, self._token)
         told: str | None = None
         while not stopped():
             try:
@@ -183,8 +180,10 @@ class Leadership:
         deadline = self._clock() + (_STANDBY_SECS if waiting else self._patience)
         check_format(self._connection, self._paths, deadline)
         holder = read_leader(self._connection, self._paths, deadline)
-        # Our own token: a take-over whose answer was lost, carried out late.
-        if holder and holder[0].token != self._token and not self._is_dead(holder[0]):
+        # Our own token: a take-over whose answer was lost, carried out late. Of a dead leader the
+        # session lingers for its timeout; should `is_alive` ever be wrong, the epoch still keeps
+        # the old leader from writing.
+        if holder and holder[0].token != self._token and is_alive(holder[0]):
             return holder[0]
         taken = self._take(holder[1] if holder else None, at_least, deadline)
         if taken is not None:
@@ -243,13 +242,14 @@ class Leadership:
     def _take(self, stale: Node | None, at_least: int, deadline: float) -> LeaderIdentity | None:
         current, version = read_epoch(self._connection, self._paths, deadline)
         epoch = max(current.epoch + 1, at_least)
+        here = this_process()
         identity = LeaderIdentity(
-            host=socket.gethostname(),
-            pid=os.getpid(),
+            host=here.host,
+            pid=here.pid,
             started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             epoch=epoch,
             token=self._token,
-            machine=machine_id(),
+            machine=here.machine,
         )
         record = EpochRecord(epoch=epoch, leader=identity)
         operations: list[Operation] = [
@@ -273,20 +273,6 @@ class Leadership:
             return identity
         self.epoch, self.version, self._held = epoch, int(results[0].version), generation
         return identity
-
-    def _is_dead(self, holder: LeaderIdentity) -> bool:
-        # After a crash, the dead leader's session lingers for its timeout. In the same boot and
-        # the same process-id namespace the kernel knows better, and nobody has to wait. Were it
-        # ever wrong, the epoch would still keep the old leader from writing.
-        if not holder.machine or holder.machine != machine_id():
-            return False
-        try:
-            os.kill(holder.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False
-        return False
 
     def _wait_for_change(self, announced: Announcement) -> None:
         """Return when the leader's node changes, after a second, or when ZooKeeper is away."""
@@ -453,15 +439,6 @@ def read_leader(
     if node is None:
         return None
     return decode(LeaderIdentity, node.data, paths.leader, _LEADER_ADVICE), node
-
-
-def machine_id() -> str:
-    """Names the running kernel and our process-id namespace; empty where that is not known."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""
 
 
 def _is_garbage(data: bytes, default: bytes) -> bool:
