@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from txn.cli.live_view import Observer, RunInfo
+from txn.cli.observers import Observer, RunInfo
 from txn.engine.report import RunReport
 from txn.errors import AbandonedError, LeaderExistsError, SetupError, TxnError
 from txn.zookeeper.location import resolve
