@@ -76,7 +76,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
-    from txn.cli.driver import drive, logging_to_file
+    from txn.cli.driver import drive
+    from txn.cli.run_log import logging_to_file
     from txn.zookeeper.location import resolve, resolve_shared
 
     (resolve_shared if standby else resolve)(zookeeper)

@@ -53,7 +53,7 @@ JVM_FLAGS = (
 
 # Relative to the folder, in which the server is started: no path has to be escaped.
 ZOO_CFG = """\
-# Written by txn.embedded.server at every start.
+# Written by txn at every start.
 dataDir=./data
 clientPortAddress={host}
 clientPort={port}
@@ -68,7 +68,7 @@ autopurge.purgeInterval=1
 """
 
 LOG4J = """\
-# Written by txn.embedded.server at every start.
+# Written by txn at every start.
 status=error
 appender.file.type=RollingFile
 appender.file.name=file

@@ -4,9 +4,8 @@ For one machine: `txn` works without anybody installing ZooKeeper, and the coord
 lies in a folder. It is the same server as anywhere else (`ZooKeeperServerMain`), one of it, on the
 loopback interface only, syncing every write to disk.
 
-Who may use a folder is decided by `flock` on `FOLDER/lock`. The lock is handed down to the
-supervisor and the JVM, so it lasts exactly as long as a server may write to the folder, also
-when the program that started it is gone. `FOLDER/server.json` says who that is.
+Who may use a folder is decided by its lock (`txn.embedded.folder`), which the supervisor and the
+JVM are handed down.
 
 What is in it belongs to whoever may read `FOLDER/credential` (`txn.embedded.guard`): any user of
 the machine can reach a port on the loopback interface.
@@ -14,54 +13,27 @@ the machine can reach a port on the loopback interface.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from txn.embedded import supervisor
-from txn.embedded.files import JVM_FLAGS, LOG4J, ZOO_CFG, class_path
-from txn.embedded.folder import (
-    LOOPBACK,
-    Owner,
-    forget_owner,
-    port_of,
-    read_owner,
-    serves,
-    try_lock,
-    write_owner,
-)
-from txn.embedded.guard import (
-    CREDENTIAL,
-    guard,
-    guard_setting,
-    make_credential,
-    require_own_listener,
-)
+from txn.embedded.files import JVM_FLAGS, class_path
+from txn.embedded.folder import LOOPBACK, ServerFolder, port_of, serves
+from txn.embedded.guard import guard, make_credential, require_own_listener
 from txn.errors import SetupError
 from txn.machine.java import find_java
 from txn.zookeeper.access import lend, take_back
-from txn.zookeeper.liveness import is_running
 
 __all__ = ["EmbeddedZooKeeper"]
 
-# Below the range from which systems take ports for outgoing connections: there a client that keeps
-# trying a port with no server behind it can, on loopback, end up connected to itself.
-_PORTS = range(20000, 32000)
-
 _START_SECS = 30.0
-_LOCK_SECS = 5.0
 _POLL_SECS = 0.01
 _TRIES = 3
-_TAIL_LINES = 12
 
 
 class EmbeddedZooKeeper:
@@ -88,7 +60,8 @@ class EmbeddedZooKeeper:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.folder = Path(folder).absolute()
+        self._place = ServerFolder(folder, private=protect, sleep=sleep, clock=clock)
+        self.folder = self._place.path
         self._port = port
         self._protect = protect
         self._credential: str | None = None
@@ -132,18 +105,18 @@ class EmbeddedZooKeeper:
             return self._hosts
         self.stop()
         java, classpath = find_java(), class_path()
-        self._make_folder()
-        with self._lock() as lock:
-            forget_owner(self.folder)
+        self._place.make()
+        with self._place.locked() as lock:
+            self._place.forget_owner()
             self._credential = make_credential(self.folder) if self._protect else None
             for tries_left in reversed(range(_TRIES)):
-                port = self._choose_port()
-                self._write_configuration(port)
+                port = self._place.choose_port(self._port)
+                self._place.configure(port, self._credential)
                 self._launch(java, classpath, lock)
                 if self._wait_until_serving(port, may_retry=tries_left > 0 and not self._port):
                     self._hosts = f"{LOOPBACK}:{port}"
                     self._claim()
-                    write_owner(self.folder, Owner(os.getpid(), self._hosts), self._pid)
+                    self._place.write_owner(self._hosts, self._pid)
                     return self._hosts
         raise AssertionError("unreachable: the last try returns or raises")
 
@@ -153,7 +126,7 @@ class EmbeddedZooKeeper:
         process, self._supervisor, self._hosts, self._pid = self._supervisor, None, "", 0
         if process is None:
             return
-        forget_owner(self.folder)
+        self._place.forget_owner()
         assert process.stdin is not None
         process.stdin.close()
         process.wait()
@@ -170,8 +143,6 @@ class EmbeddedZooKeeper:
     ) -> None:
         self.stop()
 
-    # --- the folder --------------------------------------------------------------------------
-
     def _claim(self) -> None:
         """Before anybody is told where the server is: everything in it becomes ours alone."""
         if self._credential is None:
@@ -183,75 +154,6 @@ class EmbeddedZooKeeper:
             self.stop()
             raise
         lend(self._hosts, self._credential)
-
-    def _make_folder(self) -> None:
-        try:
-            (self.folder / "data").mkdir(parents=True, exist_ok=True)
-            if self._protect:
-                self.folder.chmod(0o700)
-        except OSError as error:
-            raise SetupError(
-                f"The folder '{self.folder}' for ZooKeeper's data cannot be made: "
-                f'{error.strerror}. Name another one: "embedded:FOLDER".'
-            ) from error
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[IO[bytes]]:
-        """Hold the folder's lock while starting; the server's processes then hold it on."""
-        deadline = self._clock() + _LOCK_SECS
-        with (self.folder / "lock").open("ab") as lock:
-            while not try_lock(lock, fcntl.LOCK_EX):
-                owner = read_owner(self.folder)
-                # A server whose owner has just died is about to end, and `running_server` takes
-                # the lock for a moment: neither is a reason to refuse.
-                if (owner and is_running(owner.pid)) or self._clock() >= deadline:
-                    raise self._in_use(owner)
-                self._sleep(_POLL_SECS)
-            # Closing our descriptor does not unlock: the children's share the same lock.
-            yield lock
-
-    def _in_use(self, owner: Owner | None) -> SetupError:
-        by = f"process {owner.pid}, at {owner.hosts}" if owner else "another process"
-        connect = (
-            f', or connect to its server: zookeeper="{owner.hosts}", with the environment '
-            f"variable TXN_ZOOKEEPER_AUTH_FILE={self.folder / CREDENTIAL}"
-            if owner
-            else ""
-        )
-        return SetupError(
-            f"The ZooKeeper folder '{self.folder}' is in use by {by}. Stop that process, use "
-            f'another folder ("embedded:FOLDER"){connect}.'
-        )
-
-    def _choose_port(self) -> int:
-        if self._port is not None:
-            if not _is_free(self._port):
-                raise SetupError(
-                    f"Port {self._port} on {LOOPBACK}, for the ZooKeeper server in "
-                    f"'{self.folder}', is in use. Stop what uses it, or leave the port out."
-                )
-            return self._port
-        with contextlib.suppress(OSError, ValueError):
-            last = int((self.folder / "port").read_text("ascii"))
-            if _is_free(last):
-                return last
-        # Each folder begins to look elsewhere, so that two that start at once seldom collide.
-        digest = hashlib.sha256(os.fsencode(self.folder)).digest()
-        first = int.from_bytes(digest[:4], "big") % len(_PORTS)
-        for i in range(len(_PORTS)):
-            if _is_free(port := _PORTS[(first + i) % len(_PORTS)]):
-                return port
-        raise SetupError(
-            f"No port of {LOOPBACK} between {_PORTS.start} and {_PORTS.stop} is free for the "
-            f"ZooKeeper server in '{self.folder}'. Stop what uses them, or name a port."
-        )
-
-    def _write_configuration(self, port: int) -> None:
-        setting = guard_setting(self._credential) if self._credential else ""
-        text = ZOO_CFG.format(host=LOOPBACK, port=port, guard=setting)
-        (self.folder / "zoo.cfg").write_text(text, "ascii")
-        (self.folder / "log4j2.properties").write_text(LOG4J, "ascii")
-        (self.folder / "port").write_text(str(port), "ascii")
 
     # --- the processes -----------------------------------------------------------------------
 
@@ -294,25 +196,8 @@ class EmbeddedZooKeeper:
 
     def _failed(self, how: str) -> SetupError:
         self.stop()
-        lines: list[str] = []
-        for name in ("server.out", "server.log"):
-            with contextlib.suppress(OSError):
-                text = (self.folder / name).read_text("utf-8", "replace")
-                # Java's stack traces would push the words out of the part that is shown.
-                words = [line for line in text.splitlines() if not line.startswith("\tat ")]
-                lines += words[-_TAIL_LINES:]
         return SetupError(
             f"The ZooKeeper server in '{self.folder}' {how}. The end of its log is below, "
             f"the whole is in '{self.folder / 'server.log'}'.\n"
-            + "\n".join(f"  {line}" for line in lines)
+            + "\n".join(f"  {line}" for line in self._place.end_of_log())
         )
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from txn.embedded.folder import port_of, read_owner, serves, try_lock
+from txn.embedded.folder import ServerFolder, port_of, serves
 from txn.embedded.guard import read_credential, require_own_listener
 from txn.embedded.server import EmbeddedZooKeeper
 from txn.errors import SetupError
@@ -77,19 +76,12 @@ def running_server(folder: str | Path) -> str | None:
     Raises:
         SetupError: the credential cannot be read, or another user listens on the server's port.
     """
-    folder = Path(folder).absolute()
-    try:
-        with (folder / "lock").open("rb") as lock:
-            if try_lock(lock, fcntl.LOCK_SH):
-                return None
-    except OSError:
-        return None
-    owner = read_owner(folder)
+    place = ServerFolder(folder)
+    owner = place.owner() if place.is_locked() else None
     if owner is None or not serves(port_of(owner.hosts)):
         return None
-    hosts = owner.hosts
-    credential = read_credential(folder)
+    credential = read_credential(place.path)
     if credential is not None:
-        require_own_listener(port_of(hosts))
-        lend(hosts, credential)
-    return hosts
+        require_own_listener(port_of(owner.hosts))
+        lend(owner.hosts, credential)
+    return owner.hosts
