@@ -23,7 +23,6 @@ multi that checks it. If the epoch has moved, we are fenced, for good.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +34,6 @@ from txn.errors import (
     LeaderExistsError,
     ProgressUnavailableError,
 )
-from txn.protocol.records import CommittedRecord
 from txn.zookeeper.connection import (
     Check,
     Connection,
@@ -47,11 +45,11 @@ from txn.zookeeper.connection import (
     Put,
     RefusedError,
 )
+from txn.zookeeper.foundation import check_format, create_topology
 from txn.zookeeper.liveness import is_alive, this_process
 from txn.zookeeper.standbys import Announcement
 from txn.zookeeper.znodes import (
     EpochRecord,
-    FormatRecord,
     IncarnationRecord,
     LeaderIdentity,
     Paths,
@@ -62,7 +60,6 @@ from txn.zookeeper.znodes import (
 
 __all__ = [
     "Leadership",
-    "check_format",
     "read_epoch",
     "read_incarnation",
     "read_leader",
@@ -139,7 +136,7 @@ class Leadership:
             ProgressUnavailableError: ZooKeeper was away for longer than `patience`, or `stopped`.
                 A standby that waits already goes on waiting while ZooKeeper is away.
         """
-        self._create_topology(self._clock() + self._patience)
+        create_topology(self._connection, self._paths, self._clock() + self._patience)
         tell = on_waiting or (lambda _: None)
         announced = Announcement(self._connection, self._paths, self._token)
         told: str | None = None
@@ -191,53 +188,6 @@ class Leadership:
             with contextlib.suppress(ProgressUnavailableError):
                 announced.withdraw(deadline)
         return taken
-
-    def _create_topology(self, deadline: float) -> None:
-        paths = self._paths
-        if self._connection.get(paths.root, deadline) is not None:
-            return
-        self._connection.ensure_path(paths.base, deadline)
-        # All in one multi: a topology with half of its nodes was not made by us, and is refused.
-        nodes: list[Operation] = [
-            Create(paths.root),
-            Create(paths.format, encode(FormatRecord(), "format")),
-            Create(paths.epoch, encode(EpochRecord(epoch=0), "epoch")),
-            Create(paths.committed, encode(CommittedRecord(), "COMMITTED record")),
-            Create(paths.batches),
-            Create(paths.quarantine),
-            Create(paths.parts),
-        ]
-        while self._connection.get(paths.root, deadline) is None:
-            # Another process made it, or we did and lost the answer: the next look says.
-            with contextlib.suppress(OutcomeUnknownError, RefusedError):
-                self._connection.multi(nodes, deadline)
-
-    def repair(self, deadline: float) -> None:
-        """Replace what is missing or unreadable of `format` and `epoch`, for `rebuild` only.
-
-        `epoch` is never deleted: its znode version must go on growing, or a paused leader of the
-        past could find the version that it remembers.
-
-        Raises:
-            ProgressUnreadableError: the topology is of a format that this program does not know.
-        """
-        self._create_topology(deadline)
-        paths = self._paths
-        defaults = {
-            paths.format: encode(FormatRecord(), "format"),
-            paths.epoch: encode(EpochRecord(epoch=0), "epoch"),
-            paths.batches: b"",
-            paths.quarantine: b"",
-            paths.parts: b"",
-        }
-        for path, data in defaults.items():
-            node = self._connection.get(path, deadline)
-            if node is not None and not _is_garbage(node.data, data):
-                continue
-            write: Operation = Put(path, data, node.version) if node else Create(path, data)
-            # An unknown outcome is harmless here: what is left undone, `claim` refuses to read.
-            self._connection.multi([write], deadline)
-        check_format(self._connection, paths, deadline)
 
     def _take(self, stale: Node | None, at_least: int, deadline: float) -> LeaderIdentity | None:
         current, version = read_epoch(self._connection, self._paths, deadline)
@@ -394,19 +344,6 @@ class Leadership:
         )
 
 
-def check_format(connection: Connection, paths: Paths, deadline: float) -> None:
-    """Refuse a topology whose nodes this program does not know.
-
-    Raises:
-        ProgressUnreadableError: see there.
-    """
-    decode(
-        FormatRecord,
-        require(connection.get(paths.format, deadline), paths.format).data,
-        paths.format,
-    )
-
-
 def read_epoch(connection: Connection, paths: Paths, deadline: float) -> tuple[EpochRecord, int]:
     """(contents, znode version) of `epoch`.
 
@@ -439,13 +376,3 @@ def read_leader(
     if node is None:
         return None
     return decode(LeaderIdentity, node.data, paths.leader, _LEADER_ADVICE), node
-
-
-def _is_garbage(data: bytes, default: bytes) -> bool:
-    # Not JSON at all; JSON of another version is somebody's state, and `check_format` refuses it.
-    if not default:
-        return False
-    try:
-        return not isinstance(json.loads(data), dict)
-    except (ValueError, RecursionError):
-        return True

@@ -11,8 +11,9 @@ from txn.config import TopologyConfig
 from txn.errors import ProgressUnreadableError, TopologyError
 from txn.protocol.records import Progress, QuarantineRecord
 from txn.zookeeper.connection import Connection
+from txn.zookeeper.foundation import check_format
 from txn.zookeeper.image import Image, read_image
-from txn.zookeeper.leadership import check_format, read_epoch, read_incarnation, read_leader
+from txn.zookeeper.leadership import read_epoch, read_incarnation, read_leader
 from txn.zookeeper.standbys import read_standbys
 from txn.zookeeper.znodes import (
     IncarnationRecord,
