@@ -61,7 +61,7 @@ def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) ->
 @click.option(
     "--standby",
     is_flag=True,
-    help="While another process leads, wait with all made ready, and take over when it ends.",
+    help="While another process leads, start everything, wait, and take over when it ends.",
 )
 @zookeeper_option
 @output_options

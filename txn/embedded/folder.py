@@ -108,7 +108,7 @@ class ServerFolder:
             yield lock
 
     def is_locked(self) -> bool:
-        """Whether some process has the folder."""
+        """Return whether a process holds the folder's lock."""
         try:
             with (self.path / "lock").open("rb") as lock:
                 return not _try_lock(lock, fcntl.LOCK_SH)
@@ -116,7 +116,7 @@ class ServerFolder:
             return False
 
     def owner(self) -> Owner | None:
-        """Who wrote itself down; None: nobody, or the file holds something else."""
+        """Return who wrote itself down; None: nobody, or the file holds something else."""
         try:
             said = json.loads((self.path / "server.json").read_text("ascii"))
         except (OSError, ValueError, RecursionError):
@@ -129,14 +129,14 @@ class ServerFolder:
         return Owner(pid, hosts) if type(pid) is int and 0 < pid < 2**31 else None
 
     def write_owner(self, hosts: str, server_pid: int) -> None:
-        """Write down that this process has the folder, and for people which one its server is."""
+        """Write down that this process owns the folder; the server's process id is for people."""
         said = {"pid": os.getpid(), "server_pid": server_pid, "hosts": hosts}
         temporary = self.path / "server.json.new"
         temporary.write_text(json.dumps(said), "ascii")
         temporary.replace(self.path / "server.json")
 
     def forget_owner(self) -> None:
-        """Nobody has the folder any more."""
+        """Delete what `write_owner` wrote."""
         (self.path / "server.json").unlink(missing_ok=True)
 
     def _in_use(self, owner: Owner | None) -> SetupError:

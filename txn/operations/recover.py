@@ -104,7 +104,9 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> Recovered:
 
 
 def is_needed(hosts: str, topology: Topology, found: Recovered) -> bool:
-    """Whether ZooKeeper is behind the tables, is not theirs, or cannot be read. Changes nothing.
+    """Return whether ZooKeeper is behind the tables, follows others, or is unreadable.
+
+    Changes nothing.
 
     Raises:
         LeaderExistsError: the topology runs.

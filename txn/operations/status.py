@@ -78,7 +78,7 @@ def gather(hosts: str, topology: str, config: TopologyConfig) -> Status:
 
 
 def status_of(found: TopologyStatus) -> Status:
-    """What ZooKeeper says, and which of the processes that it names are there."""
+    """Add to what ZooKeeper says which of the processes it names still run."""
     return Status(
         found.topology,
         found.progress,

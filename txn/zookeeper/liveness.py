@@ -1,4 +1,4 @@
-"""Which process this one is, and whether another one that ZooKeeper names still runs.
+"""Who this process is, and whether a process that ZooKeeper names still runs.
 
 A crashed process's nodes outlive it by its session timeout. In the same boot and the same
 process-id namespace the kernel knows better, and nobody has to wait.
@@ -17,7 +17,7 @@ __all__ = ["ThisProcess", "is_alive", "is_running", "machine_id", "this_process"
 
 
 class ThisProcess(NamedTuple):
-    """What leaders and standbys write of themselves."""
+    """What a leader or a standby writes about itself."""
 
     host: str
     pid: int
@@ -26,7 +26,7 @@ class ThisProcess(NamedTuple):
 
 
 def this_process() -> ThisProcess:
-    """Who we are."""
+    """Return who this process is."""
     return ThisProcess(socket.gethostname(), os.getpid(), machine_id())
 
 
@@ -40,7 +40,7 @@ def machine_id() -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Whether this machine has a process with that id, whoever owns it."""
+    """Return whether a process with that id runs on this machine, whoever owns it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -51,7 +51,7 @@ def is_running(pid: int) -> bool:
 
 
 def is_alive(identity: LeaderIdentity | StandbyIdentity | None) -> bool:
-    """Whether the process that ZooKeeper names may still run; of another machine nobody knows."""
+    """Return whether a process may still run. One of another machine may."""
     if identity is None:
         return False
     if not identity.machine or identity.machine != machine_id():
