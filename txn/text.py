@@ -1,8 +1,8 @@
-"""Text for people: what strangers wrote made harmless, and times as one would say them."""
+"""Text for people: strangers' text made harmless, an error in one line, a duration in words."""
 
 from __future__ import annotations
 
-__all__ = ["duration", "printable"]
+__all__ = ["duration", "first_line", "printable"]
 
 
 def printable(text: str) -> str:
@@ -18,6 +18,12 @@ def printable(text: str) -> str:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says if it says anything."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def duration(seconds: float) -> str:

@@ -40,12 +40,12 @@ PACE = {"batch_emit_interval_ms": 500, **SWIFT}
 PROGRAM = """
 import os
 from pathlib import Path
-import txn.zookeeper.leadership
+import txn.zookeeper.liveness
 from tests.faults.driver import build
 from tests.faults.harness import Spec
 machine = os.environ["TEST_MACHINE"]
 if machine:
-    txn.zookeeper.leadership.machine_id = lambda: machine
+    txn.zookeeper.liveness.machine_id = lambda: machine
 topology = build(Spec.model_validate_json(Path("spec.json").read_text()))
 """
 

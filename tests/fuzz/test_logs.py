@@ -22,8 +22,9 @@ from spouts.delta import DeltaBatch
 from spouts.files import FileBatch, FileSpout
 from tests.fuzz.inputs import COUNTED, broken_bytes, broken_json, fuzz, junk_text, lines
 from txn.attempts import TransactionAttempt
+from txn.embedded import running_server
+from txn.embedded.folder import ServerFolder
 from txn.embedded.guard import read_credential
-from txn.embedded.server import _owner, running_server
 from txn.errors import RecoveryRefusedError, SetupError, SourceChangedError, TxnError, UserError
 from txn.interfaces import PartitionPositions, Publication
 from txn.operations.history import TablePublication, _entry, commit_info, describe
@@ -240,8 +241,8 @@ def test_small_files_of_ours_are_read_or_refused(
         folder = Path(name)
         (folder / "server.json").write_bytes(owner)
         (folder / "lock").touch()
-        found = _owner(folder)
-        assert found is None or found["hosts"].startswith("127.0.0.1:")
+        found = ServerFolder(folder).owner()
+        assert found is None or found.hosts.startswith("127.0.0.1:")
         assert running_server(folder) is None  # nobody has the lock
         (folder / "credential").write_bytes(credential)
         try:

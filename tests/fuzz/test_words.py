@@ -174,7 +174,7 @@ def boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "broken.py").write_text("raise RuntimeError('\\x1b[2J')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("txn.embedded.server.zookeeper_service", no_server)
+    monkeypatch.setattr("txn.embedded.service.zookeeper_service", no_server)
     monkeypatch.setattr(
         "txn.cli.driver.drive", lambda *_, **__: (_ for _ in ()).throw(SetupError("x"))
     )

@@ -16,6 +16,7 @@ import txn.engine.pipeline
 import txn.engine.start
 import txn.protocol.coordinator
 import txn.protocol.recovery
+import txn.zookeeper.foundation
 import txn.zookeeper.image
 import txn.zookeeper.leadership
 from committers.append_table import AppendingCommitter
@@ -398,6 +399,7 @@ MUTANTS: dict[str, Mutant] = {
         (
             (txn.zookeeper.image, "decode", _decode_or_empty),
             (txn.zookeeper.image, "decode_index", _index_or_none),
+            (txn.zookeeper.foundation, "decode", _decode_or_empty),
             (txn.zookeeper.leadership, "decode", _decode_or_empty),
         ),
     ),

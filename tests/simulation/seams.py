@@ -34,6 +34,7 @@ import txn.engine.tables
 import txn.engine.threads
 import txn.zookeeper.connection
 import txn.zookeeper.leadership
+import txn.zookeeper.liveness
 import txn.zookeeper.progress
 import txn.zookeeper.standbys
 from tests.simulation import delta, primitives, spark, tables
@@ -95,12 +96,10 @@ def _patches() -> list[Patch]:
         (txn.zookeeper.connection, "Session", Session),
         (txn.zookeeper.connection, "_POLL_SECS", 0.05),
         (txn.zookeeper.leadership, "threading", threading),
-        (txn.zookeeper.leadership, "os", _Os),
-        (txn.zookeeper.leadership, "socket", _Socket),
         (txn.zookeeper.leadership, "datetime", _Now),
-        (txn.zookeeper.leadership, "machine_id", _machine_id),
-        (txn.zookeeper.standbys, "os", _Os),
-        (txn.zookeeper.standbys, "socket", _Socket),
+        (txn.zookeeper.liveness, "os", _Os),
+        (txn.zookeeper.liveness, "socket", _Socket),
+        (txn.zookeeper.liveness, "machine_id", _machine_id),
         (txn.zookeeper.standbys, "datetime", _Now),
         (txn.zookeeper.progress, "threading", threading),
         (txn.zookeeper.progress, "queue", queue),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
-from txn.engine.report import BatchReport, RunReport, RunStatus, Timeline
+from txn.engine.report import BatchReport, RunReport, RunStatus, Standby, Timeline
 from txn.text import duration
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "phases_ms",
     "short_name",
     "short_versions",
+    "standing_by",
     "summary",
 ]
 
@@ -48,6 +50,12 @@ def short_versions(tables: Mapping[str, int]) -> str:
 def short_name(table: str) -> str:
     """The last part of a table's path."""
     return table.rstrip("/").rpartition("/")[2] or table
+
+
+def standing_by(topology: str, standby: Standby) -> str:
+    """Since when a standby waits, and for whom, in one line."""
+    since = time.strftime("%H:%M:%S", time.localtime(standby.since))
+    return f"{topology}: standing by since {since}, waiting for {standby}"
 
 
 def summary(report: RunReport, status: RunStatus) -> str:

@@ -44,7 +44,7 @@ def note(area: str, check: str, found: str, means: str = "", do: str = "") -> Fi
 
 
 def warning(area: str, check: str, found: str, means: str, do: str) -> Finding:
-    """Works, and will hurt some day."""
+    """Works now; fails or slows down later."""
     return Finding(area, check, "warning", found, means, do)
 
 

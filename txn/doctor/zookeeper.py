@@ -271,7 +271,13 @@ def _quorum(
             "For production use an ensemble of three servers or five.",
         )
     elif lagging:
-        yield warning(area, "quorum", f"{told}; {lagging}", "A failure now may stop all.", "Wait.")
+        yield warning(
+            area,
+            "quorum",
+            f"{told}; {lagging}",
+            "Losing one more server would stop the ensemble.",
+            "Wait until its followers are in sync.",
+        )
     elif "leader" not in known and len(known) == len(roles):
         yield warning(
             area,

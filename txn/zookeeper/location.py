@@ -69,9 +69,9 @@ def resolve_shared(spec: str) -> ZooKeeperSpec:
     found = resolve(spec)
     if found.folder is not None:
         raise UserError(
-            f"A standby cannot use the embedded ZooKeeper server ({spec!r}): that server belongs "
-            "to the process that leads and ends with it, and with it all by which a standby "
-            "learns of the end and takes over. Name servers that outlive every run, as "
+            f"A standby cannot use the embedded ZooKeeper server ({spec!r}): that server ends "
+            "together with the leader, so a standby could never see the leader go. Name servers "
+            "that outlive every run, as "
             '"host:2181,host2:2181/chroot"; on one machine, let a service manager start the '
             "topology again instead."
         )

@@ -65,6 +65,7 @@ from txn.zookeeper.connection import (
     Put,
     RefusedError,
 )
+from txn.zookeeper.foundation import repair_topology
 from txn.zookeeper.image import Image, Stored, read_at_once, read_requests, removals
 from txn.zookeeper.leadership import Leadership, read_incarnation
 from txn.zookeeper.status import BASE, read_status
@@ -470,7 +471,7 @@ class ZooKeeperProgress(ProgressStore):
             LeaderExistsError, ProgressUnreadableError, ProgressUnavailableError: as `lead`.
         """
         with self._taking_turns() as deadline:
-            self._leadership.repair(deadline)
+            repair_topology(self._connection, self._paths, deadline)
             gone = removals(self._connection, self._paths, deadline)
             epoch = self.lead(at_least=at_least)
             record = record.model_copy(update={"epoch": epoch})

@@ -7,8 +7,6 @@ epoch. So a standby that cannot write its node waits all the same.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 from collections.abc import Callable
 from datetime import datetime, timezone
 
@@ -22,6 +20,7 @@ from txn.zookeeper.connection import (
     OutcomeUnknownError,
     RefusedError,
 )
+from txn.zookeeper.liveness import this_process
 from txn.zookeeper.znodes import Paths, decode, encode
 
 __all__ = ["Announcement", "read_standbys"]
@@ -32,7 +31,6 @@ class Announcement:
 
     Args:
         token: names the node; unique.
-        machine: in which the process id means something.
     """
 
     def __init__(
@@ -40,13 +38,11 @@ class Announcement:
         connection: Connection,
         paths: Paths,
         token: str,
-        machine: str,
         wall: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         self._connection = connection
         self._paths = paths
         self._token = token
-        self._machine = machine
         self._wall = wall
         self._generation = 0
         self._identity: StandbyIdentity | None = None
@@ -56,11 +52,12 @@ class Announcement:
         if self._generation == self._connection.generation:
             return
         if self._identity is None:
+            here = this_process()
             self._identity = StandbyIdentity(
-                host=socket.gethostname(),
-                pid=os.getpid(),
+                host=here.host,
+                pid=here.pid,
                 since=self._wall().isoformat(timespec="seconds"),
-                machine=self._machine,
+                machine=here.machine,
             )
         path = self._paths.standby(self._token)
         node = self._connection.get(path, deadline)

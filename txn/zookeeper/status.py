@@ -17,8 +17,9 @@ from txn.protocol.records import (
     StandbyIdentity,
 )
 from txn.zookeeper.connection import Connection
+from txn.zookeeper.foundation import check_format
 from txn.zookeeper.image import Image, read_image
-from txn.zookeeper.leadership import check_format, read_epoch, read_incarnation, read_leader
+from txn.zookeeper.leadership import read_epoch, read_incarnation, read_leader
 from txn.zookeeper.standbys import read_standbys
 from txn.zookeeper.znodes import Paths, check_topology_name
 
