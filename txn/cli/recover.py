@@ -23,8 +23,8 @@ from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
     from txn.dataflow.graph import Sink
+    from txn.delta.log import TableLog
     from txn.interfaces import Publication
-    from txn.operations.history import TableLog
     from txn.protocol.records import Progress
     from txn.topology import Topology
 
@@ -88,9 +88,9 @@ def recover(target: str, yes: bool, new: tuple[str, ...], zookeeper: str, as_jso
 
 def _log(sink: Sink) -> TableLog:
     """The log of one table; raises UserError where there is none."""
-    from txn.operations.history import TableLog
+    from txn.operations.history import table_log
 
-    return TableLog(sink.name, sink.committer.storage_options)
+    return table_log(sink.name, sink.committer.storage_options)
 
 
 def _from_tables(topology: Topology, new: Collection[str]) -> _Told:
