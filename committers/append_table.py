@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
 from committers.expressions import bigint
+from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec, storable_columns
-from committers.publishing.versions import TXID, ActiveFile
 from committers.staging.area import random_id
 from committers.table_committer import (
     TableCommitter,
@@ -18,6 +18,7 @@ from committers.table_committer import (
     strict_reader,
 )
 from txn.attempts import TransactionAttempt
+from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
 
@@ -114,7 +115,7 @@ class AppendTable(AppendingCommitter):
     Args:
         path: the table's folder: a local path or an object-store URI.
         semantics: "opaque" (default), "transactional" or "non_transactional".
-        storage_options: credentials and endpoints for delta-rs.
+        storage_options: credentials and endpoints for all but Spark, which has its own.
         new_id: source of folder names and commit tokens.
     """
 
@@ -187,4 +188,4 @@ class AppendTable(AppendingCommitter):
         Raises:
             TableRefusedError: there is no such table.
         """
-        return read_table(spark, self._storage, self._options)[0]
+        return read_table(spark, self._storage)[0]

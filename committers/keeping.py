@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from committers.publishing.storage import Storage
+from txn.delta.storage import Storage
 
 __all__ = ["KEPT", "keep", "kept"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from committers.aggregates import Fold, identity
 from committers.log_layout.committer import LogCommitter
-from committers.publishing.storage import Storage
-from committers.publishing.versions import TXID
 from committers.staging.area import random_id
 from committers.state.reading import missing_file, newest_version, rows_of_keys, version_of
 from committers.state.shape import StateShape
 from committers.table_committer import parse_semantics, read_table
 from committers.upsert_layout.columns import RESERVED, StateLayout, mergeable
 from committers.upsert_layout.committer import StateCommitter
+from txn.delta.commits import TXID
+from txn.delta.storage import Storage
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Semantics, State, StoredRows
 
@@ -50,7 +50,7 @@ class StateTable(State):
         remove_where: SQL condition over keys and values as readers see them, such as
             "flights = 0": a key of the batch that satisfies it after the update is removed, in
             the same txid; rows that come later start it afresh (Trident: `multiRemove`).
-        storage_options: credentials and endpoints for delta-rs.
+        storage_options: credentials and endpoints for all but Spark, which has its own.
         new_id: source of folder names and commit tokens.
 
     Raises:
@@ -172,7 +172,7 @@ class StateTable(State):
         """
         if txid is None:
             return self.snapshot(spark, None, aggregates)
-        version = version_of(Storage(self.path), self._options, txid)
+        version = version_of(self._storage(), txid)
         return self.snapshot(spark, version, aggregates)
 
     def get(
@@ -195,7 +195,7 @@ class StateTable(State):
         Raises:
             TableRefusedError: as `read`; or keys of other names, number or types.
         """
-        rows, properties = read_table(spark, Storage(self.path), self._options)
+        rows, properties = read_table(spark, self._storage())
         shape = StateShape.of(properties, self.path, aggregates)
         return shape.shown(rows_of_keys(spark, rows, shape, keys, self.path))
 
@@ -211,17 +211,17 @@ class StateTable(State):
             TableRefusedError: there is no such table or version, it is no state table, or an
                 aggregate must be handed in.
         """
-        rows, properties = read_table(spark, Storage(self.path), self._options, version)
+        rows, properties = read_table(spark, self._storage(), version)
         return StateShape.of(properties, self.path, aggregates).shown(rows)
 
     def newest(
         self, spark: SparkSession, aggregates: Mapping[str, Aggregate] | None = None
     ) -> StoredRows:
         """As `snapshot` of the newest version now, and which of its files are gone later."""
-        storage = Storage(self.path)
-        version = newest_version(storage, self._options)
+        storage = self._storage()
+        version = newest_version(storage)
         rows = self.snapshot(spark, version, aggregates)
-        return StoredRows(rows, lambda: missing_file(storage, self._options, version))
+        return StoredRows(rows, lambda: missing_file(storage, version))
 
     def create_view(
         self,
@@ -242,8 +242,11 @@ class StateTable(State):
             TableRefusedError: there is no such table yet, it is no state table, or an aggregate
                 must be handed in.
         """
-        rows, properties = read_table(spark, Storage(self.path), self._options, follow=True)
+        rows, properties = read_table(spark, self._storage(), follow=True)
         StateShape.of(properties, self.path, aggregates).shown(rows).createOrReplaceTempView(name)
+
+    def _storage(self) -> Storage:
+        return Storage(self.path, self._options)
 
 
 def _refuse_names(

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from committers import keeping
 from committers.publishing.cleanup import LogCleanup
-from committers.publishing.loading import require
+from committers.publishing.files import ActiveFile
 from committers.publishing.log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
 from committers.publishing.spec import TableSpec
-from committers.publishing.storage import Storage
-from committers.publishing.versions import ActiveFile
 from committers.staging.area import StagingArea, newest_txid, random_id
 from committers.staging.row_digest import differing_columns
 from txn.attempts import TransactionAttempt
+from txn.delta.loading import require
+from txn.delta.storage import Storage
 from txn.errors import (
     CommitConflictError,
     FencedError,
@@ -67,7 +67,7 @@ class TableCommitter(Committer):
     Args:
         path: the table's folder: a local path or an object-store URI.
         semantics: what the table absorbs.
-        storage_options: credentials and endpoints for delta-rs; Spark and pyarrow have their own.
+        storage_options: credentials and endpoints for all but Spark, which has its own.
         new_id: source of folder names and commit tokens.
         keys: columns of which no file has the same values twice; empty: there are none.
     """
@@ -86,8 +86,8 @@ class TableCommitter(Committer):
         self.name = os.fspath(path)
         self._unique = keys[0] if len(keys) == 1 else None
         self.semantics = parse_semantics(semantics)
-        self._storage = Storage(self.name)
-        self._options = self.storage_options = dict(storage_options or {})
+        self.storage_options = dict(storage_options or {})
+        self._storage = Storage(self.name, self.storage_options)
         self._new_id = new_id
         self._context: CommitterContext | None = None
         self._fenced = False
@@ -98,7 +98,6 @@ class TableCommitter(Committer):
         context = self._context or CommitterContext("", 0)
         self._log = DeltaLog(
             self._storage,
-            storage_options=self._options,
             new_id=self._new_id,
             incarnation=context.incarnation,
             takes_over=context.takes_over,
@@ -109,7 +108,7 @@ class TableCommitter(Committer):
             new_id=self._new_id,
             unique=self._unique,
         )
-        self._cleanup = LogCleanup(self._storage, self._options)
+        self._cleanup = LogCleanup(self._storage)
         self._work_session: SparkSession | None = None
         self._read_session: SparkSession | None = None
         self._users: SparkSession | None = None
@@ -437,7 +436,6 @@ def strict_reader(session: SparkSession, schema: StructType) -> DataFrameReader:
 def read_table(
     spark: SparkSession,
     storage: Storage,
-    options: Mapping[str, str],
     version: int | None = None,
     *,
     follow: bool = False,
@@ -452,7 +450,7 @@ def read_table(
     """
     from pyspark.errors import AnalysisException
 
-    table = require(storage, options)
+    table = require(storage)
     as_of = table.version() if version is None else version
     reader = spark.read.format("delta")
     if not follow:

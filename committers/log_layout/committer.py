@@ -22,8 +22,8 @@ from committers.append_table import AppendingCommitter
 from committers.expressions import bigint, no_rows
 from committers.log_layout.compaction import MOST_WAITING, Compaction, Intents, Pace, files_to_fold
 from committers.publishing.append import AppendFailedError
+from committers.publishing.files import ActiveFile
 from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec, storable_columns
-from committers.publishing.versions import TXID, ActiveFile
 from committers.staging.area import random_id
 from committers.state.fold import folded, marks_of, touched, without_removed
 from committers.state.partials import columns_read, partial_rows
@@ -32,6 +32,7 @@ from committers.state.shape import StateShape, described
 from committers.table_committer import strict_reader
 from committers.upsert_layout.changes import from_partials, refuse_taken_names, removed_keys
 from committers.upsert_layout.columns import REMOVED, nullable
+from txn.delta.commits import TXID
 from txn.errors import (
     CommitConflictError,
     FencedError,

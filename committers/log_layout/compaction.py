@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from committers.publishing.storage import Storage
-from committers.publishing.versions import ActiveFile, Commit
+from committers.publishing.files import ActiveFile
 from committers.staging.area import DATA, SCRATCH
+from txn.delta.commits import Commit
+from txn.delta.storage import Storage
 from txn.interfaces import StagedFile
 
 __all__ = ["MOST_WAITING", "Compaction", "Intents", "Pace", "files_to_fold"]

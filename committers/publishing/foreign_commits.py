@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 
-from committers.publishing.versions import Commit
+from txn.delta.commits import Commit
 from txn.delta.locations import normal
 from txn.errors import TableChangedError
 
-__all__ = ["ACCEPTED", "Strangers", "changed_by", "replaced"]
+__all__ = ["ACCEPTED", "ForeignCommits", "changed_by"]
 
 ACCEPTED = "txn.accepted_version"
 """Table property by which a user lets strangers' changes stand, up to and with this version."""
 
 
-class Strangers:
+class ForeignCommits:
     """Versions of others behind the newest one of ours, oldest first.
 
     Args:
@@ -79,21 +79,6 @@ def changed_by(commit: Commit) -> str:
     moment = datetime.fromtimestamp(commit.timestamp_ms / 1000, tz=timezone.utc)
     when = f", {moment:%Y-%m-%d %H:%M:%S} UTC" if commit.timestamp_ms else ""
     return f"version {commit.version} ({commit.operation} by {commit.writer}{when})"
-
-
-def replaced(table: str, topology: str, version: int, now: str) -> TableChangedError:
-    """The error for a table that was put in the place of another one.
-
-    Args:
-        version: the newest version that was known.
-        now: what is there instead.
-    """
-    return TableChangedError(
-        f"Table {table} is not the one that topology '{topology}' has written any more: {now}, and "
-        f"version {version} of the former one was known here. It was deleted or replaced. Nothing "
-        "was written. Put the former table back from a backup, or give the topology a new name "
-        "and new tables."
-    )
 
 
 def _differs(commits: Iterable[Commit]) -> bool:

@@ -6,7 +6,7 @@ somebody else appended between the version that a publication was computed from 
 
 from __future__ import annotations
 
-from committers.publishing.versions import Commit
+from txn.delta.commits import Commit
 from txn.errors import CommitConflictError, FencedError, RecoveryRefusedError
 from txn.interfaces import Publication
 

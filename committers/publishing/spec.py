@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from committers.keeping import KEPT
-from committers.publishing.versions import BUCKET
+from committers.publishing.files import BUCKET
 from txn.delta.features import refused_features
 from txn.delta.locations import normal
 from txn.errors import TableRefusedError, TopologyError
@@ -228,14 +228,7 @@ def refuse_features(table: DeltaTable, name: str, kind: str, semantics: Semantic
     Raises:
         TableRefusedError: naming the feature.
     """
-    protocol = table.protocol()
-    refused = refused_features(
-        (*(protocol.reader_features or ()), *(protocol.writer_features or ())),
-        table.metadata().configuration,
-        json.loads(table.schema().to_json())["fields"],
-        kind=kind,
-        opaque=semantics is Semantics.OPAQUE,
-    )
+    refused = refused_features(table, kind=kind, opaque=semantics is Semantics.OPAQUE)
     if refused:
         raise TableRefusedError(
             f"Table {name} uses the Delta feature {refused[0]}, which this publisher cannot "

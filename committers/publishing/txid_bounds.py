@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 from pyarrow import parquet
 
-from committers.publishing.storage import Storage
-from committers.publishing.versions import ActiveFile, active_files
+from committers.publishing.files import ActiveFile, active_files
 from committers.staging.parquet_stats import delta_stats
 from txn.delta.retrying import retried
+from txn.delta.storage import Storage
 from txn.interfaces import StagedFile
 
 __all__ = ["with_bounds"]

@@ -23,13 +23,13 @@ from pyarrow import parquet
 
 from committers.aggregates.base import overflows_of
 from committers.expressions import side_by_side
-from committers.publishing.storage import Storage
-from committers.publishing.versions import TXID
 from committers.staging.parquet_stats import delta_stats
 from committers.staging.reported import reported
 from committers.staging.row_digest import Summary, row_digest, summarize
 from txn.attempts import TransactionAttempt
+from txn.delta.commits import TXID
 from txn.delta.retrying import retried
+from txn.delta.storage import Storage
 from txn.errors import StagedFileError
 from txn.interfaces import Staged, StagedFile
 from txn.spark.own_session import to_write

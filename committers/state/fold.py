@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
 from committers.expressions import passing
-from committers.publishing.versions import TXID
 from committers.state.partials import merges
 from committers.upsert_layout.columns import REMOVED, with_keys_of
+from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.aggregates.base import quoted
-from committers.publishing.versions import TXID
+from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, merged, partials_over
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
-from committers.publishing.versions import TXID
 from committers.state.fold import BEFORE, told_gone
 from committers.upsert_layout.columns import PREV_TXID, REMOVED, StateLayout, with_keys_of
+from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
 from committers.expressions import no_rows, passing
-from committers.publishing.versions import BUCKET, TXID
+from committers.publishing.files import BUCKET
 from committers.state.partials import ROWS, partial_rows
+from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:

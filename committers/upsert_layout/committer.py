@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from committers.aggregates import quoted
 from committers.aggregates.base import kept_in
 from committers.expressions import bigint, no_rows
+from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.spec import TableSpec, storable_columns
-from committers.publishing.versions import BUCKET, TXID, ActiveFile
 from committers.staging.area import SCRATCH, random_id
 from committers.state.partials import columns_read
 from committers.state.removal import check_condition
@@ -30,6 +30,7 @@ from committers.upsert_layout.changes import (
 from committers.upsert_layout.columns import StateLayout, mergeable
 from committers.upsert_layout.join import StateJoin
 from txn.attempts import TransactionAttempt
+from txn.delta.commits import TXID
 from txn.errors import StateError, TableRefusedError, TopologyError
 from txn.interfaces import (
     Prepared,

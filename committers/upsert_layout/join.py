@@ -17,7 +17,7 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from committers.aggregates.base import quoted
-from committers.publishing.versions import BUCKET, TXID
+from committers.publishing.files import BUCKET
 from committers.state.partials import merges
 from committers.upsert_layout.columns import (
     PREV_TXID,
@@ -28,6 +28,7 @@ from committers.upsert_layout.columns import (
     nullable,
     overrides,
 )
+from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, combined
 
 if TYPE_CHECKING:

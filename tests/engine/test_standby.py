@@ -12,11 +12,11 @@ import pytest
 
 from committers.append_table import AppendTable
 from committers.publishing.log import DeltaLog
-from committers.publishing.storage import Storage
 from spouts.memory import MemoryTransactionalSpout
 from tests.faults.harness import wait_for
 from tests.faults.support import rows_of
 from txn import Topology, TopologyConfig
+from txn.delta.storage import Storage
 from txn.embedded import EmbeddedZooKeeper
 from txn.engine.running import RunningTopology
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, UserError

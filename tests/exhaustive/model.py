@@ -16,11 +16,12 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import committers.publishing.log
+import txn.engine.running
 import txn.engine.start
-from committers.publishing.versions import Commit
 from committers.table_committer import TableCommitter
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
+from txn.delta.commits import Commit
 from txn.errors import CommitConflictError, TxnError
 from txn.interfaces import Member, Publication, Semantics
 from txn.protocol import coordinator

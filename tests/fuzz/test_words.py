@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from committers.publishing.storage import Storage
 from tests.fuzz.inputs import COUNTED, fuzz, junk_text
 from txn import Topology
 from txn.cli.app import cli
 from txn.config import TopologyConfig
 from txn.delta.locations import identity, parent
+from txn.delta.storage import Storage
 from txn.doctor.machine import fits
 from txn.doctor.tables import duration_secs
 from txn.errors import SetupError, TopologyError, UserError

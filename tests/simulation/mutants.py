@@ -20,13 +20,13 @@ import txn.zookeeper.foundation
 import txn.zookeeper.image
 import txn.zookeeper.leadership
 from committers.append_table import AppendingCommitter
-from committers.publishing.append import epoch_app, file_actions, txid_app
+from committers.publishing.append import file_actions
 from committers.publishing.log import MAX_TRIES, DeltaLog
-from committers.publishing.versions import Commit
 from committers.table_committer import TableCommitter
 from committers.upsert_layout.committer import StateCommitter
 from tests.simulation.seams import Patch
 from txn.attempts import TransactionAttempt
+from txn.delta.commits import Commit, epoch_app, txid_app
 from txn.engine.commit_turns import CommitTurn
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.pipeline import Pipeline

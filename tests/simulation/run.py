@@ -11,8 +11,7 @@ from typing import Any
 
 from deltalake.transaction import AddAction
 
-from committers.publishing.append import epoch_app
-from committers.publishing.versions import ActiveFile
+from committers.publishing.files import ActiveFile
 from tests.simulation import primitives
 from tests.simulation.books import ROOT, Books
 from tests.simulation.chance import Faults
@@ -25,6 +24,7 @@ from tests.simulation.spark import SparkSession, stats_of
 from tests.simulation.tables import SimTable, make_committer
 from tests.simulation.world import World, set_world
 from tests.simulation.zookeeper import Ensemble
+from txn.delta.commits import epoch_app
 from txn.engine.running import RunningTopology
 from txn.errors import (
     BatchError,

@@ -16,15 +16,16 @@ from typing import Any
 from typing_extensions import Self
 
 import committers.publishing.append
-import committers.publishing.loading
+import committers.publishing.followed
 import committers.publishing.log
-import committers.publishing.newest
+import committers.publishing.same_table
 import committers.staging.area
 import committers.table_committer
 import committers.upsert_layout.committer
 import txn.dataflow.columns
 import txn.dataflow.evaluation
 import txn.dataflow.graph
+import txn.delta.loading
 import txn.engine.emission
 import txn.engine.mailbox
 import txn.engine.maintenance
@@ -124,12 +125,12 @@ def _patches() -> list[Patch]:
         (txn.engine.stations, "make_active", spark.no_thread),
         (txn.engine.emission, "moved", spark.same_frame),
         (txn.engine.tables, "moved", spark.same_frame),
-        (committers.publishing.log, "retried", delta.retried),
-        (committers.publishing.log, "threading", threading),
-        (committers.publishing.log, "load_files", delta.load_files),
-        (committers.publishing.loading, "DeltaTable", delta.SimDeltaTable),
-        (committers.publishing.loading, "retried", delta.retried),
-        (committers.publishing.newest, "retried", delta.retried),
+        (committers.publishing.followed, "retried", delta.retried),
+        (committers.publishing.followed, "threading", threading),
+        (committers.publishing.followed, "load_files", delta.load_files),
+        (txn.delta.loading, "DeltaTable", delta.SimDeltaTable),
+        (txn.delta.loading, "retried", delta.retried),
+        (committers.publishing.same_table, "retried", delta.retried),
         (committers.publishing.log, "time", clock),
         (committers.publishing.append, "DeltaTable", delta.SimDeltaTable),
         (committers.publishing.append, "RemoveAction", delta.RemoveAction),

@@ -20,7 +20,7 @@ from txn.errors import (
     UserError,
 )
 from txn.interfaces import Publication
-from txn.operations.history import TableLog, recent_publications
+from txn.operations.history import recent_publications, table_log
 from txn.operations.loading import TargetError
 from txn.protocol.rebuild import quarantined, rebuild, replayed
 from txn.protocol.records import Progress
@@ -30,6 +30,7 @@ from txn.zookeeper.status import list_topologies, read_status
 
 if TYPE_CHECKING:
     from txn.dataflow.graph import Sink
+    from txn.delta.log import TableLog
     from txn.topology import Topology
 
 __all__ = ["Recovered", "is_needed", "read_tables", "write"]
@@ -175,7 +176,7 @@ def write(hosts: str, topology: Topology, found: Recovered) -> int:
 
 
 def _log(sink: Sink) -> TableLog:
-    return TableLog(sink.name, sink.committer.storage_options)
+    return table_log(sink.name, sink.committer.storage_options)
 
 
 def _publications(topology: Topology) -> Iterator[Publication]:
