@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from txn.delta.locations import identity
+from txn.engine.equipment import Equipment
 from txn.engine.pipeline import Pipeline
 from txn.engine.report import RunReport, RunStatus, Standby
 from txn.engine.shared_folders import local_tables, runs_here, try_folder
-from txn.engine.stations import BatchWork
 from txn.engine.threads import Straggler, abandoned, straggler, within
 from txn.errors import (
     AbandonedError,
@@ -203,9 +203,7 @@ class RunningTopology:
         known = by_todays_names(topology.name, progress.committed, there, identity)
         progress = progress.model_copy(update={"committed": known})
         require_tables(topology.name, progress.committed, there)
-        self._in_time(
-            lambda: work.check_and_open_tables(context), "trying what the program computes"
-        )
+        self._in_time(work.check_and_open_tables, "trying what the program computes")
         found = self._fence_tables(work, store)
         opaque = self._opaque
         differ = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in topology.sinks)
@@ -229,7 +227,7 @@ class RunningTopology:
                 recovered.quarantine,
                 recovered.replay_of,
             )
-        work.committed(recovered.committed.txid, recovered.committed.tables)
+        work.tables.advance(recovered.committed.txid, recovered.committed.tables)
         state = coordinator.recovered_state(
             recovered.committed,
             recovered.batches,
@@ -247,7 +245,6 @@ class RunningTopology:
             store,
             work,
             state,
-            epoch,
             clock=self._clock,
             monotonic=time.monotonic,
             ids=self._ids,
@@ -263,9 +260,9 @@ class RunningTopology:
         committers = [sink.committer for sink in self._topology.sinks]
         return local_tables(committers, self._topology.config.shared_folders, master)
 
-    def _work(self, remember: Callable[[str, dict[str, Any]], None]) -> BatchWork:
+    def _work(self, remember: Callable[[str, dict[str, Any]], None]) -> Equipment:
         topology = self._topology
-        return BatchWork(
+        return Equipment(
             self._spark,
             topology.name,
             topology.sources,
@@ -284,7 +281,7 @@ class RunningTopology:
         sources = self._topology.sources
         return frozenset(s.name for s in sources if s.spout.kind is not SpoutKind.TRANSACTIONAL)
 
-    def _fence_tables(self, work: BatchWork, store: ZooKeeperProgress) -> Found:
+    def _fence_tables(self, work: Equipment, store: ZooKeeperProgress) -> Found:
         try:
             return work.fence_tables()
         except FencedError as error:
@@ -387,7 +384,7 @@ class RunningTopology:
                 self._error = self._abandoned()
             self._done.set()
 
-    def _close_work(self, work: BatchWork) -> None:
+    def _close_work(self, work: Equipment) -> None:
         about = "closing spouts and tables"
         _, stragglers = within(self._topology.config.stop_grace_secs, work.close, about)
         self._stragglers += stragglers
@@ -398,7 +395,7 @@ class RunningTopology:
 
     # --- threads that hang -------------------------------------------------------------------
 
-    def _open_spouts(self, work: BatchWork, progress: Progress) -> None:
+    def _open_spouts(self, work: Equipment, progress: Progress) -> None:
         newest = newest_metadata(progress)
         self._in_time(lambda: work.open_spouts(newest, progress.columns), "opening the spouts")
 
