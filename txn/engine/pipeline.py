@@ -212,30 +212,38 @@ class Pipeline(Shell):
     # --- what its parts ask of it: `Shell` ---------------------------------------------------
 
     @property
-    def state(self) -> CoordinatorState:  # noqa: D102 - see `Shell`, as for all of these
+    def state(self) -> CoordinatorState:
+        """What the coordinator knows."""
         return self._state
 
-    def post(self, fact: Fact) -> None:  # noqa: D102
+    def post(self, fact: Fact) -> None:
+        """Hand a fact to the protocol's thread. Safe from any thread."""
         self._facts.post(fact)
 
-    def after(self, seconds: float, fact: Fact) -> None:  # noqa: D102
+    def after(self, seconds: float, fact: Fact) -> None:
+        """Hand it a fact later."""
         self._facts.after(seconds, fact)
 
-    def failed(self, attempt: TransactionAttempt, why: str) -> None:  # noqa: D102
+    def failed(self, attempt: TransactionAttempt, why: str) -> None:
+        """An attempt failed, and is to be replayed."""
         self._failures.failed(attempt, why)
 
-    def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:  # noqa: D102
+    def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
+        """A station of an attempt raised. Safe from any thread."""
         self._failures.raised(attempt, error)
 
-    def end(self, error: BaseException) -> None:  # noqa: D102
+    def end(self, error: BaseException) -> None:
+        """End the run with `error`, at once; with the first one, if there are several."""
         if self._error is None:
             self._error = error
             self._take(*coordinator.step(self._state, Halted(first_line(error))))
 
-    def halt(self, error: BaseException) -> None:  # noqa: D102
+    def halt(self, error: BaseException) -> None:
+        """End the run with `error`. Safe from any thread."""
         self.post(lambda: self.end(error))
 
-    def assert_leading(self, seconds: float | None = None) -> None:  # noqa: D102
+    def assert_leading(self, seconds: float | None = None) -> None:
+        """Raise unless this process still leads. Safe from any thread."""
         self._store.assert_leading(seconds)
 
     # --- one fact after the other ------------------------------------------------------------
