@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 PLUGIN_MAY_IMPORT = ("txn.interfaces", "txn.attempts", "txn.errors", "txn.delta", "txn.spark")
 MAX_FUNCTION_LINES = 70
 FORBIDDEN_NAMES = {"pickle", "_jvm", "_jsc", "rdd", "toPandas", "NotImplementedError", "eval"}
+LISTENERS = {"ProcessingPhases"}
+"""Classes that are called through a protocol of the module which calls them (`Outcomes`)."""
 FORBIDDEN_MARKS = {"skip", "skipif", "xfail"}
 
 
@@ -229,6 +232,72 @@ def test_every_test_says_what_it_shows(path: Path) -> None:
     ]
     mocks = [name for name in imports(path) if name.startswith("unittest")]
     assert (silent, marked, mocks) == ([], [], [])
+
+
+def batch_way() -> Iterator[tuple[int, str, str, str]]:
+    """The list in docs/architecture.md: indentation, file of the engine, class, method."""
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    block = text.partition("## One batch's way\n")[2].split("```")[1]
+    for line in block.strip("\n").splitlines():
+        found = re.match(r"( *)(\w+)\.py +(\w+)\.(\w+)\b", line)
+        assert found, f"not a file and a function: {line}"
+        yield len(found[1]), found[2], found[3], found[4]
+
+
+def methods(module: str, of: str) -> dict[str, ast.FunctionDef]:
+    """The methods of a class of the engine, by name."""
+    for node in tree(ROOT / "txn" / "engine" / f"{module}.py").body:
+        if isinstance(node, ast.ClassDef) and node.name == of:
+            return {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+    pytest.fail(f"{module}.py has no class {of}")
+
+
+def named_from(module: str, of: str, method: str) -> set[str]:
+    """What a method names as an attribute, also by way of other methods of its class."""
+    own, names, left = methods(module, of), set[str](), [method]
+    while left:
+        for node in ast.walk(own[left.pop()]):
+            if isinstance(node, ast.Attribute) and node.attr not in names:
+                names.add(node.attr)
+                left += [node.attr] if node.attr in own else []
+    return names
+
+
+def known_to(module: str) -> set[str]:
+    """The modules of the engine that one imports, and those that these hand to it."""
+    path = ROOT / "txn" / "engine"
+    own = {name for name in imports(path / f"{module}.py") if name.startswith("txn.engine.")}
+    handed = {name for one in own for name in imports(path / f"{one.rpartition('.')[2]}.py")}
+    return {name.rpartition(".")[2] for name in own | handed}
+
+
+def test_a_batch_goes_the_way_that_is_written_down() -> None:
+    """Each function of the list is there; the one above it names it, and may know its module."""
+    callers: list[tuple[int, str, str, str]] = []
+    for depth, module, of, method in batch_way():
+        assert method in methods(module, of), f"{module}.py: {of}.{method}"
+        while callers and callers[-1][0] >= depth:
+            callers.pop()
+        if callers:
+            _, *above = callers[-1]
+            assert module in known_to(above[0]) or of in LISTENERS, (above, module)
+            assert method in named_from(*above), (above, method)
+        callers.append((depth, module, of, method))
+
+
+def test_a_batchs_way_is_that_of_the_orders() -> None:
+    """The list begins a new step with each order of a batch's life, in the pipeline's own order."""
+    begin = methods("pipeline", "Pipeline")["__init__"]
+    orders = next(
+        node.value
+        for node in ast.walk(begin)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and node.value.keys
+    )
+    assert isinstance(orders, ast.Dict)
+    carried_out = [value.attr for value in orders.values if isinstance(value, ast.Attribute)]
+    steps = [method for depth, *_, method in batch_way() if depth == 0]
+    assert steps == carried_out[: len(steps)]
+    assert len(steps) == 6
 
 
 def test_tests_have_no_packages() -> None:

@@ -27,9 +27,9 @@ from committers.upsert_layout.committer import StateCommitter
 from tests.simulation.seams import Patch
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import Commit, epoch_app, txid_app
-from txn.engine.commit_turns import CommitTurn
+from txn.engine.attempt_failures import AttemptFailures
+from txn.engine.commit import CommitTurn
 from txn.engine.in_flight import LiveAttempts
-from txn.engine.pipeline import Pipeline
 from txn.errors import ProgressUnreadableError
 from txn.interfaces import PUBLICATION_KEY, Prepared, Publication, Published, Semantics, Staged
 from txn.protocol.events import BatchFailed, BatchPublished, Event, PersistStart, Succeed
@@ -81,14 +81,14 @@ _recovered = txn.protocol.coordinator._recovered
 def _failed_unguarded(
     self: Any, attempt: TransactionAttempt, error: str, *, blocked: bool = False, **named: Any
 ) -> None:
-    batch = self._state.batches.get(attempt.txid)
+    batch = self._shell.state.batches.get(attempt.txid)
     if batch is not None and batch.attempt != attempt:
-        self.post(BatchFailed(attempt, error, blocked))
+        self._shell.post(BatchFailed(attempt, error, blocked))
         return
     _failed(self, attempt, error, blocked=blocked, **named)
 
 
-_failed = Pipeline._failed
+_failed = AttemptFailures.failed
 
 
 def _counter_lost(record: Any, *args: Any, **named: Any) -> Any:
@@ -278,7 +278,7 @@ def _publish_withdrawing(self: Any, prepared: Prepared, publication: Publication
 
 
 def _discard_always(self: Any, live: Any) -> None:
-    self._threads.clean(lambda: self._work.discard(live.attempt))
+    self._threads.clean(lambda: self._stations.discard(live.attempt))
 
 
 def _close_anyway(self: Any, tracking: Any, done: Any) -> None:
@@ -349,7 +349,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "stale-failure": Mutant(
         "The failure of a dead attempt removes the live one (Storm).",
-        (_with_handler(BatchFailed, _knocked_out), (Pipeline, "_failed", _failed_unguarded)),
+        (_with_handler(BatchFailed, _knocked_out), (AttemptFailures, "failed", _failed_unguarded)),
     ),
     "attempt-counter-lost": Mutant(
         "After a restart attempts are counted from 0.",

@@ -26,11 +26,15 @@ import txn.dataflow.columns
 import txn.dataflow.evaluation
 import txn.dataflow.graph
 import txn.delta.loading
+import txn.engine.commit
 import txn.engine.emission
+import txn.engine.equipment
+import txn.engine.jobs
+import txn.engine.lookups
 import txn.engine.mailbox
 import txn.engine.maintenance
 import txn.engine.running
-import txn.engine.stations
+import txn.engine.staging
 import txn.engine.tables
 import txn.engine.threads
 import txn.zookeeper.connection
@@ -106,13 +110,13 @@ def _patches() -> list[Patch]:
         (txn.zookeeper.progress, "queue", queue),
         (txn.engine.mailbox, "queue", queue),
         (txn.engine.threads, "Pool", pool),
-        (txn.engine.stations, "Pool", pool),
+        (txn.engine.commit, "Pool", pool),
         (txn.engine.maintenance, "threading", threading),
         (txn.engine.maintenance, "wait", primitives.wait),
         (txn.engine.running, "threading", threading),
         (txn.engine.tables, "threading", threading),
         (txn.engine.emission, "empty_frame", spark.empty_frame),
-        (txn.engine.tables, "empty_frame", spark.empty_frame),
+        (txn.engine.lookups, "empty_frame", spark.empty_frame),
         (txn.dataflow.columns, "threading", threading),
         (txn.dataflow.columns, "columns_of", spark.columns_of),
         (txn.dataflow.evaluation, "_nothing_of", spark.nothing_of),
@@ -120,11 +124,12 @@ def _patches() -> list[Patch]:
         (committers.upsert_layout.committer, "no_rows", spark.empty_frame),
         (committers.upsert_layout.committer, "from_previous_values", tables.from_previous_values),
         (committers.upsert_layout.committer, "from_replaced_rows", tables.from_replaced_rows),
-        (txn.engine.stations, "own_session", spark.same_session),
-        (txn.engine.stations, "Watch", spark.NoWatch),
-        (txn.engine.stations, "make_active", spark.no_thread),
+        (txn.engine.equipment, "own_session", spark.same_session),
+        (txn.engine.jobs, "Watch", spark.NoWatch),
+        (txn.engine.jobs, "make_active", spark.no_thread),
         (txn.engine.emission, "moved", spark.same_frame),
-        (txn.engine.tables, "moved", spark.same_frame),
+        (txn.engine.lookups, "moved", spark.same_frame),
+        (txn.engine.staging, "moved", spark.same_frame),
         (committers.publishing.followed, "retried", delta.retried),
         (committers.publishing.followed, "threading", threading),
         (committers.publishing.followed, "load_files", delta.load_files),

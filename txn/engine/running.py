@@ -23,7 +23,12 @@ from txn.engine.pipeline import Pipeline
 from txn.engine.report import RunReport, RunStatus, Standby
 from txn.engine.start import Start
 from txn.engine.threads import Straggler, abandoned, straggler
-from txn.errors import AbandonedError, FencedError, ProgressUnavailableError, TxnError
+from txn.errors import (
+    AbandonedError,
+    FencedError,
+    ProgressUnavailableError,
+    TxnError,
+)
 from txn.protocol.records import LeaderIdentity
 from txn.protocol.store import ProgressStore
 

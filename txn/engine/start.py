@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.definition import Definition, Until
 from txn.delta.locations import identity
+from txn.engine.equipment import Equipment
 from txn.engine.pipeline import Pipeline
 from txn.engine.shared_folders import local_tables, runs_here, try_folder
-from txn.engine.stations import BatchWork
 from txn.engine.threads import Straggler, abandoned, within
 from txn.errors import FencedError, RecoveryRefusedError
 from txn.interfaces import CommitterContext
@@ -72,12 +72,12 @@ class Start:
         self._local_tables()
         progress = self.store.peek()
         self._check_streams(progress)
-        work = self._work(lambda *_: None)
+        equipment = self._equipment(lambda *_: None)
         try:
-            self._open_spouts(work, progress)
-            self._in_time(work.rehearse, _TRYING)
+            self._open_spouts(equipment, progress)
+            self._in_time(equipment.rehearse, _TRYING)
         finally:
-            work.close()
+            equipment.close()
 
     # --- a leader ----------------------------------------------------------------------------
 
@@ -94,32 +94,34 @@ class Start:
             TxnError: what was refused; `resources` has what is open.
         """
         tried = self._local_tables()
-        work = self._work(lambda *columns: self.store.persist_columns(columns_record(*columns)))
+        equipment = self._equipment(
+            lambda *columns: self.store.persist_columns(columns_record(*columns))
+        )
         epoch = self.store.lead(wait=wait, on_waiting=on_waiting, stopped=stopped)
-        self.resources.callback(self._close_work, work)
-        progress = self._checked(work, epoch, tried)
-        recovered = self._recovered(work, epoch, progress)
-        work.committed(recovered.committed.txid, recovered.committed.tables)
-        return self._pipeline(work, epoch, recovered)
+        self.resources.callback(self._close, equipment)
+        progress = self._checked(equipment, epoch, tried)
+        recovered = self._recovered(equipment, epoch, progress)
+        equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
+        return self._pipeline(equipment, recovered)
 
-    def _checked(self, work: BatchWork, epoch: int, tried: list[str]) -> Progress:
+    def _checked(self, equipment: Equipment, epoch: int, tried: list[str]) -> Progress:
         """The durable progress, once program, spouts and tables go with it."""
         name = self.definition.name
         progress = self.store.load()
         self._check_streams(progress)
         for table in tried:
             try_folder(self.spark, table)
-        self._open_spouts(work, progress)
+        self._open_spouts(equipment, progress)
         life = self.store.incarnation()
         context = CommitterContext(name, epoch, life.id, frozenset(life.takes_over))
-        there = work.attach_tables(context)
+        there = equipment.attach_tables(context)
         known = by_todays_names(name, progress.committed, there, identity)
         progress = progress.model_copy(update={"committed": known})
         require_tables(name, progress.committed, there)
-        self._in_time(lambda: work.check_and_open_tables(context), _TRYING)
+        self._in_time(equipment.check_and_open_tables, _TRYING)
         return progress
 
-    def _recovered(self, work: BatchWork, epoch: int, progress: Progress) -> Recovered:
+    def _recovered(self, equipment: Equipment, epoch: int, progress: Progress) -> Recovered:
         """Where the run begins, by what the tables hold; durable when this returns."""
         definition = self.definition
         recovered = reconcile(
@@ -127,7 +129,7 @@ class Start:
             definition.streams,
             definition.opaque_streams,
             progress,
-            self._fence_tables(work),
+            self._fence_tables(equipment),
             replays_differ=definition.replays_differ,
             skipping=definition.skipping_tables,
         )
@@ -140,9 +142,9 @@ class Start:
             )
         return recovered
 
-    def _fence_tables(self, work: BatchWork) -> Found:
+    def _fence_tables(self, equipment: Equipment) -> Found:
         try:
-            return work.fence_tables()
+            return equipment.fence_tables()
         except FencedError as error:
             # Either a newer leader was faster by a moment, and then this raises, or the store
             # knows of no epoch as new as the tables'.
@@ -154,7 +156,7 @@ class Start:
                 "FILE.py:TOPOLOGY` rebuilds ZooKeeper's state from the tables."
             ) from error
 
-    def _pipeline(self, work: BatchWork, epoch: int, recovered: Recovered) -> Pipeline:
+    def _pipeline(self, equipment: Equipment, recovered: Recovered) -> Pipeline:
         definition = self.definition
         state = coordinator.recovered_state(
             recovered.committed,
@@ -170,9 +172,8 @@ class Start:
             definition.name,
             definition.config,
             self.store,
-            work,
+            equipment,
             state,
-            epoch,
             clock=self.clock,
             monotonic=self.monotonic,
             ids=self.ids,
@@ -180,9 +181,9 @@ class Start:
 
     # --- both --------------------------------------------------------------------------------
 
-    def _work(self, remember: Callable[[str, dict[str, Any]], None]) -> BatchWork:
+    def _equipment(self, remember: Callable[[str, dict[str, Any]], None]) -> Equipment:
         definition = self.definition
-        return BatchWork(
+        return Equipment(
             self.spark,
             definition.name,
             definition.sources,
@@ -203,9 +204,9 @@ class Start:
         definition = self.definition
         check_streams(definition.name, definition.streams, definition.opaque_streams, progress)
 
-    def _open_spouts(self, work: BatchWork, progress: Progress) -> None:
+    def _open_spouts(self, equipment: Equipment, progress: Progress) -> None:
         newest = newest_metadata(progress)
-        self._in_time(lambda: work.open_spouts(newest, progress.columns), "opening the spouts")
+        self._in_time(lambda: equipment.open_spouts(newest, progress.columns), "opening the spouts")
 
     def _in_time(self, job: Callable[[], None], about: str) -> None:
         """Let a start call the user's code, for a while.
@@ -220,7 +221,7 @@ class Start:
             raise abandoned(self.definition.name, stragglers, seconds, None)
         ended.result()
 
-    def _close_work(self, work: BatchWork) -> None:
+    def _close(self, equipment: Equipment) -> None:
         grace = self.definition.config.stop_grace_secs
-        _, stragglers = within(grace, work.close, "closing spouts and tables")
+        _, stragglers = within(grace, equipment.close, "closing spouts and tables")
         self.stragglers.extend(stragglers)
