@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("txn", "spouts", "committers")
 SOURCES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PLUGIN_MAY_IMPORT = ("txn.interfaces", "txn.attempts", "txn.errors", "txn.delta", "txn.spark")
 MAX_FUNCTION_LINES = 70
 FORBIDDEN_NAMES = {"pickle", "_jvm", "_jsc", "rdd", "toPandas", "NotImplementedError", "eval"}
@@ -303,3 +304,27 @@ def test_a_batchs_way_is_that_of_the_orders() -> None:
 def test_tests_have_no_packages() -> None:
     """Tests are imported by path: an `__init__.py` among them would change that."""
     assert [relative(p) for p in (ROOT / "tests").rglob("__init__.py")] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=relative)
+def test_pages_name_what_is_there(path: Path) -> None:
+    """Every file of ours that a page names exists, and so does every page that it links to."""
+    text = path.read_text("utf-8")
+    named = re.findall(r"`((?:txn|committers|spouts|examples|tests|docs)/[\w./*-]*)", text)
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    missing = [name for name in named if not any(ROOT.glob(name))]
+    missing += [name for name in linked if not (path.parent / name).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=relative)
+def test_links_lead_to_headings(path: Path) -> None:
+    """Every `#heading` that a link names is a heading of its page."""
+    lost = []
+    for name, heading in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", path.read_text("utf-8")):
+        page = path.parent / name if name else path
+        titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.M)
+        slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+        if heading not in slugs:
+            lost.append(f"{name}#{heading}")
+    assert lost == []
