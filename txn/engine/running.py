@@ -85,15 +85,15 @@ class RunningTopology:
         self._stragglers: list[Straggler] = []
         self._left_behind = [] if left_behind is None else left_behind
         self._start = Start(
-            definition,
-            spark,
-            store,
-            until,
-            clock,
-            monotonic,
-            ids,
-            self._resources,
-            self._stragglers,
+            definition=definition,
+            spark=spark,
+            store=store,
+            until=until,
+            clock=clock,
+            monotonic=monotonic,
+            ids=ids,
+            resources=self._resources,
+            stragglers=self._stragglers,
         )
         self._pipeline: Pipeline | None = None
         self._standby: Standby | None = None
@@ -161,24 +161,24 @@ class RunningTopology:
         return self.report
 
     def status(self) -> RunStatus:
-        """A snapshot of the run; of a standby that waits, one with epoch 0 in which nothing is."""
+        """A snapshot of the run; of a waiting standby, an empty one with epoch 0."""
         if self._pipeline is None:
             return RunStatus(self._name, 0, 0, (), 0, 0, 0, None, 0.0)
         return self._pipeline.status()
 
     @property
     def report(self) -> RunReport:
-        """How the run has gone so far; it goes on changing until the run has ended."""
+        """How the run has gone so far. It keeps changing until the run has ended."""
         return self._before if self._pipeline is None else self._pipeline.report
 
     @property
     def standby(self) -> Standby | None:
-        """What a standby waits for; None: it does not wait (yet, or any more)."""
+        """What a standby waits for; None: it does not wait yet, or no longer."""
         return self._standby if self._pipeline is None else None
 
     @property
     def leads(self) -> bool:
-        """Whether the run has begun: always, but for a standby that has not taken over."""
+        """Whether the run has begun. Only a standby that has not taken over has not."""
         return self._pipeline is not None
 
     @property

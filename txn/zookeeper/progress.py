@@ -13,9 +13,9 @@ Rules, all of them kept by `_write`:
    one version on (done), or what was there before (again), or anything else (fenced).
 4. No wait without an end: `zookeeper_deadline_secs` per call.
 
-Threads: any thread may call anything; calls take turns. kazoo's own thread never gets here: its
-state changes go through a queue to the keeper thread, which calls `on_lost` and claims the
-`leader` node again, so that also an idle leader keeps it.
+Threads: any thread may call anything; one call is served at a time. kazoo's own thread never gets
+here: its state changes go through a queue to the keeper thread, which calls `on_lost` and claims
+the `leader` node again, so that also an idle leader keeps it.
 
 Source: Trident's `TransactionalState` keeps the same facts, with 4 + 2 x partitions unversioned
 writes per batch. docs/zookeeper.md describes every node.
@@ -141,7 +141,7 @@ class ZooKeeperProgress(ProgressStore):
         self._sleep = sleep
         self._clock = clock
         self._new_id = new_id
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._stopped = threading.Event()
         self._states: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._keeper: threading.Thread | None = None
@@ -186,7 +186,7 @@ class ZooKeeperProgress(ProgressStore):
             ProgressUnreadableError: nodes of an unknown format, or some are missing.
             ProgressUnavailableError: ZooKeeper did not answer, or the wait was ended.
         """
-        with self._taking_turns():
+        with self._exclusive():
             epoch = self._leadership.claim(
                 wait=wait,
                 on_waiting=on_waiting,
@@ -230,7 +230,7 @@ class ZooKeeperProgress(ProgressStore):
             ProgressUnavailableError: ZooKeeper did not answer in time.
         """
         _ = self.epoch
-        with self._taking_turns(deadline) as end:
+        with self._exclusive(deadline) as end:
             self._leadership.verify(end)
 
     def close(self) -> None:
@@ -241,12 +241,12 @@ class ZooKeeperProgress(ProgressStore):
         self._states.put(None)
         # Not left to the end of the session alone: kazoo does not tell the server about it when
         # the connection happens to be broken at that moment.
-        if self._turn.acquire(timeout=_RELEASE_SECS if self._leadership.epoch else 0):
+        if self._lock.acquire(timeout=_RELEASE_SECS if self._leadership.epoch else 0):
             try:
                 with contextlib.suppress(TxnError, RefusedError):
                     self._leadership.release(self._clock() + _RELEASE_SECS)
             finally:
-                self._turn.release()
+                self._lock.release()
         self._connection.close()
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join(timeout=5)
@@ -293,7 +293,7 @@ class ZooKeeperProgress(ProgressStore):
             FencedError, ProgressUnavailableError: as `assert_leading`.
         """
         _ = self.epoch
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             image = None
             while image is None:
                 self._leadership.verify(deadline)
@@ -329,7 +329,7 @@ class ZooKeeperProgress(ProgressStore):
             FencedError, ProgressUnavailableError: as `assert_leading`.
         """
         _ = self.epoch
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             found = read_incarnation(self._connection, self._paths, deadline)
             if found is not None:
                 return found[0]
@@ -354,7 +354,7 @@ class ZooKeeperProgress(ProgressStore):
             ProgressUnreadableError: somebody else has changed the node.
             ProgressUnavailableError: as `assert_leading`.
         """
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             image = self._loaded
             known = sorted(set(image.quarantine) - set(replaying))
             if not known:
@@ -375,7 +375,7 @@ class ZooKeeperProgress(ProgressStore):
             BatchError: the metadata is not JSON, or too large.
         """
         self._check_record(record.epoch)
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             image = self._loaded
             stem = f"batch-{record.txid}-{record.attempt}-e{record.epoch}"
             data, parts = self._spread(record, stem, f"START of txid {record.txid}", deadline)
@@ -406,7 +406,7 @@ class ZooKeeperProgress(ProgressStore):
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
         """
         self._check_record(record.epoch)
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             image = self._loaded
             stem = f"committed-{record.txid}-e{record.epoch}"
             data, parts = self._spread(record, stem, f"COMMITTED {record.txid}", deadline)
@@ -436,7 +436,7 @@ class ZooKeeperProgress(ProgressStore):
         Raises:
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
         """
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             image, path = self._loaded, self._paths.columns_of(record.stream)
             old = image.columns.get(record.stream)
             what = f"columns of stream '{record.stream}'"
@@ -470,7 +470,7 @@ class ZooKeeperProgress(ProgressStore):
             NewerFormatError: a newer release wrote a node; nothing is replaced.
             LeaderExistsError, ProgressUnreadableError, ProgressUnavailableError: as `lead`.
         """
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             repair_topology(self._connection, self._paths, deadline)
             gone = removals(self._connection, self._paths, deadline)
             epoch = self.lead(at_least=at_least)
@@ -563,11 +563,11 @@ class ZooKeeperProgress(ProgressStore):
         )
 
     @contextlib.contextmanager
-    def _taking_turns(self, seconds: float | None = None) -> Iterator[float]:
-        """One call at a time; yields the deadline, which includes the wait for the turn."""
+    def _exclusive(self, seconds: float | None = None) -> Iterator[float]:
+        """One call at a time. Yields the deadline, which includes the wait for the lock."""
         seconds = self._patience if seconds is None else seconds
         deadline = self._clock() + seconds
-        if not self._turn.acquire(timeout=max(0.0, seconds)):
+        if not self._lock.acquire(timeout=max(0.0, seconds)):
             raise ProgressUnavailableError(
                 f"ZooKeeper has kept another call of topology '{self._topology}' waiting for "
                 f"{seconds:g} s. Check that ZooKeeper runs, then run the topology again."
@@ -575,7 +575,7 @@ class ZooKeeperProgress(ProgressStore):
         try:
             yield deadline
         finally:
-            self._turn.release()
+            self._lock.release()
 
 
 def _deletes(
