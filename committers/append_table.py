@@ -10,13 +10,9 @@ from committers.aggregates import quoted
 from committers.expressions import bigint
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec, storable_columns
+from committers.reading import read_table, strict_reader
 from committers.staging.area import random_id
-from committers.table_committer import (
-    TableCommitter,
-    read_table,
-    require_same_columns,
-    strict_reader,
-)
+from committers.table_committer import TableCommitter, require_same_columns
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.errors import TopologyError

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from committers.aggregates import Fold, identity
+from committers.guard import parse_semantics
 from committers.log_layout.committer import LogCommitter
+from committers.reading import read_table
 from committers.staging.area import random_id
+from committers.state.partials import mergeable
 from committers.state.reading import missing_file, newest_version, rows_of_keys, version_of
 from committers.state.shape import StateShape
-from committers.table_committer import parse_semantics, read_table
-from committers.upsert_layout.columns import RESERVED, StateLayout, mergeable
+from committers.upsert_layout.columns import RESERVED, StateLayout
 from committers.upsert_layout.committer import StateCommitter
 from txn.delta.commits import TXID
 from txn.delta.storage import Storage
