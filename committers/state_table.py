@@ -52,7 +52,7 @@ class StateTable(State):
         remove_where: SQL condition over keys and values as readers see them, such as
             "flights = 0": a key of the batch that satisfies it after the update is removed, in
             the same txid; rows that come later start it afresh (Trident: `multiRemove`).
-        storage_options: credentials and endpoints for all but Spark, which has its own.
+        storage_options: credentials and endpoints for delta-rs.
         new_id: source of folder names and commit tokens.
 
     Raises:

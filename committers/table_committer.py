@@ -59,7 +59,7 @@ class TableCommitter(Committer):
     Args:
         path: the table's folder: a local path or an object-store URI.
         semantics: what the table absorbs.
-        storage_options: credentials and endpoints for all but Spark, which has its own.
+        storage_options: credentials and endpoints for delta-rs; Spark and pyarrow have their own.
         new_id: source of folder names and commit tokens.
         keys: columns of which no file has the same values twice; empty: there are none.
     """

@@ -22,7 +22,8 @@ from committers.log_layout.compaction import Compaction, Pace
 from committers.log_layout.compactor import Compactor
 from committers.log_layout.folding import Folding, folding_session
 from committers.publishing.files import ActiveFile
-from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec, storable_columns
+from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec
+from committers.publishing.storable import storable_columns
 from committers.reading import strict_reader
 from committers.staging.area import random_id
 from committers.state.changes import refuse_taken_names

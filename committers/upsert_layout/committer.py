@@ -12,7 +12,8 @@ from committers.aggregates.base import kept_in
 from committers.expressions import bigint, no_rows
 from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.rewritten import first_missing
-from committers.publishing.spec import TableSpec, storable_columns
+from committers.publishing.spec import TableSpec
+from committers.publishing.storable import storable_columns
 from committers.reading import strict_reader
 from committers.staging.area import SCRATCH, random_id
 from committers.state.changes import refuse_taken_names
