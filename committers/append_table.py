@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 from committers.aggregates import quoted
 from committers.expressions import bigint
 from committers.publishing.files import ActiveFile
-from committers.publishing.spec import TableSpec, storable_columns
+from committers.publishing.spec import TableSpec
+from committers.publishing.storable import storable_columns
+from committers.reading import read_table, strict_reader
 from committers.staging.area import random_id
-from committers.table_committer import (
-    TableCommitter,
-    read_table,
-    require_same_columns,
-    strict_reader,
-)
+from committers.table_committer import TableCommitter, require_same_columns
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
@@ -115,7 +112,7 @@ class AppendTable(AppendingCommitter):
     Args:
         path: the table's folder: a local path or an object-store URI.
         semantics: "opaque" (default), "transactional" or "non_transactional".
-        storage_options: credentials and endpoints for all but Spark, which has its own.
+        storage_options: credentials and endpoints for delta-rs.
         new_id: source of folder names and commit tokens.
     """
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from committers.aggregates import Fold, identity
+from committers.guard import parse_semantics
 from committers.log_layout.committer import LogCommitter
+from committers.reading import read_table
 from committers.staging.area import random_id
+from committers.state.partials import mergeable
 from committers.state.reading import missing_file, newest_version, rows_of_keys, version_of
 from committers.state.shape import StateShape
-from committers.table_committer import parse_semantics, read_table
-from committers.upsert_layout.columns import RESERVED, StateLayout, mergeable
+from committers.upsert_layout.columns import RESERVED, StateLayout
 from committers.upsert_layout.committer import StateCommitter
 from txn.delta.commits import TXID
 from txn.delta.storage import Storage
@@ -50,7 +52,7 @@ class StateTable(State):
         remove_where: SQL condition over keys and values as readers see them, such as
             "flights = 0": a key of the batch that satisfies it after the update is removed, in
             the same txid; rows that come later start it afresh (Trident: `multiRemove`).
-        storage_options: credentials and endpoints for all but Spark, which has its own.
+        storage_options: credentials and endpoints for delta-rs.
         new_id: source of folder names and commit tokens.
 
     Raises:

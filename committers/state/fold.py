@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
 from committers.expressions import passing
+from committers.state.keys import with_keys_of
 from committers.state.partials import merges
-from committers.upsert_layout.columns import REMOVED, with_keys_of
+from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
 

@@ -9,8 +9,9 @@ from deltalake.exceptions import DeltaError
 
 from committers.aggregates import quoted
 from committers.publishing.files import BUCKET, load_files
+from committers.publishing.rewritten import first_missing
+from committers.state.keys import bucket_of, with_keys_of
 from committers.state.shape import StateShape
-from committers.upsert_layout.columns import bucket_of, with_keys_of
 from txn.delta.loading import load, require
 from txn.delta.log import TableLog
 from txn.delta.storage import Storage
@@ -35,11 +36,9 @@ def newest_version(storage: Storage) -> int:
 def missing_file(storage: Storage, version: int) -> str | None:
     """A file of a version that is not in storage; None: all are, or nobody can say."""
     try:
-        paths = sorted(load_files(load(storage, version)))
-        sizes = storage.sizes(paths)
+        return first_missing(storage, sorted(load_files(load(storage, version))))
     except (DeltaError, OSError, TxnError):
         return None
-    return next((path for path, size in zip(paths, sizes, strict=True) if size is None), None)
 
 
 def version_of(storage: Storage, txid: int) -> int:

@@ -17,7 +17,8 @@ from committers.aggregates import by_identity, identity, quoted
 from committers.aggregates.base import kept_in
 from committers.publishing.spec import LOG_WITH_REMOVAL
 from committers.state.fold import folded, marks_of, without_removed
-from committers.upsert_layout.columns import REMOVED, overrides
+from committers.state.partials import overrides
+from committers.state.removal import REMOVED
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate, Semantics
 

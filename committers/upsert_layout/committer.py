@@ -11,24 +11,24 @@ from committers.aggregates import quoted
 from committers.aggregates.base import kept_in
 from committers.expressions import bigint, no_rows
 from committers.publishing.files import BUCKET, ActiveFile
-from committers.publishing.spec import TableSpec, storable_columns
+from committers.publishing.rewritten import first_missing
+from committers.publishing.spec import TableSpec
+from committers.publishing.storable import storable_columns
+from committers.reading import strict_reader
 from committers.staging.area import SCRATCH, random_id
-from committers.state.partials import columns_read
+from committers.state.changes import refuse_taken_names
+from committers.state.partials import columns_read, mergeable
 from committers.state.removal import check_condition
 from committers.state.shape import described
-from committers.table_committer import (
-    TableCommitter,
-    require_same_columns,
-    strict_reader,
-)
+from committers.table_committer import TableCommitter, require_same_columns
 from committers.upsert_layout.changes import (
     changes_schema,
     from_previous_values,
     from_replaced_rows,
-    refuse_taken_names,
 )
-from committers.upsert_layout.columns import StateLayout, mergeable
+from committers.upsert_layout.columns import StateLayout
 from committers.upsert_layout.join import StateJoin
+from committers.upsert_layout.shares import shared_out
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.errors import StateError, TableRefusedError, TopologyError
@@ -47,13 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["StateCommitter"]
-
-HASHED_BYTES = 32 * 1024 * 1024
-"""Largest staged (compressed) size of partials that a task joins in memory."""
-TASK_BYTES = 1024 * 1024
-"""Stored and staged bytes that are worth a task of their own."""
-MOST_TASKS = 32
-"""Tasks of a rewrite: each is a part of Spark's plan, which takes longer to make by that."""
 
 _VACUUMED = (
     "It is asked for because the txid was published before a crash, and something downstream of "
@@ -290,7 +283,7 @@ class StateCommitter(TableCommitter):
 
     def _require_former(self, txid: int, paths: Collection[str]) -> None:
         """Refuse a state of which VACUUM has deleted files: later versions do not have them."""
-        gone = self._missing(sorted(paths))
+        gone = first_missing(self._storage, sorted(paths))
         if gone is not None:
             raise TableRefusedError(
                 f"Table {self.name} cannot be read as of txid {txid}: a crash left it at txid "
@@ -436,39 +429,6 @@ class StateCommitter(TableCommitter):
                     f"told any more: file {path} of version {version} was vacuumed. {_VACUUMED}"
                 )
         return written, replaced
-
-
-def shared_out(
-    stored: Sequence[tuple[int, int]], staged: Sequence[tuple[int, int]], slots: int
-) -> tuple[list[set[int]], bool]:
-    """Hash buckets dealt out to tasks of about the same bytes; whether their partials are hashed.
-
-    Args:
-        stored: (bucket, bytes) of each file of the table.
-        staged: (bucket, bytes) of each file of partials.
-        slots: tasks that can run at once.
-    """
-    sizes, partials = (_summed(files) for files in ([*stored, *staged], staged))
-    wanted = sum(sizes.values()) // TASK_BYTES
-    few = max(1, min(slots, MOST_TASKS, wanted, len(sizes)))
-    for tasks in (few, len(sizes)):
-        shares: list[set[int]] = [set() for _ in range(tasks)]
-        loads = [0] * tasks
-        for bucket in sorted(sizes, key=lambda one: (-sizes[one], one)):
-            least = loads.index(min(loads))
-            shares[least].add(bucket)
-            loads[least] += sizes[bucket]
-        if all(sum(partials.get(one, 0) for one in share) <= HASHED_BYTES for share in shares):
-            return shares, True
-    return [set(sizes)], False
-
-
-def _summed(files: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Bucket -> bytes."""
-    sums: dict[int, int] = {}
-    for bucket, size in files:
-        sums[bucket] = sums.get(bucket, 0) + size
-    return sums
 
 
 def _bucket(file: StagedFile) -> int:

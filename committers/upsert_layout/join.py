@@ -18,16 +18,10 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates.base import quoted
 from committers.publishing.files import BUCKET
-from committers.state.partials import merges
-from committers.upsert_layout.columns import (
-    PREV_TXID,
-    REMOVED,
-    ROW,
-    StateLayout,
-    bucket_of,
-    nullable,
-    overrides,
-)
+from committers.state.keys import bucket_of
+from committers.state.partials import merges, nullable, overrides
+from committers.state.removal import REMOVED
+from committers.upsert_layout.columns import PREV_TXID, ROW, StateLayout
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, combined
 

@@ -18,8 +18,8 @@ from committers.aggregates import Sum
 from committers.append_table import AppendTable
 from committers.publishing.rules import require_newer
 from committers.state_table import StateTable
-from committers.upsert_layout import committer as state_committer
-from committers.upsert_layout.committer import shared_out
+from committers.upsert_layout import shares
+from committers.upsert_layout.shares import HASHED_BYTES, shared_out
 from tests.committers.aggregates import test_algebra as algebra
 from tests.committers.aggregates.test_merge import ALL as AGGREGATES
 from tests.committers.conftest import TOPOLOGY, Driver, Totals, publication
@@ -125,7 +125,7 @@ def test_a_group_rewrites_each_bucket_once(
 ) -> None:
     """A state table has the values and txids of one by one, and previous values as of before."""
     if not hashed:
-        monkeypatch.setattr(state_committer, "HASHED_BYTES", 0)
+        monkeypatch.setattr(shares, "HASHED_BYTES", 0)
     table: Totals = totals("opaque")
     table.commit(1, ONE)
     group = commit(driver, table.committer, BATCHES)
@@ -396,7 +396,7 @@ def test_buckets_are_dealt_out_by_size() -> None:
 
 def test_partials_too_large_for_one_task_are_spread_and_then_shuffled() -> None:
     """First each bucket gets a task of its own; a bucket too large for that is not hashed."""
-    half = state_committer.HASHED_BYTES // 2 + 1
+    half = HASHED_BYTES // 2 + 1
     assert shared_out([], [(0, half), (1, half)], slots=1) == ([{0}, {1}], True)
     assert shared_out([], [(0, half), (0, half), (1, 1)], slots=2) == ([{0, 1}], False)
 
@@ -405,7 +405,7 @@ def test_shares_of_a_rewrite_are_tasks_of_their_own(
     totals: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Buckets that are dealt out to two tasks are written by two, each by one of them."""
-    monkeypatch.setattr(state_committer, "TASK_BYTES", 1)
+    monkeypatch.setattr(shares, "TASK_BYTES", 1)
     table: Totals = totals("transactional")
     keys = [(f"k{n}", n) for n in range(200)]
     # The first has nothing to join with: then it is up to the union to keep the shares apart.

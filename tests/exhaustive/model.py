@@ -1,7 +1,7 @@
 """A small world around the real core: every event that may come next, from any state.
 
 Real are `coordinator.step` and `recovered_state`, `recovery.reconcile`, `require_newer`, `judge`
-and the guard of transactional and opaque tables (`TableCommitter._held`). Modelled are ZooKeeper
+and the guard of transactional and opaque tables (`committers.guard`). Modelled are ZooKeeper
 (an epoch, COMMITTED, one node per open txid; every write checks the epoch), tables (a log of
 fences and publications, and the records of each txid), up to two processes, and one append that is
 under way. What happens within a process between two durable writes is one move; a crash may come
@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import committers.publishing.log
 import txn.engine.running
 import txn.engine.start
-from committers.table_committer import TableCommitter
+from committers.guard import held
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.delta.commits import Commit
@@ -658,16 +657,11 @@ class Model:
         """The newest txid that the table skips, by the product's own guards; 0: none."""
         publication = self._publication(pub)
         last = last_of(log)
-        held = None if last is None else (last[0], self._publication(last[1]))
+        newest = None if last is None else (last[0], self._publication(last[1]))
         epoch = max(epoch for epoch, _ in log)
-        committers.publishing.log.require_newer(publication, held, epoch, f"t{table}")
-        stub = SimpleNamespace(
-            _log=SimpleNamespace(last_publication=lambda: held),
-            semantics=Semantics(self.scope.semantics[table]),
-            name=f"t{table}",
-        )
-        stub._require_identical = lambda *of: TableCommitter._require_identical(stub, *of)  # type: ignore[arg-type]
-        return TableCommitter._held(stub, publication)[1]  # type: ignore[arg-type]
+        committers.publishing.log.require_newer(publication, newest, epoch, f"t{table}")
+        semantics = Semantics(self.scope.semantics[table])
+        return held(newest, semantics, publication, f"t{table}")[1]
 
     def _publication(self, pub: Pub) -> Publication:
         known = self._publications.get(pub)

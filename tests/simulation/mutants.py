@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import committers.log_layout.committer
+import committers.log_layout.compactor
 import committers.publishing.log
+import committers.table_committer
 import txn.engine.pipeline
 import txn.engine.start
 import txn.protocol.coordinator
@@ -203,7 +204,7 @@ def _prepare_added(self: Any, staged: Staged, publication: Publication) -> Prepa
     return Prepared(staged, staged.files, (), self._log.version)
 
 
-def _hold_nothing(self: Any, publication: Publication) -> tuple[int, int]:
+def _hold_nothing(*_: object) -> tuple[int, int]:
     return -1, 0
 
 
@@ -292,7 +293,7 @@ def _fold_anything(files: Any, committed: int, factor: int, full: int | None = N
     return _files_to_fold(files, committed + 100, factor, full)
 
 
-_files_to_fold = committers.log_layout.committer.files_to_fold
+_files_to_fold = committers.log_layout.compactor.files_to_fold
 
 
 def _staged_all(self: Any, sink: str, read: Any) -> int:
@@ -373,7 +374,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "transactional-again": Mutant(
         "A transactional table applies a replay of what it holds.",
-        ((TableCommitter, "_held", _hold_nothing),),
+        ((committers.table_committer, "held", _hold_nothing),),
     ),
     "publish-retried": Mutant(
         "A lost append is tried at the next version without judging what stands there.",
@@ -405,7 +406,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "compact-uncommitted": Mutant(
         "Compaction folds files of txids that are not committed.",
-        ((committers.log_layout.committer, "files_to_fold", _fold_anything),),
+        ((committers.log_layout.compactor, "files_to_fold", _fold_anything),),
     ),
     "start-unchecked": Mutant(
         "START does not check COMMITTED.",

@@ -210,7 +210,7 @@ def _parsed(version: int, text: bytes, table: str) -> Commit:
         fence=fence,
         settled=settled,
         compaction=compaction,
-        last=_last(fence or settled or compaction, table),
+        last=_last(fence or settled or compaction, version, table),
         token=info.get(TOKEN_KEY),
         changed=(_changing(adds), _changing(removes)),
         deletion_vectors=frozenset(_path(a) for a in adds if a.get("deletionVector") is not None),
@@ -285,13 +285,15 @@ def _mark(found: Any, *more: str) -> Mapping[str, Any] | None:
     return _json_object(found)
 
 
-def _last(mark: Mapping[str, Any] | None, table: str) -> tuple[int, Publication] | None:
+def _last(
+    mark: Mapping[str, Any] | None, version: int, table: str
+) -> tuple[int, Publication] | None:
     last = None if mark is None else mark["last"]
     if last is None:
         return None
     if type(last["version"]) is not int:
         raise ValueError("last names no version")
-    return last["version"], _validated(last["publication"], last["version"], table)
+    return last["version"], _validated(last["publication"], version, table)
 
 
 def _compaction(found: Any) -> Mapping[str, Any] | None:

@@ -40,9 +40,8 @@ class Storage:
     Args:
         location: a local path, or a URI that pyarrow knows (`s3://`, `gs://`, `abfs://`,
             `hdfs://`, `file:`); `s3a://` is read as `s3://` here and kept for Spark.
-        options: `storage_options`, credentials and endpoints for delta-rs; with any, it reads and
-            writes the files of a URI as well, since nobody else knows them.
-        by_delta: through delta-rs also without options.
+        options: `storage_options`, credentials and endpoints for delta-rs; pyarrow has its own.
+        by_delta: the files of a URI are reached through delta-rs as well. It cannot write them.
 
     Raises:
         TopologyError: nobody can open it, or no table can lie there.
@@ -59,7 +58,7 @@ class Storage:
             _refuse_unwritable(root)
             _refuse_percent(root)
         else:
-            self.filesystem, root = _opened(location, self.options, by_delta=by_delta)
+            self.filesystem, root = _opened(location, self.options if by_delta else None)
         self.root = root.rstrip("/")
         self.is_local = path is not None
         self._below = f"{self.root}/" if self.is_local or self.root else ""
@@ -185,14 +184,16 @@ def _read_whole(stream: Any, what: str) -> bytes:
     return b"".join(pieces)
 
 
-def _opened(
-    location: str, options: Mapping[str, str], *, by_delta: bool
-) -> tuple[fs.FileSystem, str]:
-    """The file system of a URI, and the path of the folder in it: through delta-rs that is ""."""
+def _opened(location: str, options: dict[str, str] | None) -> tuple[fs.FileSystem, str]:
+    """The file system of a URI, and the path of the folder in it.
+
+    Args:
+        options: for delta-rs, in whose file system the path is ""; None: it is pyarrow's own.
+    """
     uri = normal(location)
     try:
-        if options or by_delta:
-            return fs.PyFileSystem(DeltaStorageHandler(uri, dict(options))), ""
+        if options is not None:
+            return fs.PyFileSystem(DeltaStorageHandler(uri, options)), ""
         filesystem, root = fs.FileSystem.from_uri(re.sub("^s3[an]:", "s3:", uri))
     except (OSError, ValueError) as error:
         raise TopologyError(

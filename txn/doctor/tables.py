@@ -56,7 +56,7 @@ def check_table(
     from txn.delta.loading import find
     from txn.delta.storage import Storage
 
-    area, storage = f"table {table}", Storage(table, options)
+    area, storage = f"table {table}", Storage(table, options, by_delta=bool(options))
     delta = find(storage)
     if delta is None:
         yield note(area, "table", "is not there yet: the first batch of its topology makes it")
@@ -310,4 +310,5 @@ def _delete(table: str, options: Mapping[str, str]) -> None:
         return
     from txn.delta.storage import Storage
 
-    Storage(table, options).delete_folder("_delta_log")  # nothing else of it is there
+    folder, _, name = table.rpartition("/")
+    Storage(folder, options, by_delta=bool(options)).delete_folder(name)

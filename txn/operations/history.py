@@ -83,7 +83,7 @@ def table_log(table: str, options: Mapping[str, str] | None = None) -> TableLog:
     from txn.delta.log import TableLog
     from txn.delta.storage import Storage
 
-    storage = Storage(table, options)
+    storage = Storage(table, options, by_delta=bool(options))
     try:
         found = find(storage)
     except OSError as error:

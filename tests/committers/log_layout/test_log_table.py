@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from committers.aggregates import Aggregate, Avg, Count, CountDistinct, Fold, Last, Max, Sum
-from committers.log_layout import committer as log_committer
+from committers.log_layout import folding
 from committers.state_table import StateTable
 from txn.attempts import TransactionAttempt
 from txn.errors import FencedError, RecoveryRefusedError, TableRefusedError, TopologyError
@@ -325,8 +325,8 @@ def test_a_large_compaction_is_split(log: Any, monkeypatch: pytest.MonkeyPatch) 
     """Above a size the work is many tasks', the result several files, each with keys of its own;
     they are one for the next compaction.
     """
-    monkeypatch.setattr(log_committer, "ONE_TASK_BYTES", 1)
-    monkeypatch.setattr(log_committer, "FILE_BYTES", 2000)
+    monkeypatch.setattr(folding, "ONE_TASK_BYTES", 1)
+    monkeypatch.setattr(folding, "FILE_BYTES", 2000)
     table = log()
     rows = [(str(key), key) for key in range(50)]
     table.commit(1, rows)
