@@ -4,10 +4,16 @@ import json
 import os
 
 from txn.operations.status import status_of
-from txn.protocol.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
+from txn.protocol.records import (
+    BatchRecord,
+    CommittedRecord,
+    LeaderIdentity,
+    Progress,
+    QuarantineRecord,
+    StandbyIdentity,
+)
 from txn.zookeeper.liveness import machine_id
 from txn.zookeeper.status import TopologyStatus
-from txn.zookeeper.znodes import LeaderIdentity, StandbyIdentity
 
 SINCE = "2026-01-01T00:00:00+00:00"
 

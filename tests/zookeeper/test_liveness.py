@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from txn.protocol.records import LeaderIdentity, StandbyIdentity
 from txn.zookeeper.liveness import is_alive, is_running, machine_id, this_process
-from txn.zookeeper.znodes import LeaderIdentity, StandbyIdentity
 
 
 @pytest.fixture(scope="module")
