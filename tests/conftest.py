@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.thorough import SPARK
+
 # The servers of most tests are open to everybody, which has to be asked for; child processes
 # inherit it. Tests of credentials and ACLs take it away again.
 os.environ.setdefault("TXN_ZOOKEEPER_ACL", "open")
@@ -47,6 +49,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
+            **SPARK,
         },
         packages=KafkaSpout.packages,
     )
