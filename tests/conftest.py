@@ -9,17 +9,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.thorough import SPARK
+from tests.thorough import SPARK, THOROUGH
 
 # The servers of most tests are open to everybody, which has to be asked for; child processes
 # inherit it. Tests of credentials and ACLs take it away again.
 os.environ.setdefault("TXN_ZOOKEEPER_ACL", "open")
 
 LONGEST = (
+    "test_chaos.py",
+    "test_standby.py",
     "test_crash_matrix.py",
     "test_state_table.py",
     "test_crash_groups.py",
+    "test_kafka.py",
     "test_processes.py",
+    "test_shared_folders.py",
+    "test_differential.py",
+    "test_executor_loss.py",
+    "test_endings.py",
+    "test_partitioned.py",
+    "test_state_table_removal.py",
+    "test_arithmetic.py",
+    "test_aggregates.py",
+    "test_types.py",
 )
 """Begun first, so that with several workers none of them is left to one worker in the end."""
 
@@ -30,8 +42,15 @@ if TYPE_CHECKING:
     from txn.embedded import EmbeddedZooKeeper
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort `LONGEST` to the front; every file stays in one piece."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `make test-thorough` is for, and begin with `LONGEST`.
+
+    Every file stays in one piece.
+    """
+    if not THOROUGH:
+        long = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
