@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-thorough simulate exhaustive differential fuzz chaos lint bench clean
+.PHONY: help setup demo test test-fast test-thorough simulate exhaustive differential fuzz chaos lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -25,6 +25,7 @@ ARGS :=
 help: ## list the targets
 	@echo "make demo    run the example from end to end"
 	@echo "make test    run all tests (WORKERS=2: how many at once)"
+	@echo "make test-fast  those that need no JVM (a minute at most)"
 	@echo "make test-thorough  all tests with every matrix in full (CONTRIBUTING.md says what that adds)"
 	@echo "make bench   measure it beside its peers (three hours or so; ARGS=--quick: a few minutes)"
 	@echo "make fuzz    120,000 broken inputs to everything that is parsed (INPUTS= another number)"
@@ -43,6 +44,9 @@ demo: $(JARS) ## run the example
 
 test: $(JARS) $(KAFKA) ## run all tests
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-fast: $(STAMP) ## the tests that need no JVM
+	@$(PY) -m pytest -q -n $(WORKERS) -m fast
 
 test-thorough: $(JARS) $(KAFKA) ## all tests, nothing left short
 	@TXN_TEST_THOROUGH=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

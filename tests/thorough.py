@@ -18,6 +18,8 @@ SPARK = (
         # Nor is it worth while to generate Java for them, and to compile that.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Logs of a few versions: Delta puts each together in one task.
+        "spark.databricks.delta.snapshotPartitions": "1",
     }
 )
 """Settings of the session that tests share. Programs that tests start as users do, and half of

@@ -14,6 +14,8 @@ import pytest
 from tests.simulation.batch import LIMIT, catch, known_seeds, run_chunk
 from tests.simulation.mutants import MUTANTS
 
+pytestmark = pytest.mark.fast  # no JVM, in the processes that it starts either
+
 ROOT = Path(__file__).parents[2]
 SEEDS = 400
 SAME = (3, 17)
