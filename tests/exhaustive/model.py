@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import committers.publishing.log
+import committers.table_committer
 import txn.engine.running
 import txn.engine.start
-from committers.guard import held
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.delta.commits import Commit
@@ -661,7 +661,7 @@ class Model:
         epoch = max(epoch for epoch, _ in log)
         committers.publishing.log.require_newer(publication, newest, epoch, f"t{table}")
         semantics = Semantics(self.scope.semantics[table])
-        return held(newest, semantics, publication, f"t{table}")[1]
+        return committers.table_committer.held(newest, semantics, publication, f"t{table}")[1]
 
     def _publication(self, pub: Pub) -> Publication:
         known = self._publications.get(pub)
