@@ -22,7 +22,7 @@ ALL = [
     for after, why in afters.items()
 ]
 TAKEN = {(before, cause, after) for before, cause, after, _ in ALL}
-HISTORIES = 100
+HISTORIES = 40
 
 
 def section(heading: str) -> list[str]:

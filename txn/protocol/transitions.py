@@ -38,11 +38,8 @@ class Cause(str, Enum):
     PUBLISH = "Publish"
 
 
-NONE = None
-"""In place of a phase: the txid is not in the state, not yet or no longer."""
-
 TRANSITIONS: Mapping[Phase | None, Mapping[Cause, Mapping[Phase | None, str]]] = {
-    NONE: {
+    None: {  # the txid is not in the state: not yet, or no longer
         Cause.RECOVERED: {Phase.WAITING: "a run begins, and its START is durable; attempt + 1"},
         Cause.PLAN: {Phase.PLANNING: "a new txid: there is room, and the interval is over"},
     },
@@ -59,7 +56,7 @@ TRANSITIONS: Mapping[Phase | None, Mapping[Cause, Mapping[Phase | None, str]]] =
     Phase.PLANNING: {
         Cause.PLAN_MADE: {
             Phase.PROCESSING: "there is something to read, or it was started before",
-            NONE: "a new txid with nothing to read: its attempt id is used up",
+            None: "a new txid with nothing to read: its attempt id is used up",
         },
         Cause.PLAN_FAILED: {Phase.WAITING: "attempt + 1; held, unless it is emptied"},
         Cause.DROPPED: {
@@ -81,7 +78,7 @@ TRANSITIONS: Mapping[Phase | None, Mapping[Cause, Mapping[Phase | None, str]]] =
         },
     },
     Phase.COMMITTING: {
-        Cause.BATCH_PUBLISHED: {NONE: "it is committed"},
+        Cause.BATCH_PUBLISHED: {None: "it is committed"},
         Cause.BATCH_FAILED: {
             Phase.WAITING: "attempt + 1; held, or if it is one of a group, all of it and not held"
         },
