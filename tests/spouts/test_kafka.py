@@ -287,7 +287,9 @@ def test_a_topic_made_again_is_not_taken_for_the_old_one(
     kafka.create(topic)
     kafka.produce(topic, range(7))
     if on_loss == "error":
-        with pytest.raises(SourceChangedError, match=f"topic '{topic}' was deleted and made again"):
+        with pytest.raises(
+            SourceChangedError, match=f"topic '{topic}' was deleted and created again"
+        ):
             plan(spout, first)
         return
     second = plan(spout, first)

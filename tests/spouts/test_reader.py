@@ -68,9 +68,9 @@ def test_it_promises_nothing_and_stronger_tables_are_refused() -> None:
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (values("('a', 1)"), "columns k string, v int, but its schema says k string, v bigint"),
-        (lambda spark: [("a", 1)], "not list"),
-        (lambda spark: spark.readStream.format("rate").load(), "not a streaming one"),
+        (values("('a', 1)"), "columns k string, v int, but its schema has k string, v bigint"),
+        (lambda spark: [("a", 1)], "but returned list"),
+        (lambda spark: spark.readStream.format("rate").load(), "but returned a streaming one"),
     ],
     ids=["columns", "no-frame", "stream"],
 )
