@@ -20,6 +20,7 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from txn.errors import CommitConflictError, FencedError, StagedFileError
 from txn.interfaces import (
+    PUBLICATION_KEY,
     Committer,
     Prepared,
     Publication,
@@ -41,6 +42,19 @@ class DeltaContract(CommitterContract):
 
     semantics = "opaque"
     seeds = ()
+
+    def test_a_replay_of_what_was_published(self, spark: SparkSession, tmp_path: Path) -> None:
+        """A replay is taken back first, skipped without a version, or applied again, by semantics.
+
+        Trident rows 54, 55, 56, 57 and 62.
+        """
+        super().test_a_replay_of_what_was_published(spark, tmp_path)
+        commits = sorted((tmp_path / "table" / "_delta_log").glob("*.json"))
+        infos = [json.loads(commit.read_text("utf-8").splitlines()[0]) for commit in commits]
+        published = sum(PUBLICATION_KEY in info.get("commitInfo", {}) for info in infos)
+        assert (
+            published == {"opaque": 6, "transactional": 3, "non_transactional": 5}[self.semantics]
+        )
 
     def stored(self, committer: Committer) -> list[dict[str, Any]]:
         """Every column of every row."""

@@ -152,6 +152,8 @@ class CommitterContract:
                     bench.publish(turn)
                 bench.finish(turn)
             bench.commit({3: NEXT})
+            if bench.semantics is Semantics.TRANSACTIONAL:
+                bench.check_leftovers()
 
     def test_a_transactional_source_that_lies(self, spark: SparkSession, tmp_path: Path) -> None:
         """A transactional table applies a replay with other rows by no means; others may skip this.
