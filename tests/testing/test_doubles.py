@@ -17,7 +17,6 @@ from tests.zookeeper.progress_store import start
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.engine.killpoints import observe
 from txn.errors import BatchError, FencedError
-from txn.interfaces import CommitterContext, Publication, Semantics
 from txn.testing import (
     ManualClock,
     MemoryNodes,
@@ -114,34 +113,6 @@ def test_a_topology_runs_without_zookeeper_and_delta(spark: SparkSession, tmp_pa
     assert [tuple(row) for row in table.read(spark, txid=3).collect()] == [("c", 3)]
     kept = json.loads(nodes.data["/txn/memory/committed"])
     assert (kept["txid"], kept["epoch"], kept["spouts"]) == (3, 2, {"s": {"index": 2}})
-
-
-@pytest.mark.parametrize(
-    ("semantics", "expected"),
-    [("opaque", ["new"]), ("transactional", ["old"]), ("non_transactional", ["new", "old"])],
-)
-def test_the_recording_committer_keeps_its_semantics(
-    spark: SparkSession, tmp_path: Path, semantics: str, expected: list[str]
-) -> None:
-    """A replay of a txid that was published is reverted, skipped or appended, by semantics."""
-    table = RecordingCommitter(tmp_path / "table", semantics)
-    contents = []
-    for epoch, value in ((1, "old"), (2, "new")):
-        table.open(spark, CommitterContext("t", epoch), None)
-        table.fence()
-        frame = spark.createDataFrame([(value,)], "v string")
-        attempt = TransactionAttempt(1, epoch)
-        publication = Publication(
-            topology="t", epoch=epoch, first_txid=1, last_txid=1, attempt_id=epoch
-        )
-        staged = table.stage(table.partials(frame), attempt)
-        published = table.publish(table.prepare(staged, publication), publication)
-        contents.append((published.version, published.skipped))
-    assert sorted(row.v for row in table.read(spark).collect()) == expected
-    assert contents[1][1] == (semantics == "transactional")
-    version, held = table.last_publication() or (None, None)
-    assert (version, held and held.epoch) == ((1, 1) if contents[1][1] else (3, 2))
-    assert table.semantics is Semantics(semantics)
 
 
 def test_what_fails_after_a_takeover_is_told_as_one(spark: SparkSession, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ TRIES = 10
 
 
 class ContractError(AssertionError):
-    """A spout broke its contract; the message says how, in which txid, and after what."""
+    """A spout or a committer broke its contract; the message says how, and after what."""
 
 
 class SpoutSource(Protocol):
