@@ -151,7 +151,7 @@ def test_the_embedded_server_is_refused(
     spark: SparkSession, make: Make, tmp_path: Path, spec: str
 ) -> None:
     """It ends with the leader, and so nothing is started for it."""
-    with pytest.raises(UserError, match="ends with it.*host:2181"):
+    with pytest.raises(UserError, match="ends together with the leader.*host:2181"):
         make().start(spark, zookeeper=spec.format(tmp_path), standby=True)
     assert not (tmp_path / "zk").exists()
 
