@@ -120,11 +120,7 @@ class CommitterContract:
             bench.publish(idle)
             bench.finish(idle)
             bench.open_for_rows()
-            bench.publish(bench.stage({2: DEAD}))
-            if bench.semantics is not Semantics.OPAQUE:
-                return
-            bench.start(columns_known=False)
-            bench.publish(bench.idle())
+            bench.commit({2: FIRST})
 
     def test_a_crash_between_any_two_steps(self, spark: SparkSession, tmp_path: Path) -> None:
         """Wherever the process dies, the next one replays the txid, and it counts as promised."""
