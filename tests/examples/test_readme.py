@@ -38,6 +38,8 @@ def test_the_readmes_program_does_what_the_readme_says(
 ) -> None:
     """It prints the table shown below it; run again with another file, it counts only that one."""
     code, printed = program
+    (command,) = re.findall(r"^\$ (mkdir .*)$", README, re.M)
+    subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, check=True)
     (tmp_path / "shop.py").write_text(code, "utf-8")
 
     def run() -> list[tuple[str, ...]]:
@@ -58,9 +60,9 @@ def test_the_readmes_program_does_what_the_readme_says(
 
 
 def test_the_readme_stays_short(program: tuple[str, str]) -> None:
-    """The program has 15 lines and comes within the first 50; the page has at most 120."""
+    """The program has at most 15 lines and ends within the first 50; the page has at most 120."""
     code, _ = program
-    assert len([line for line in code.splitlines() if line.strip()]) == 15
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
     lines = README.splitlines()
     assert len(lines) <= 120
     assert lines.index('topology.run(spark, until="caught_up")') < 50

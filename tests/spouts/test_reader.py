@@ -86,7 +86,7 @@ def test_what_is_not_a_frame_of_the_schema_is_refused(
 
 def test_an_interval_that_means_nothing_is_refused() -> None:
     """`every` is above 0."""
-    with pytest.raises(TopologyError, match="every 0 seconds"):
+    with pytest.raises(TopologyError, match="every=0: give more than 0 seconds"):
         ReaderSpout(values("('a', 1L)"), SCHEMA, every=0)
 
 
