@@ -117,7 +117,7 @@ class AppendTable(AppendingCommitter):
     """
 
     layout = "append"
-    """How rows lie in the table, for `txn plan`."""
+    """The table's layout, for `txn plan`."""
 
     def __init__(
         self,

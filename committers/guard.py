@@ -67,13 +67,13 @@ def held(last: Last, semantics: Semantics, publication: Publication, table: str)
 
 
 def left_of(staged: Staged, txid: int) -> Staged:
-    """What is left of a group without its txids up to `txid`."""
+    """A group without its txids up to `txid`."""
     left = [member for member in staged.members if member.attempt.txid > txid]
     return Staged.together(left) if len(left) < len(staged.members) else staged
 
 
 def _require_identical(member: Member, version: int, before: Member, table: str) -> None:
-    """Refuse a replay that can be told from what the table holds: by its rows or digest."""
+    """Refuse a replay whose rows or digest differ from what the table holds."""
     attempt = f"Attempt {member.txid}:{member.attempt_id}"
     remedy = (
         "Either the source is not transactional (then use an opaque spout and "

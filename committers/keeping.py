@@ -39,7 +39,7 @@ def keep(storage: Storage, name: str, content: bytes) -> None:
 
 
 def kept(storage: Storage, name: str) -> bytes | None:
-    """The bytes of a file; None: there is none.
+    """The bytes of a file; None if it does not exist.
 
     Raises:
         OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["LAYOUTS", "StateTable"]
 
 LAYOUTS = ("upsert", "log")
-"""How rows may lie in a state table."""
+"""The layouts of a state table."""
 
 
 class StateTable(State):

@@ -1,4 +1,4 @@
-"""What append tables and state tables have in common: a log, a staging area, one guard."""
+"""The shared part of append and state tables: a log, a staging area, one guard."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ whose files it must keep. What a longer group that was replayed in part leaves i
 
 
 class TableCommitter(Committer):
-    """A committer over one Delta table; subclasses say what a version is made of.
+    """A committer over one Delta table; subclasses define the content of a version.
 
     Args:
         path: the table's folder: a local path or an object-store URI.
@@ -136,7 +136,7 @@ class TableCommitter(Committer):
         # it stages anything: then our fence fails, or nothing of its files is among these. A
         # leader that looked later might be paused in between, and delete what is published since.
         found = self._area.folders()
-        # In a table that this leader has made itself nobody staged before.
+        # Nobody staged in a table that this leader has just made.
         if self._log.fence(self._opened.epoch):
             self._sweep(found)
 
@@ -174,7 +174,7 @@ class TableCommitter(Committer):
         return self._log.last_publication()
 
     def physical_id(self) -> str | None:
-        """Delta's own id of the table; None while there is none."""
+        """Delta's own id of the table; None while the table does not exist."""
         return self._log.table_id
 
     @property
@@ -226,7 +226,7 @@ class TableCommitter(Committer):
         return StructType.fromJson(columns)
 
     def _up_to_date(self, read: Callable[[], R]) -> R:
-        """What `read` makes of the table's files; once more when those were rewritten meanwhile.
+        """The result of `read` over the table's files; repeated if they were rewritten meanwhile.
 
         Raises:
             TableChangedError: a file is gone that the table's newest version still has.
@@ -260,7 +260,7 @@ class TableCommitter(Committer):
         except AppendFailedError:
             raise  # the request may still land: its files must stay
         except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
-            # These say for certain that nothing landed; after any other error the files stay.
+            # After these errors certainly nothing landed; after any other the files stay.
             self._withdraw(prepared)
             raise
 
@@ -291,7 +291,7 @@ class TableCommitter(Committer):
         return True
 
     def kept(self, name: str) -> bytes | None:
-        """What was kept under a name; None if nothing was."""
+        """The bytes stored under a name; None if there are none."""
         return keeping.kept(self._storage, name)
 
     def settle(self, txid: int) -> None:

@@ -6,7 +6,7 @@ __all__ = ["duration", "first_line", "printable"]
 
 
 def printable(text: str) -> str:
-    r"""Text from a stranger as a terminal may have it.
+    r"""Foreign text, safe for a terminal.
 
     Characters that move the cursor, hide or turn around what stands beside them, and halves of
     characters, become escapes such as `\x1b`; line breaks and tabs stay.

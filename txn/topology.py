@@ -1,4 +1,4 @@
-"""How a user describes a topology: streams out of spouts, into committers.
+"""Declare a topology: streams from spouts into committers.
 
 Source: `org.apache.storm.trident.TridentTopology`, `Stream`, `fluent.GroupedStream`,
 `TridentState`. Every check that needs no data is made here, when the mistake is made.
@@ -118,7 +118,7 @@ class Topology:
             spark: a session with Delta (`txn.session.delta_session`).
             zookeeper: "embedded", "embedded:FOLDER", or "host:port,host:port/chroot".
             until: "forever"; "caught_up": until no spout has anything to read; or a txid.
-            standby: while another process leads, wait with all made ready and take over when it
+            standby: while another process leads, start everything, wait, and take over when it
                 ends, instead of being refused. Needs servers by host, not "embedded".
 
         Raises:
@@ -186,7 +186,7 @@ class Topology:
             )
 
     def check_complete(self, until: Until) -> None:
-        """Refuse a topology of which a part leads nowhere, and an `until` that means nothing.
+        """Refuse a topology with a stream that leads nowhere, and an invalid `until`.
 
         Raises:
             TopologyError: see there.
@@ -446,7 +446,7 @@ class TxnState:
         return self.sink.name
 
     def new_values(self) -> Stream:
-        """What each txid changes: keys, values and `prev_<value>` (Trident: `newValuesStream`).
+        """The changes of each txid: keys, values and `prev_<value>` (Trident: `newValuesStream`).
 
         One row per key that the batch touched; `prev_<value>` is the value as of txid - 1, NULL
         for a new key. What follows is computed in the commit turn of the same txid, and what it

@@ -66,7 +66,7 @@ class LogCommitter(AppendingCommitter):
     """
 
     layout = "log"
-    """How rows lie in the table, for `txn plan`."""
+    """The table's layout, for `txn plan`."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class LogCommitter(AppendingCommitter):
         return rows.where((sf.col(TXID) < below) | sf.col(TXID).isNull())
 
     def _stored_schema(self) -> StructType:
-        """Columns of the table, also before any batch has said what they are."""
+        """Columns of the table, even before the first batch."""
         if self._rows_schema is not None:
             return self._table_schema()
         return self._columns()
@@ -224,7 +224,7 @@ class LogCommitter(AppendingCommitter):
         return StructType([StructField(*column) for column in (shown | previous).items()])
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
-        """What this txid changes: one row per key that it touches, with `prev_<value>`.
+        """The changes of this txid: one row per touched key, with `prev_<value>`.
 
         Lazy, in the session of the run: the touched keys' partials of all txids before are read,
         whatever the table holds of this one already. So a replay tells the same, also after a

@@ -46,7 +46,7 @@ _INTENT = "intent.json"
 
 @dataclass(frozen=True)
 class Compaction:
-    """What one compaction has made, before it is published."""
+    """The result of one compaction, before it is published."""
 
     folder: str
     adds: tuple[StagedFile, ...]
@@ -184,7 +184,7 @@ class Intents:
 def _may_have_been_added(
     folder: str, started: int, newest: int, read: Callable[[int], Commit | None]
 ) -> bool:
-    """Whether a version after `started` added a file of `folder`, or nobody can say."""
+    """Whether a version after `started` added a file of `folder`, or this is unknown."""
     for version in range(newest, started, -1):
         commit = read(version)
         if commit is None or any(file.path.startswith(f"{folder}/") for file in commit.adds):

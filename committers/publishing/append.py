@@ -1,4 +1,4 @@
-"""What an append to a Delta log is made of: actions, application ids, and how it can fail.
+"""The pieces of an append to a Delta log: actions, application ids, failures.
 
 And the first one, which makes the table.
 """
@@ -76,12 +76,12 @@ def not_appended(
 
 
 def _said(error: BaseException | None) -> str:
-    """What delta-rs says, in one line: it writes for a terminal, with arrows and colours."""
+    """delta-rs's message in one line, without its arrows and colours for terminals."""
     return " ".join(_COLOURS.sub("", str(error)).replace("↳", ":").split()).replace(" : ", ": ")
 
 
 def leading(topology: str, epoch: int, incarnation: int) -> list[Transaction]:
-    """What a fence says of who leads from now on.
+    """The application ids of a fence: the new leader's.
 
     Args:
         incarnation: 0: not known.

@@ -32,7 +32,7 @@ class LogCleanup:
         self._next = 0
 
     def run(self, version: int) -> None:
-        """Look at what has expired, if it is time to: a checkpoint keeps what it said.
+        """Delete expired log files if it is time to; a checkpoint keeps their content.
 
         Args:
             version: the newest version of the table, -1 if there is none.

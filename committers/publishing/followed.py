@@ -268,7 +268,7 @@ class FollowedTable:
             raise replaced(self._name, self._topology, self._version, now)
 
     def _led_by(self) -> int:
-        """The incarnation that leads the table, 0 if none has said so; refuses a foreign one."""
+        """The incarnation that leads the table, 0 if none is recorded; refuses a foreign one."""
         if not self._incarnation:
             return 0
         found = self._table.transaction_version(incarnation_app(self._topology)) or 0
@@ -288,7 +288,7 @@ class _OwnLog(TableLog):
 
 
 def _newest_of(commit: Commit) -> int:
-    """The newest txid that the table had come to with a version of ours; 0: it does not say."""
+    """The newest txid in our versions of the table; 0 if unknown."""
     if commit.publication is not None:
         return commit.publication.last_txid
     return commit.last[1].last_txid if commit.last else 0

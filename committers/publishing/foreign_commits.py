@@ -1,4 +1,4 @@
-"""What others did to a table since a topology last wrote it: harmless, or refused by name.
+"""Commits by other writers since a topology's last one: harmless, or refused by name.
 
 A table is what its topology's publications made of it, or its totals mean nothing. Others may add
 versions that bring and take no rows (OPTIMIZE, VACUUM, properties), and versions that together
@@ -20,7 +20,7 @@ from txn.errors import TableChangedError
 __all__ = ["ACCEPTED", "ForeignCommits", "changed_by"]
 
 ACCEPTED = "txn.accepted_version"
-"""Table property by which a user lets strangers' changes stand, up to and with this version."""
+"""Table property by which a user accepts other writers' changes up to this version."""
 
 
 class ForeignCommits:
@@ -95,7 +95,7 @@ def _differs(commits: Iterable[Commit]) -> bool:
 
 
 class _Net:
-    """What is left of additions and removals when those that undo each other are left out."""
+    """Additions and removals without those that cancel each other."""
 
     def __init__(self) -> None:
         self._added: set[str] = set()

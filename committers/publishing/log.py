@@ -1,4 +1,4 @@
-"""Publication: one conditional append to a Delta log, and what the log says about us.
+"""Publication: one conditional append to a Delta log, and the topology's records in it.
 
 The rules that make it exact, whatever crashes, races or comes back from the dead:
 
@@ -134,7 +134,7 @@ class DeltaLog(FollowedTable):
 
     @exclusive
     def settle(self, txid: int, epoch: int) -> None:
-        """Append an empty version that says that everything up to `txid` is final.
+        """Append an empty version that marks everything up to `txid` as final.
 
         Nothing is appended when the log says so already: by an earlier mark, by a publication
         whose `first_txid` is later, or because it holds no publication at all.
@@ -193,7 +193,7 @@ class DeltaLog(FollowedTable):
         apps: Sequence[Transaction] = (),
         **more: Any,
     ) -> Commit | None:
-        """One try at a version of ours that changes no row, and what it says of itself.
+        """One attempt to append a version without changes of rows, and its record.
 
         It carries the last publication (`_find_last`).
         """
@@ -246,7 +246,7 @@ class DeltaLog(FollowedTable):
     def _append(
         self, actions: list[Any], metadata: Mapping[str, Any], app: list[Transaction]
     ) -> Commit | None:
-        """One try at `version + 1`: what landed there, or None when somebody else's commit did."""
+        """One attempt to append `version + 1`: what landed, or None if another writer won."""
         token, failure = self._new_id(), None
         table, expected = self._table, self._version + 1
         try:

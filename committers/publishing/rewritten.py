@@ -26,7 +26,7 @@ def first_missing(storage: Storage, paths: Sequence[str]) -> str | None:
 
 
 def up_to_date(read: Callable[[], R], table: FollowedTable, storage: Storage) -> R:
-    """What `read` makes of the table's files; once more when those were rewritten meanwhile.
+    """The result of `read` over the table's files; repeated if they were rewritten meanwhile.
 
     Raises:
         TableChangedError: a file is gone that the table's newest version still has.

@@ -1,4 +1,4 @@
-"""What a table must be to be ours: its columns, its `txn.*` properties, its Delta features.
+"""The specification of our tables: columns, `txn.*` properties, Delta features.
 
 Written once when the table is created, compared at every opening and after every change of its
 metadata by somebody else. The first difference is named; nothing is adapted silently.

@@ -1,4 +1,4 @@
-"""What a txid changed in a state table: the keys that it touched, with values before and after.
+"""A txid's changes in a state table: the touched keys, with values before and after.
 
 Source: Trident's `newValuesStream`, which has the new values only. How they are found is the
 layout's: `committers.upsert_layout.changes`, `committers.log_layout.changes`.

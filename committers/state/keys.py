@@ -48,7 +48,7 @@ def with_keys_of(rows: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> Dat
 
 
 def _filler(kind: DataType) -> Column | None:
-    """What Spark's null-safe join hashes in place of NULL, so that buckets follow its shuffle.
+    """The value that Spark's null-safe join hashes for NULL; buckets follow its shuffle.
 
     Source: `ExtractEquiJoinKeys` and `Literal.default`. A type that is missing here still works:
     its NULL keys only come to lie in a second file of their bucket.

@@ -34,7 +34,7 @@ def newest_version(storage: Storage) -> int:
 
 
 def missing_file(storage: Storage, version: int) -> str | None:
-    """A file of a version that is not in storage; None: all are, or nobody can say."""
+    """A file of a version that is gone from storage; None if all exist or it is unknown."""
     try:
         return first_missing(storage, sorted(load_files(load(storage, version))))
     except (DeltaError, OSError, TxnError):

@@ -25,7 +25,7 @@ def check_condition(spark: SparkSession, condition: str, shown: StructType, tabl
 
     nothing = no_rows(spark, shown)
     try:
-        # `where` alone says what is boolean; `select` is how it is evaluated: without subqueries.
+        # Only `where` checks that it is boolean; `select` evaluates it, without subqueries.
         nothing.where(condition).select(sf.expr(condition))
     except (AnalysisException, ParseException) as error:
         raise TopologyError(

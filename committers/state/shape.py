@@ -1,4 +1,4 @@
-"""What a state table says about itself to those who read it without its topology.
+"""The description that a state table carries for readers without its topology.
 
 Keys, values and the identities of the aggregates are table properties. Where an aggregate shows
 something else than what it stores (`Aggregate.result`), a reader needs the aggregate itself: those
@@ -31,7 +31,7 @@ _RESULT, _OWN_RESULT = "result", "own result"
 
 
 def described(aggregate: Aggregate, *, always: bool = False) -> tuple[str, ...]:
-    """What `txn.values` says of an aggregate: its identity, and whose `result` it has, if any.
+    """An aggregate in `txn.values`: its identity, and whose `result` it has, if any.
 
     Args:
         always: readers need the aggregate itself, whether or not it has a `result`.

@@ -116,7 +116,7 @@ class StateLayout:
         return types
 
     def shown(self, name: str, stored: Column) -> Column:
-        """What readers see of the stored value of `name`."""
+        """The value of `name` that readers see."""
         return self.aggregates[name].result(stored)
 
     # --- partials ----------------------------------------------------------------------------

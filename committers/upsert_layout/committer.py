@@ -60,7 +60,7 @@ class StateCommitter(TableCommitter):
     """What `StateTable.bind` returns: one state table with its keys and aggregates."""
 
     layout = "upsert"
-    """How rows lie in the table, for `txn plan`."""
+    """The table's layout, for `txn plan`."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class StateCommitter(TableCommitter):
     def _begin(self) -> None:
         super()._begin()
         self._told: Staged | None = None
-        """What was staged of the txid of which `changes` has told the removals."""
+        """The staged rows of the txid whose removals `changes` has handed on."""
         self._forget()
 
     def close(self) -> None:
@@ -94,13 +94,13 @@ class StateCommitter(TableCommitter):
         self._forget()
 
     def _forget(self) -> None:
-        """What was built for a session and a schema is built anew when it is needed."""
+        """Expressions built for a session and a schema are built again when needed."""
         for name in ("_join", "_stored", "_scratch"):
             self.__dict__.pop(name, None)
 
     @property
     def groups(self) -> bool:
-        """Whether the partials of several txids may be merged before they meet what is stored.
+        """Whether partials of several txids may be merged before they meet stored values.
 
         Not where a key may be removed by one txid and come back with the next.
         """
@@ -282,7 +282,7 @@ class StateCommitter(TableCommitter):
         return self._stored_rows(self._state_in(paths, None), paths)
 
     def _require_former(self, txid: int, paths: Collection[str]) -> None:
-        """Refuse a state of which VACUUM has deleted files: later versions do not have them."""
+        """Refuse a state whose files VACUUM has deleted: later versions lack them too."""
         gone = first_missing(self._storage, sorted(paths))
         if gone is not None:
             raise TableRefusedError(
@@ -321,7 +321,7 @@ class StateCommitter(TableCommitter):
         return last[1].last_txid if last else 0
 
     def _stored_schema(self) -> StructType:
-        """Columns of the table, also before any batch has said what they are."""
+        """Columns of the table, even before the first batch."""
         return self._table_schema or self._columns()
 
     # --- changes -----------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class StateCommitter(TableCommitter):
         return changes_schema(self._layout, spark, columns, self.name)
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
-        """What this txid changes: one row per key that it touches, with `prev_<value>`.
+        """The changes of this txid: one row per touched key, with `prev_<value>`.
 
         Lazy, in the session of the run. A key that was removed has NULL values; one that was
         removed by the txid that brought it is not told. Keys of a failed attempt that an opaque
@@ -400,7 +400,7 @@ class StateCommitter(TableCommitter):
         return self._publish(prepared, publication)
 
     def _idle_schema(self) -> StructType:
-        """Columns of `changes` while nothing was staged: the table itself may have to say."""
+        """Columns of `changes` before anything is staged, perhaps from the table itself."""
         known = self._stored_schema() if self._log.version >= 0 else self._known_table_schema()
         return changes_schema(self._layout, self._spark, known, self.name)
 

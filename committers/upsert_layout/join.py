@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Pair", "StateJoin"]
 
 Pair = tuple["DataFrame | None", "DataFrame | None"]
-"""Stored rows and partial aggregates of the same hash buckets; None: there are none."""
+"""Stored rows and partial aggregates of the same hash buckets; None if there are none."""
 
 _STORED, _NEW = "s", "n"
 
@@ -189,7 +189,7 @@ class StateJoin:
 
 
 def _initial(aggregate: Aggregate, partial: Column, kind: DataType) -> Column:
-    """What is stored for a new key, in the type of the table's column."""
+    """The stored value of a new key, in the type of the table's column."""
     if not overrides(aggregate, "initial"):
         return partial
     return aggregate.initial(partial).cast(kind)

@@ -1,4 +1,4 @@
-"""`txn run`: a session, a ZooKeeper, a topology, and a loop that tells an observer about them.
+"""`txn run`: a session, a ZooKeeper, a topology, and a loop that reports to an observer.
 
 Spark and an embedded ZooKeeper are started side by side. Ctrl-C and SIGTERM ask the topology for a
 clean stop, the second one leaves at once; either is safe at any moment.

@@ -228,7 +228,7 @@ class LiveView(Observer):
         self._console.print(text, highlight=False, markup=False)
 
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
-        """Leave the last picture and say how it ended; an error is said by the caller."""
+        """Leave the last picture and print how the run ended; the caller prints an error."""
         self.close()
         if error is None:
             for line in filter(None, (held_up(report), summary(report, status))):

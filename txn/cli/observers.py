@@ -61,14 +61,14 @@ class Observer(ABC):
 
     @abstractmethod
     def note(self, text: str) -> None:
-        """Something to tell the user, in one line."""
+        """A message to the user, in one line."""
 
     @abstractmethod
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
         """The run is over; `error` if it did not end well."""
 
     def close(self) -> None:
-        """Nothing more will be told. Idempotent; also comes when nothing was started."""
+        """The last call. Idempotent; also comes if nothing was started."""
 
     def __enter__(self) -> None:
         """Nothing yet."""
@@ -135,7 +135,7 @@ class PlainLines(Observer):
         self._print(text)
 
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
-        """Say how it ended; an error is said by the caller."""
+        """Print how the run ended; the caller prints an error."""
         if error is None:
             for line in filter(None, (held_up(report), summary(report, status))):
                 self._print(line)

@@ -61,7 +61,7 @@ def replay_command(
     from txn.operations.quarantine import request_replays
 
     if everything == bool(txids):
-        raise click.UsageError("Give the txids that are to be replayed, or --all.")
+        raise click.UsageError("Give the txids to replay, or --all.")
     name, config, _ = named_topology(name)
     with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
         asked = request_replays(hosts, name, config, None if everything else txids)

@@ -38,7 +38,7 @@ def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) ->
 @click.argument("target", metavar="FILE.py:TOPOLOGY")
 @click.option(
     "--master",
-    help="Spark's master. [default: what spark-submit or spark-defaults.conf says, else local[*]]",
+    help="Spark's master. [default: from spark-submit or spark-defaults.conf, else local[*]]",
 )
 @click.option(
     "--until",

@@ -29,7 +29,7 @@ def received_signals() -> Iterator[Sequence[int]]:
     def handler(number: int, frame: FrameType | None) -> None:
         del frame
         if received:
-            # What is durable is consistent at every moment; the next run picks it up.
+            # Durable state is consistent at every moment; the next run goes on from it.
             os._exit(128 + number)
         received.append(number)
 

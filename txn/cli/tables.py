@@ -155,7 +155,7 @@ def _local_time(ms: int) -> str:
 
 
 def progress_table(topology: str, progress: Progress, zookeeper: str) -> RenderableType:
-    """What `txn recover` is about to write."""
+    """The state that `txn recover` will write."""
     committed = progress.committed
     plan = _grid()
     plan.add_row("topology", Text(topology, style="bold"))

@@ -51,7 +51,7 @@ def export_command(name: str, output: Path | None, zookeeper: str, as_json: bool
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("name", required=False)
 @click.option(
-    "--replace", is_flag=True, help="Also where ZooKeeper knows the topology: forget what it says."
+    "--replace", is_flag=True, help="Replace the topology's state if ZooKeeper has it already."
 )
 @zookeeper_option
 @output_options

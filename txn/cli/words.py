@@ -1,4 +1,4 @@
-"""Words for what a run tells: its stages, table versions, and how it went as a whole."""
+"""Text for a run's reports: its stages, table versions, and its summary."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def standing_by(topology: str, standby: Standby) -> str:
 
 
 def summary(report: RunReport, status: RunStatus) -> str:
-    """How a run that ended well went, in one line."""
+    """The summary of a run without an error, in one line."""
     if not report.epoch and not report.batches_committed:
         return f"{report.topology}: {report.ended} while standing by; nothing was run."
     how = {
@@ -75,7 +75,7 @@ def summary(report: RunReport, status: RunStatus) -> str:
 
 
 def held_up(report: RunReport) -> str | None:
-    """What held the run up for how much of its time, in one line; None when nothing was seen."""
+    """The shares of the stages that held the run up, in one line; None if none was seen."""
     shares = [(stage, share) for stage, share in report.bound_shares.items() if share >= 0.005]
     if not shares:
         return None

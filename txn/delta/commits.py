@@ -93,9 +93,9 @@ class Commit:
     publication: Publication | None = None
     fence: Mapping[str, Any] | None = None
     settled: Mapping[str, Any] | None = None
-    """What `Committer.settle` wrote: like a fence, and the newest txid that is final."""
+    """The mark of `Committer.settle`: like a fence, with the newest final txid."""
     compaction: Mapping[str, Any] | None = None
-    """What a compaction says of itself: like a fence, and the txids of what it folded."""
+    """The record of a compaction: like a fence, with the txids of the folded rows."""
     last: tuple[int, Publication] | None = None
     """(version, publication) of the last publication, as a mark repeats it."""
     token: str | None = None
@@ -106,7 +106,7 @@ class Commit:
     elsewhere: frozenset[str] = frozenset()
     """Of all the files, those outside of the table's folder, as in a shallow clone."""
     writer: str = ""
-    """Who wrote it and with what, as far as it says."""
+    """Its writer and engine, as far as recorded."""
     fingerprint: int = 0
     """Of the commit file: tells whether it is still the same one."""
 
@@ -117,7 +117,7 @@ class Commit:
 
     @property
     def is_ours(self) -> bool:
-        """Whether a topology wrote it: a publication, or a version that says so otherwise."""
+        """Whether a topology wrote it: a publication, a fence, a mark or a compaction."""
         return self.publication is not None or self.mark is not None
 
     @property
@@ -139,7 +139,7 @@ class Commit:
 
     @property
     def settled_txid(self) -> int:
-        """The newest txid that a mark calls final; 0 when this version says nothing of it.
+        """The newest txid that this version marks as final; 0 if it marks none.
 
         A compaction folds committed txids only, and what it has folded cannot be taken back.
         """
@@ -239,7 +239,7 @@ def _changing(actions: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def _timestamp(info: Mapping[str, Any]) -> int:
-    """When a commit says that it was made; 0 where it says nothing that can be a time."""
+    """The time recorded in a commit; 0 without a valid one."""
     stated = int(info.get("timestamp", 0))
     return stated if 0 <= stated < _LATEST_MS else 0
 

@@ -51,7 +51,7 @@ def listed_features(table: DeltaTable) -> frozenset[str]:
 
 
 def refused_features(table: DeltaTable, *, kind: str | None, opaque: bool) -> list[str]:
-    """What a table uses and cannot have, in words; empty: nothing.
+    """The features of a table that we refuse, in words; empty if none.
 
     Args:
         kind: "append", "upsert" or "log"; None: not a topology's table.

@@ -23,7 +23,7 @@ def is_there(storage: Storage) -> bool:
     what = f"look for table {storage.location}"
     if retried(found, what):
         return True
-    # Where delta-rs cannot look it says that there is none; a listing says what is wrong.
+    # delta-rs reports an unreadable folder as "no table"; a listing shows the real error.
     storage.entries()
     return retried(found, what)
 

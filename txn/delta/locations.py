@@ -1,4 +1,4 @@
-"""Where a table lies: how a user may write it, and one identity for all the spellings of a place.
+"""The location of a table: how users spell it, and one identity for all spellings.
 
 A location is a local path, a `file:` URI, or a URI of another scheme. Nothing here asks a network:
 two names that only their storage can tell to be one are found by the id of the table itself.
@@ -88,7 +88,7 @@ def identity(location: str) -> str:
 
 
 def parent(location: str) -> str:
-    """The folder that a location lies in."""
+    """The parent folder of a location."""
     path = local_path(location)
     if path is not None:
         return str(Path(path).parent)

@@ -36,7 +36,7 @@ class TablePublication:
     """Table version that holds it."""
     publication: Publication
     timestamp_ms: int
-    """When it was appended, milliseconds since 1970; 0 when only a fence still tells of it."""
+    """When it was appended, milliseconds since 1970; 0 if only a fence still records it."""
 
 
 class TableLog:
@@ -79,7 +79,7 @@ class TableLog:
         return self._table.transaction_version(epoch_app(topology)) or 0
 
     def incarnation(self, topology: str) -> int:
-        """Which life of a topology leads this table; 0: none has said so."""
+        """The incarnation that leads this table; 0 if none is recorded."""
         return self._table.transaction_version(incarnation_app(topology)) or 0
 
     def require_nothing_of(self, topology: str) -> None:

@@ -83,7 +83,7 @@ class Storage:
         return f"{self._below}{path}" if path else self.root
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Bytes of each file, None where there is none: one call for all of them."""
+        """Bytes of each file, None if it does not exist; one call for all."""
         if not paths:
             return []
         places = [self.absolute(path) for path in paths]
@@ -208,7 +208,7 @@ def _opened(location: str, options: dict[str, str] | None) -> tuple[fs.FileSyste
 
 
 def _refuse_unwritable(root: str) -> None:
-    """What no file system holds, or what would be another place to somebody who reads it."""
+    """Why a location is invalid for a file system, or would be read as another place."""
     odd = next((c for c in root if not c.isprintable()), None)
     if odd is not None or len(os.fsencode(root)) > _LONGEST_PATH:
         why = f"the character {odd!r}" if odd is not None else f"{len(root)} characters"

@@ -1,4 +1,4 @@
-"""`txn doctor`: looks at everything that a topology stands on, and says what it finds.
+"""`txn doctor`: check everything that a topology needs, and report it.
 
 Nothing is changed that is not cleaned up again: a node in ZooKeeper that ends with its session, and
 a table beside the topology's, deleted in the end. A check that cannot be made says so.
@@ -94,5 +94,5 @@ def _guarded(area: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
             "check",
             first_line(failure),
             "It could not be looked at to its end.",
-            "Correct what the message names, and run the doctor again.",
+            "Correct the problem in the message, and run the doctor again.",
         )

@@ -1,4 +1,4 @@
-"""Java, Python, packages, memory, disk and limits: what `txn doctor` says of the machine."""
+"""The checks of the machine: Java, Python, packages, memory, disk and limits."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def check_table(
 
 
 def check_writers(table: str) -> Iterator[Finding]:
-    """Whether any writer but us may overwrite a version of the table's log."""
+    """Whether another writer may overwrite a version of the table's log."""
     if identity(table).startswith("s3:"):
         yield warning(
             f"table {table}",
@@ -185,7 +185,7 @@ def _last_checkpoint(storage: Storage) -> int | None:
 
 
 def duration_secs(text: str) -> float | None:
-    """Seconds of Delta's "interval 2 weeks"; None: it is none."""
+    """Seconds of Delta's "interval 2 weeks"; None if it is not an interval."""
     form = re.fullmatch(r"\s*(?:interval\s+)?((?:\d{1,9}\s+[a-z]+\s*)+)", text.lower())
     if form is None:
         return None
@@ -201,7 +201,7 @@ def duration_secs(text: str) -> float | None:
 
 
 def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Whether of two writers of one version one is refused: a race on a table of our own.
+    """Whether storage refuses one of two writers of a version: a race on our own table.
 
     The table is made in `folder`, or in the first folder above it that there is, and deleted.
 

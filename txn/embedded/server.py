@@ -144,7 +144,7 @@ class EmbeddedZooKeeper:
         self.stop()
 
     def _claim(self) -> None:
-        """Before anybody is told where the server is: everything in it becomes ours alone."""
+        """Take ownership of everything in the server before its address is known."""
         if self._credential is None:
             return
         try:
@@ -180,7 +180,7 @@ class EmbeddedZooKeeper:
         self._pid = int(line)
 
     def _wait_until_serving(self, port: int, *, may_retry: bool) -> bool:
-        """False: somebody else took the port meanwhile, and another one may be tried."""
+        """False: another process took the port meanwhile; try another one."""
         deadline = self._clock() + _START_SECS
         assert self._supervisor is not None
         while not serves(port) or self._supervisor.poll() is not None:

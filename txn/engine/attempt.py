@@ -51,7 +51,7 @@ class LiveAttempt:
 
 @dataclass(frozen=True)
 class Staging:
-    """What one job staged for a table and an attempt."""
+    """The files that one job staged for a table and an attempt."""
 
     staged: Staged
     read: Mapping[str, Sequence[str]]
@@ -73,11 +73,11 @@ class Emission:
     one_task: bool = False
     """Whether one task takes each stream: other batches keep the other slots busy."""
     stored: list[StoredRows] = field(default_factory=list)
-    """What was taken from tables."""
+    """The files that were read from tables."""
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """For jobs over its rows: one that fails because a table's file is gone has lost work.
+        """Run jobs over its rows: if a table's file is gone, the job's work is lost, not wrong.
 
         Raises:
             FailedException: such a file; the replay looks the rows up anew.
@@ -105,7 +105,7 @@ class Emission:
 
 @dataclass(frozen=True)
 class CommitResult:
-    """What a commit turn did to every table."""
+    """The result of a commit turn, for every table."""
 
     prepared: Mapping[str, Prepared]
     published: Mapping[str, Published]
@@ -123,7 +123,7 @@ class CommitResult:
 
 
 def table_publication(publication: Publication, staged: Staged) -> Publication:
-    """The publication of one table: that of the turn, with what was staged for the table."""
+    """The turn's publication with this table's own rows and digests."""
     members = tuple(
         member.model_copy(update={"rows": part.rows, "digest": part.digest})
         for member, part in zip(publication.members, staged.members, strict=True)

@@ -18,7 +18,7 @@ __all__ = ["AttemptFailures"]
 log = logging.getLogger("txn")
 
 LEADING_SECS = 5.0
-"""How long to ask ZooKeeper whether a failure has a successor for its cause."""
+"""How long to ask ZooKeeper whether a successor caused the failure."""
 
 
 class AttemptFailures:

@@ -26,7 +26,7 @@ _LOOK_SECS = 60.0
 
 
 class TurnGivenUpError(TxnError):
-    """The turn was given up before it began to publish; nobody waits for its end."""
+    """The turn was abandoned before it began to publish; nothing waits for its end."""
 
 
 class CommitTurn:
@@ -57,7 +57,7 @@ class CommitTurn:
         }
         self.ledger = CommitLedger(ids, self.staged, late)
         self.ended = False
-        """Its thread is through with it."""
+        """Its thread has finished."""
         self._clock = clock
         self._lock = threading.Lock()
         self._publishing = False
@@ -72,7 +72,7 @@ class CommitTurn:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether nothing waits for it any more."""
         return self._given_up or any(live.cancelled.is_set() for live in self.lives)
 
     def mark(self, station: str) -> None:
@@ -93,7 +93,7 @@ class CommitTurn:
             self._publishing = True
 
     def give_up(self) -> bool:
-        """Let it publish nothing if it has not begun to; whether it has."""
+        """Forbid publishing unless it has begun. Returns whether it had."""
         with self._lock:
             self._given_up = True
             for live in self.lives:
@@ -101,7 +101,7 @@ class CommitTurn:
             return self._publishing
 
     def close(self, tracking: Tracking, done: CommitResult) -> str | None:
-        """Hold what the tables' logs say against what was staged; the error, if they differ."""
+        """Compare the tables' logs with the staged files; return the error if they differ."""
         ledger = self.ledger
         for table, late in done.late.items():
             self.last.staged[table] = late.staged

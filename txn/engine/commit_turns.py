@@ -86,7 +86,7 @@ class CommitTurns:
         )
 
     def group_failed(self, attempt: TransactionAttempt, error: str) -> bool:
-        """Whether `attempt` fails because the group whose turn runs does, which ends its turn."""
+        """Whether `attempt` fails because its group's turn fails; that ends the turn."""
         turn = self._turn
         if turn is None or not turn.is_group or attempt not in turn.attempts:
             return False
@@ -117,7 +117,7 @@ class CommitTurns:
             self._live.thread_ended(live)
 
     def _published(self, turn: CommitTurn, done: CommitResult) -> None:
-        """A commit turn ended: hold what the tables' logs say against what was staged."""
+        """A commit turn ended: compare the tables' logs with the staged files."""
         if turn.is_cancelled:
             return
         error = turn.close(self._tracking, done)
@@ -134,7 +134,7 @@ class CommitTurns:
             self._shell.raised(turn.last.attempt, error)
 
     def _dissolve(self, turn: CommitTurn, error: str) -> None:
-        """The turn of a group failed: it is over, also if its thread is not through with it."""
+        """The turn of a group failed: it is over even if its thread still runs."""
         if turn is not self._turn or turn.is_cancelled:
             return
         self._turn = None
@@ -147,7 +147,7 @@ class CommitTurns:
 
 
 def dissolves(error: BaseException) -> bool:
-    """Whether a group may go on one by one after `error`: the one to blame then fails alone.
+    """Whether a group may continue txid by txid after `error`, so that only the cause fails.
 
     Not after an error of the product's own that no replay mends: it says whom it is about.
     """

@@ -39,7 +39,7 @@ class Jobs:
         return int(self._spark.sparkContext.defaultParallelism)
 
     def enter_thread(self) -> None:
-        """What a thread needs before the user's code, once: the user's session is its own."""
+        """Prepare a thread for the user's code, once: make the user's session active."""
         if not hasattr(self._entered, "done"):
             make_active(self._spark)
             self._entered.done = True

@@ -69,7 +69,7 @@ class Lookups:
     def _queried(
         self, node: StateQuery, evaluation: Evaluation, attempt: TransactionAttempt
     ) -> StoredRows | Unknown:
-        """What a state query reads: one txid, whatever is published or rewritten meanwhile."""
+        """The rows that a state query reads: one txid, whatever is published meanwhile."""
         if node.sink is None:
             return self._elsewhere(node)
         while True:
@@ -100,7 +100,7 @@ class Lookups:
         return found or StoredRows(node.state.snapshot(self._spark, version, node.aggregates))
 
     def _elsewhere(self, node: StateQuery) -> StoredRows | Unknown:
-        """A state that somebody else keeps, as of its newest version."""
+        """The state of another topology, as of its newest version."""
         try:
             return node.state.newest(self._spark, node.aggregates)
         except TableAbsentError:

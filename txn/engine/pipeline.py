@@ -190,7 +190,7 @@ class Pipeline(Shell):
 
     @property
     def busy_secs(self) -> float:
-        """How long the protocol's thread has been at one fact, or at the end. From any thread."""
+        """How long the protocol thread has worked on one fact, or on the end. Thread-safe."""
         since = self._busy_since
         return 0.0 if since is None else self._monotonic() - since
 
@@ -204,7 +204,7 @@ class Pipeline(Shell):
 
     @property
     def report(self) -> RunReport:
-        """How the run has gone so far."""
+        """The report so far."""
         return self._recorder.report
 
     # --- what its parts ask of it: `Shell` ---------------------------------------------------

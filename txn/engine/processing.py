@@ -39,7 +39,7 @@ class Outcomes(Protocol):
         """All tables of an attempt were."""
 
     def failed(self, live: LiveAttempt, error: BaseException) -> None:
-        """The attempt failed; nothing more will be told of it."""
+        """The attempt failed; this is the last report of it."""
 
 
 class Processing:
@@ -52,7 +52,7 @@ class Processing:
         self._tables = tables
 
     def run(self, group: Sequence[LiveAttempt], outcomes: Outcomes, *, one_task: bool) -> None:
-        """Process a group; every outcome is told, none raised."""
+        """Process a group; report every outcome, raise none."""
         living = [live for live in group if not live.cancelled.is_set()]
         for live in self._together(living, outcomes) if len(living) > 1 else living:
             try:
@@ -96,7 +96,7 @@ class Processing:
         outcomes.emitted(live)
 
     def _together(self, group: Sequence[LiveAttempt], outcomes: Outcomes) -> Sequence[LiveAttempt]:
-        """Stage a group with one job per table; those of which nothing is left, since it failed.
+        """Stage a group with one job per table; return the attempts that failed.
 
         Nothing is told before everything is staged. The reading of an opaque source may differ from
         one emission to the next; all tables of a txid must come from the same one.
@@ -135,7 +135,7 @@ class Processing:
     def _emit_together(
         self, group: Sequence[LiveAttempt], outcomes: Outcomes
     ) -> tuple[list[LiveAttempt], list[Emission]]:
-        """Emit a group, without those that have to wait for columns: they hold nobody up."""
+        """Emit a group without the attempts that must wait for columns; they delay no others."""
         ready: list[LiveAttempt] = []
         emissions: list[Emission] = []
         waiting: list[tuple[LiveAttempt, ColumnsUnknownError]] = []

@@ -65,7 +65,7 @@ class ProcessingQueue:
             yield group, crowded
 
     def ended(self, group: list[LiveAttempt]) -> None:
-        """The thread of a group is through with it: the next ones are as large as it was quick."""
+        """A group has finished; its pace sets the size of the next ones."""
         _, began = self._active.pop(id(group))
         each = (self._clock() - began) / len(group)
         if not any(live.cancelled.is_set() for live in group):

@@ -168,7 +168,7 @@ class RunningTopology:
 
     @property
     def report(self) -> RunReport:
-        """How the run has gone so far. It keeps changing until the run has ended."""
+        """The report so far. It keeps changing until the run has ended."""
         return self._before if self._pipeline is None else self._pipeline.report
 
     @property
@@ -196,7 +196,7 @@ class RunningTopology:
         return pipeline
 
     def _take_over(self) -> Pipeline | None:
-        """Wait for the leadership; None when it was told to stop before that."""
+        """Wait for the leadership; None if it was stopped before."""
         try:
             return self._lead()
         except ProgressUnavailableError:
@@ -240,7 +240,7 @@ class RunningTopology:
         self._close()
 
     def _close(self) -> None:
-        """Let go of everything, leadership last; once, whoever is first."""
+        """Release everything once, leadership last; the first caller does it."""
         with self._closing:
             if self._done.is_set():
                 return

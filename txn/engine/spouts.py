@@ -115,7 +115,7 @@ class Spouts:
         key = (source.name, id(stored))
         known = self._parsed.get(key)
         if known is None:
-            # With what was parsed, whose id is nobody else's as long as it is kept.
+            # Keep the parsed object too: while it lives, no other object has its id.
             known = stored, self._validated(source, stored)
             with self._parsing:
                 self._parsed[key] = known

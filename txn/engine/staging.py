@@ -73,7 +73,7 @@ class Stager:
     # --- of one attempt ----------------------------------------------------------------------
 
     def require_columns(self, emission: Emission) -> None:
-        """Refuse an attempt of which a table that is staged now would have to wait. Runs no job.
+        """Refuse an attempt if a table to be staged now has to wait for columns. Runs no job.
 
         Raises:
             ColumnsUnknownError: columns that nobody knows yet would go into it.
@@ -137,7 +137,7 @@ class Stager:
         return sink.committer.stage_together(group) if group else []
 
     def _rows(self, sink: Sink, emission: Emission) -> Rows | None:
-        """What is to be staged; None: nothing of the attempt is meant for this table.
+        """The rows to stage; None if the attempt has none for this table.
 
         Raises:
             ColumnsUnknownError: columns that nobody knows yet would go into it.
@@ -181,7 +181,7 @@ class Stager:
             doubted = evaluation.doubted(sink.parent, refused)
             if doubted is None:
                 raise
-            # What other columns would not mend is told at once.
+            # Report at once what other columns cannot cure.
             self._tables.open_without_columns(sink)
             return doubted
         return partials

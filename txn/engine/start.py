@@ -193,7 +193,7 @@ class Start:
         )
 
     def _local_tables(self) -> list[str]:
-        """The tables of which it must be tried whether executors see what this process sees."""
+        """The tables for which to test that executors see the same files as this process."""
         master = str(self.spark.sparkContext.master)
         if runs_here(master):
             return []

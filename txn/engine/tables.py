@@ -131,7 +131,7 @@ class Tables:
             sink.committer.discard(attempt)
 
     def settle(self, txid: int) -> None:
-        """Nothing follows `txid` for now: the tables may say that it is final."""
+        """Nothing follows `txid` for now: mark it as final in the tables."""
         for sink in self.all:
             sink.committer.settle(txid)
 

@@ -47,7 +47,7 @@ class Timeouts:
         self._schedule_tick()
 
     def _whereabouts(self, attempt: TransactionAttempt) -> str:
-        """Where the thread of an attempt is now."""
+        """The position of an attempt's thread now."""
         at_work = (*self._threads.processing.at_work(), *self._threads.commit.at_work())
         found = [one for one in at_work if str(attempt) in one.about.replace(",", "").split()]
         return f"; {found[0]}" if found else ""

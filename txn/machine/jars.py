@@ -23,7 +23,7 @@ __all__ = ["cache_folder", "class_archive", "delta_jars", "package_jars"]
 
 _SCALA = "2.13"
 
-# What Spark ships itself; another version of any of these on the class path does harm.
+# Jars that Spark ships itself; a second version on the class path would break it.
 _SHIPPED_BY_SPARK = (
     "com.fasterxml.*",
     "com.github.luben",

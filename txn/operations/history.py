@@ -1,4 +1,4 @@
-"""What the tables' own logs tell of a topology: the durable half of `txn history`.
+"""The history of a topology, from the logs of its tables.
 
 Every publication stands in one version of each table (`txn.delta.log`). Nothing is written.
 """
@@ -41,7 +41,7 @@ class HistoryEntry:
     attempt_id: int
     epoch: int
     committed: bool
-    """False: some table holds it and ZooKeeper does not yet say that all do."""
+    """False: some table holds it, but it is not committed in ZooKeeper yet."""
     read: Mapping[str, Any] = field(default_factory=dict)
     """stream -> metadata of what this txid read; None for an idle stream."""
     rows: Mapping[str, int] = field(default_factory=dict)

@@ -18,7 +18,7 @@ __all__ = ["LoadError", "TargetError", "load_topology", "named_topology"]
 
 
 class TargetError(UserError):
-    """What was named is not there, or is no topology: a mistake on the command line."""
+    """The named thing does not exist or is not a topology: a mistake on the command line."""
 
 
 class LoadError(UserError):

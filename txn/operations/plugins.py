@@ -46,7 +46,7 @@ _TABLE_GUARANTEES = {
 
 @dataclass(frozen=True)
 class Plugin:
-    """One entry point, and what the class behind it says of itself."""
+    """One entry point, and the facts of its class."""
 
     group: str
     """`SPOUTS` or `COMMITTERS`."""
@@ -72,7 +72,7 @@ class Plugin:
 
 
 def find_plugins() -> list[Plugin]:
-    """Every installed plugin, spouts first, by name. One that does not load tells its error."""
+    """Every installed plugin, spouts first, by name. A plugin that does not load has its error."""
     found = [
         _described(group, entry)
         for group in (SPOUTS, COMMITTERS)

@@ -41,9 +41,9 @@ class Status:
     leader_alive: bool
     """False with a leader: it is gone, and its node goes with its session."""
     last_leader: LeaderIdentity | None
-    """Who took the newest epoch, alive or not."""
+    """The process that took the newest epoch, alive or not."""
     standbys: tuple[StandbyStatus, ...]
-    """Who waits, the longest first."""
+    """The standbys, the longest waiting first."""
     quarantine: tuple[Quarantined, ...]
     """By ascending txid."""
 

@@ -195,7 +195,7 @@ def start(state: CoordinatorState) -> Step:
 
 
 def step(state: CoordinatorState, event: Event) -> Step:
-    """What `event` makes of `state`, and what is to be done about it, in this order.
+    """The next state after `event`, and the actions to perform, in this order.
 
     Raises:
         TypeError: not an event.
@@ -469,7 +469,7 @@ def _fail(
         retry = ScheduleRetry(failed.attempt, failed.failures)
         return _advance(with_batch(state, failed, cause), (*actions, retry))
     if can_be_emptied(state, batch):
-        # The count starts anew: a lost executor must not end a run that was to go on.
+        # Start the count again: a lost executor must not end a run that should go on.
         emptied = replace(failed, failures=0, held=False, quarantined=error)
         return _advance(with_batch(state, emptied, cause), actions)
     halt = Halt(

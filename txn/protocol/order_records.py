@@ -43,7 +43,7 @@ def publication_of(
     quarantined: str | None = None,
     replay_of: int | None = None,
 ) -> Publication:
-    """What the tables' logs are to say of a commit turn.
+    """The record of a commit turn for the tables' logs.
 
     Args:
         quarantined: the error for which the txid is emptied.
@@ -84,7 +84,7 @@ def committed_record(order: PersistCommitted, epoch: int) -> CommittedRecord:
 
 
 def quarantine_record(order: PersistCommitted, read: Metadata) -> QuarantineRecord | None:
-    """What to keep of a txid that is committed empty; None for an ordinary one.
+    """The quarantine record of a txid that is committed empty; None for others.
 
     Args:
         read: what the txid was to read.

@@ -1,4 +1,4 @@
-"""What is kept in ZooKeeper, as pydantic models: the durable half of the coordinator's state.
+"""The records in ZooKeeper, as pydantic models: the durable half of the coordinator's state.
 
 One JSON object per znode, each with its format version; an unknown version or field is refused
 by the reader (`ProgressUnreadableError`), never read as "no state".
@@ -30,7 +30,7 @@ FORMAT_VERSION = 1
 
 
 def _whole(text: str) -> str:
-    """Half characters, which an error quotes with the name of a file, as escapes."""
+    """Escape lone surrogates: an error may quote a file name that is not UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -153,7 +153,7 @@ class EpochRecord(Record):
 
     epoch: int = Field(ge=0)
     leader: LeaderIdentity | None = None
-    """Who took this epoch; None before the first leader."""
+    """The process that took this epoch; None before the first leader."""
 
 
 class IncarnationRecord(Record):
@@ -167,7 +167,7 @@ class IncarnationRecord(Record):
     id: int = Field(ge=1, lt=2**63)
     """Random: no other ensemble, and no earlier life in this one, has it."""
     takes_over: list[int] = Field(default_factory=list)
-    """Ids of those that this one was told to take the place of (`txn recover`, `txn import`)."""
+    """Ids of the incarnations that it replaces (`txn recover`, `txn import`)."""
 
 
 class Progress(BaseModel):

@@ -92,7 +92,7 @@ def committing(state: CoordinatorState) -> tuple[Batch, ...]:
 
 
 def commit_group(state: CoordinatorState) -> tuple[Batch, ...]:
-    """The batches that get the next commit turn, in txid order; none while there is none to get.
+    """The batches that get the next commit turn, in txid order; empty if none is ready.
 
     Only ordinary batches are taken together: an emptied one and the replay of a quarantined one
     write more with their COMMITTED than positions, and so stand alone. So does every txid of a

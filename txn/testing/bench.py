@@ -99,7 +99,7 @@ class SpoutBench:
         self.schema: StructType | None = None
         """The columns, once they are known; they never change."""
         self.story: list[str] = []
-        """What happened, for messages."""
+        """The history, for messages."""
         self._spark = spark
         self._source = source
         self._folder = folder

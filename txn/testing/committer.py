@@ -1,4 +1,4 @@
-"""A committer that tells what was done to it: rows as Parquet in a folder, its log a text file."""
+"""A committer that records its calls: rows as Parquet in a folder, its log a text file."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class CommitterBench:
     applied: list[tuple[int, list[Row]]] = field(default_factory=list)
     """The (txid, rows) that the table must hold, in the order in which they came."""
     story: list[str] = field(default_factory=list)
-    """What happened, for messages."""
+    """The history, for messages."""
     leader: Leader = field(init=False)
 
     def __post_init__(self) -> None:

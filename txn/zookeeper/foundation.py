@@ -39,7 +39,7 @@ def create_topology(connection: Connection, paths: Paths, deadline: float) -> No
         Create(paths.parts),
     ]
     while connection.get(paths.root, deadline) is None:
-        # Another process made it, or we did and lost the answer: the next look says.
+        # Another process made it, or we did and lost the answer: the next look shows which.
         with contextlib.suppress(OutcomeUnknownError, RefusedError):
             connection.multi(nodes, deadline)
 

@@ -60,7 +60,7 @@ __all__ = [
 
 _RECHECK_SECS = 1.0
 _STANDBY_SECS = 2.0
-"""How long a standby tries before it says that ZooKeeper is away, and tries again."""
+"""How long a standby tries before it reports that ZooKeeper is away and tries again."""
 _LEADER_ADVICE = (
     "A leader's node goes with the session that made it. If this one stays, it was made by hand: "
     "find out by whom, and delete it."
@@ -364,7 +364,7 @@ def read_incarnation(
 def read_leader(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[LeaderIdentity, Node] | None:
-    """Who holds `leader`, and the node; None when nobody does."""
+    """The holder of `leader`, and the node; None if nobody holds it."""
     node = connection.get(paths.leader, deadline)
     if node is None:
         return None

@@ -1,4 +1,4 @@
-"""How a user says where ZooKeeper is: one string."""
+"""The location of ZooKeeper, as a user writes it: one string."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def resolve(spec: str) -> ZooKeeperSpec:
 
 
 def resolve_shared(spec: str) -> ZooKeeperSpec:
-    """As `resolve`, for a standby: the server must outlive the process that leads.
+    """Like `resolve`, for a standby: the server must outlive the leader.
 
     Raises:
         UserError: also for an embedded server.

@@ -217,7 +217,7 @@ class ZooKeeperProgress(ProgressStore):
         return self._leadership.held and not self._stopped.is_set()
 
     def assert_leading(self, deadline: float | None = None) -> None:
-        """Return once the session is healthy and the server says that our epoch still holds.
+        """Return once the session is healthy and the server confirms our epoch.
 
         To be called right before each publication. After a lost session it waits for a new one and
         claims the leadership again, under the same epoch if nobody took another meanwhile.
@@ -524,7 +524,7 @@ class ZooKeeperProgress(ProgressStore):
     def _spread(
         self, record: BaseModel, stem: str, what: str, deadline: float
     ) -> tuple[bytes, tuple[str, ...]]:
-        """What the record's own node is to hold; its parts, if any, are written by then."""
+        """The content of the record's own node; its parts, if any, are already written."""
         data, parts = split_parts(encode(record, what), stem)
         for name, piece in parts.items():
             written = _Written(self._paths.part(name), piece, None)

@@ -1,4 +1,4 @@
-"""Who waits for the leadership: one ephemeral node per standby, for `txn status` alone.
+"""The standbys: one ephemeral node each, only for `txn status`.
 
 Nothing is decided by these nodes: who takes over is whoever is first with the multi that raises the
 epoch. So a standby that cannot write its node waits all the same.
@@ -87,7 +87,7 @@ class Announcement:
 def read_standbys(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[StandbyIdentity, ...]:
-    """Who waits, the longest first.
+    """The standbys, the longest waiting first.
 
     Raises:
         ProgressUnreadableError: a node does not hold what a standby writes.

@@ -1,4 +1,4 @@
-"""What ZooKeeper says about topologies, for `txn status`: takes no lock, changes nothing."""
+"""Read topologies from ZooKeeper for `txn status`; takes no lock, changes nothing."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ _PAUSE_SECS = 0.02
 
 @dataclass(frozen=True)
 class TopologyStatus:
-    """What ZooKeeper says about a topology, at one moment."""
+    """The state of a topology in ZooKeeper at one moment."""
 
     topology: str
     progress: Progress
     epoch: int
     """The newest epoch; 0: nobody has led it yet."""
     leader: LeaderIdentity | None
-    """Who leads now; None when nobody does."""
+    """The leader now; None if nobody leads."""
     last_leader: LeaderIdentity | None
-    """Who took the newest epoch, alive or not."""
+    """The process that took the newest epoch, alive or not."""
     quarantine: tuple[QuarantineRecord, ...]
     """Txids that were committed empty, ascending."""
     replays_requested: frozenset[int] = frozenset()
-    """Those of them that the topology is going to replay."""
+    """Those that the topology will replay."""
     standbys: tuple[StandbyIdentity, ...] = ()
-    """Who waits to take over, the longest first."""
+    """The standbys, the longest waiting first."""
     incarnation: IncarnationRecord | None = None
     """Which life of the topology this is; None before the first leader of this release."""
 
@@ -100,7 +100,7 @@ def read_status(
 
 
 def find_status(hosts: str, topology: str, config: TopologyConfig) -> TopologyStatus | None:
-    """As `read_status`; None when ZooKeeper does not know the topology (yet)."""
+    """Like `read_status`; None if ZooKeeper does not know the topology (yet)."""
     try:
         return read_status(hosts, topology, config)
     except TopologyError:

@@ -76,7 +76,7 @@ class FormatRecord(Record):
 
 
 class PartsIndex(Record):
-    """What a node holds instead of a record that is too large for one node."""
+    """The content of a node in place of a record that is too large for it."""
 
     stem: str = Field(pattern=f"^{_STEM.pattern}$")
     """The parts are `parts/<stem>-0000`, `parts/<stem>-0001`, ..."""
@@ -91,7 +91,7 @@ class PartsIndex(Record):
 
 @dataclass(frozen=True)
 class Paths:
-    """Where one topology's nodes are. `base` is the chroot of the connect string plus "/txn"."""
+    """The paths of one topology's nodes. `base` is the connect string's chroot plus "/txn"."""
 
     base: str
     topology: str
@@ -366,7 +366,7 @@ def _json_object(data: bytes, path: str, advice: str = NEVER_GUESSED) -> dict[st
     if len(data) > RECORD_LIMIT:
         raise _unreadable(path, f"holds {len(data):,} bytes, more than any record may have", advice)
     try:
-        # In text and not in bytes, of which json takes half characters for whole ones.
+        # Parse text, not bytes: from bytes, json would accept lone surrogates.
         raw = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
         if b"\\u" in data:
             _check_characters(raw)
