@@ -30,8 +30,8 @@ STARTERS = {
 }
 """Names with which a test module starts servers and processes of its own."""
 
-SLOW = {"examples", "exhaustive", "faults", "security", "test_chaos.py"}
-"""Folders and files of tests that start servers by other ways, or take their time."""
+SLOW = {"examples", "exhaustive", "faults", "security", "test_chaos.py", "test_jars.py"}
+"""Folders and files of tests that start Java by other ways, or take their time."""
 
 LONGEST = (
     "test_chaos.py",
