@@ -499,7 +499,7 @@ class ToyContract(CommitterContract):
 
 BROKEN: list[tuple[type[Honest], str, str]] = [
     (ShowsWhatIsStaged, "seen by nobody before", "1:0 staged"),
-    (TakesBackTooEarly, "seen by nobody before", "2:1 is prepared"),
+    (TakesBackTooEarly, "seen by nobody before", "3:1 is prepared"),
     (LosesDuplicates, "each of its rows once", "1:0 is published"),
     (KeepsKeysThatTheReplayLacks, "takes back all that it holds", "3:1 is published, a replay"),
     (PassesOverEmptyReplays, "takes back all that it holds", "1:1 is published, a replay"),

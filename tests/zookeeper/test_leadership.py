@@ -417,7 +417,7 @@ def test_a_leader_whose_successor_came_while_its_session_was_lost_is_fenced(
     store.lead()
     store.load()
     # The keeper is at once to take the node again; it is kept from it as long as it has no turn.
-    with store._turn:
+    with store._lock:
         expire(store)
         assert 2 == successor.lead(wait=True)
     with pytest.raises(FencedError, match="epoch 2"):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
-__all__ = ["Batches", "CommitterBench", "CommitterTarget", "Promise", "Turn"]
+__all__ = ["Batches", "CommitterBench", "CommitterTarget", "Leader", "Promise", "Turn"]
 
 T = TypeVar("T")
 

@@ -149,6 +149,9 @@ class CommitterContract:
                 bench.finish(turn)
             bench.commit({3: NEXT})
             if bench.semantics is Semantics.TRANSACTIONAL:
+                # An attempt that came to its commit turn is not discarded: the next leader is to
+                # delete what it left.
+                bench.crash()
                 bench.check_leftovers()
 
     def test_a_transactional_source_that_lies(self, spark: SparkSession, tmp_path: Path) -> None:
