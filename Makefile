@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate exhaustive differential fuzz chaos lint bench clean
+.PHONY: help setup demo test test-fast test-thorough simulate exhaustive differential fuzz chaos lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -13,6 +13,9 @@ JARS := $(VENV)/.jars
 KAFKA := $(VENV)/.kafka
 BENCH := $(VENV)/.bench
 
+# How many tests run at once: each worker has a JVM of a gigabyte or more, and often waits for it.
+WORKERS := 2
+
 # How many inputs `make fuzz` tries.
 INPUTS := 120000
 
@@ -21,7 +24,9 @@ ARGS :=
 
 help: ## list the targets
 	@echo "make demo    run the example from end to end"
-	@echo "make test    run all tests"
+	@echo "make test    run all tests (WORKERS=2: how many at once)"
+	@echo "make test-fast  those that need no JVM (a minute at most)"
+	@echo "make test-thorough  all tests with every matrix in full (CONTRIBUTING.md says what that adds)"
 	@echo "make bench   measure it beside its peers (three hours or so; ARGS=--quick: a few minutes)"
 	@echo "make fuzz    120,000 broken inputs to everything that is parsed (INPUTS= another number)"
 	@echo "make simulate  10,000 random histories of crashes and lost answers (three minutes; ARGS=--help)"
@@ -38,7 +43,13 @@ demo: $(JARS) ## run the example
 	@$(PY) -m examples.demo
 
 test: $(JARS) $(KAFKA) ## run all tests
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-fast: $(STAMP) ## the tests that need no JVM
+	@$(PY) -m pytest -q -n $(WORKERS) -m fast
+
+test-thorough: $(JARS) $(KAFKA) ## all tests, nothing left short
+	@TXN_TEST_THOROUGH=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 fuzz: $(STAMP) ## broken inputs to everything that is parsed
 	@TXN_FUZZ_INPUTS=$(INPUTS) $(PY) -m pytest -q -n 2 tests/fuzz

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
 from committers.expressions import bigint
-from committers.publishing.spec import TableSpec, storable_columns
-from committers.publishing.versions import TXID, ActiveFile
+from committers.publishing.files import ActiveFile
+from committers.publishing.spec import TableSpec
+from committers.publishing.storable import storable_columns
+from committers.reading import read_table, strict_reader
 from committers.staging.area import random_id
-from committers.table_committer import (
-    TableCommitter,
-    read_table,
-    require_same_columns,
-    strict_reader,
-)
+from committers.table_committer import TableCommitter, require_same_columns
 from txn.attempts import TransactionAttempt
+from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
 
@@ -119,7 +117,7 @@ class AppendTable(AppendingCommitter):
     """
 
     layout = "append"
-    """How rows lie in the table, for `txn plan`."""
+    """The table's layout, for `txn plan`."""
 
     def __init__(
         self,
@@ -187,4 +185,4 @@ class AppendTable(AppendingCommitter):
         Raises:
             TableRefusedError: there is no such table.
         """
-        return read_table(spark, self._storage, self._options)[0]
+        return read_table(spark, self._storage)[0]

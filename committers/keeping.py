@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from committers.publishing.storage import Storage
+from txn.delta.storage import Storage
 
 __all__ = ["KEPT", "keep", "kept"]
 
@@ -39,7 +39,7 @@ def keep(storage: Storage, name: str, content: bytes) -> None:
 
 
 def kept(storage: Storage, name: str) -> bytes | None:
-    """The bytes of a file; None: there is none.
+    """The bytes of a file; None if it does not exist.
 
     Raises:
         OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.

@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from committers.aggregates import Fold, identity
+from committers.guard import parse_semantics
 from committers.log_layout.committer import LogCommitter
-from committers.publishing.storage import Storage
-from committers.publishing.versions import TXID
+from committers.reading import read_table
 from committers.staging.area import random_id
+from committers.state.partials import mergeable
 from committers.state.reading import missing_file, newest_version, rows_of_keys, version_of
 from committers.state.shape import StateShape
-from committers.table_committer import parse_semantics, read_table
-from committers.upsert_layout.columns import RESERVED, StateLayout, mergeable
+from committers.upsert_layout.columns import RESERVED, StateLayout
 from committers.upsert_layout.committer import StateCommitter
+from txn.delta.commits import TXID
+from txn.delta.storage import Storage
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Semantics, State, StoredRows
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["LAYOUTS", "StateTable"]
 
 LAYOUTS = ("upsert", "log")
-"""How rows may lie in a state table."""
+"""The layouts of a state table."""
 
 
 class StateTable(State):
@@ -172,7 +174,7 @@ class StateTable(State):
         """
         if txid is None:
             return self.snapshot(spark, None, aggregates)
-        version = version_of(Storage(self.path), self._options, txid)
+        version = version_of(self._storage(), txid)
         return self.snapshot(spark, version, aggregates)
 
     def get(
@@ -195,7 +197,7 @@ class StateTable(State):
         Raises:
             TableRefusedError: as `read`; or keys of other names, number or types.
         """
-        rows, properties = read_table(spark, Storage(self.path), self._options)
+        rows, properties = read_table(spark, self._storage())
         shape = StateShape.of(properties, self.path, aggregates)
         return shape.shown(rows_of_keys(spark, rows, shape, keys, self.path))
 
@@ -211,17 +213,17 @@ class StateTable(State):
             TableRefusedError: there is no such table or version, it is no state table, or an
                 aggregate must be handed in.
         """
-        rows, properties = read_table(spark, Storage(self.path), self._options, version)
+        rows, properties = read_table(spark, self._storage(), version)
         return StateShape.of(properties, self.path, aggregates).shown(rows)
 
     def newest(
         self, spark: SparkSession, aggregates: Mapping[str, Aggregate] | None = None
     ) -> StoredRows:
         """As `snapshot` of the newest version now, and which of its files are gone later."""
-        storage = Storage(self.path)
-        version = newest_version(storage, self._options)
+        storage = self._storage()
+        version = newest_version(storage)
         rows = self.snapshot(spark, version, aggregates)
-        return StoredRows(rows, lambda: missing_file(storage, self._options, version))
+        return StoredRows(rows, lambda: missing_file(storage, version))
 
     def create_view(
         self,
@@ -242,8 +244,11 @@ class StateTable(State):
             TableRefusedError: there is no such table yet, it is no state table, or an aggregate
                 must be handed in.
         """
-        rows, properties = read_table(spark, Storage(self.path), self._options, follow=True)
+        rows, properties = read_table(spark, self._storage(), follow=True)
         StateShape.of(properties, self.path, aggregates).shown(rows).createOrReplaceTempView(name)
+
+    def _storage(self) -> Storage:
+        return Storage(self.path, self._options)
 
 
 def _refuse_names(

@@ -1,4 +1,4 @@
-"""What append tables and state tables have in common: a log, a staging area, one guard."""
+"""The shared part of append and state tables: a log, a staging area, one guard."""
 
 from __future__ import annotations
 
@@ -9,30 +9,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from committers import keeping
+from committers.guard import held, left_of, parse_semantics, unfinished
 from committers.publishing.cleanup import LogCleanup
-from committers.publishing.loading import require
+from committers.publishing.files import ActiveFile
 from committers.publishing.log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
+from committers.publishing.rewritten import first_missing, up_to_date
 from committers.publishing.spec import TableSpec
-from committers.publishing.storage import Storage
-from committers.publishing.versions import ActiveFile
 from committers.staging.area import StagingArea, newest_txid, random_id
-from committers.staging.row_digest import differing_columns
 from txn.attempts import TransactionAttempt
+from txn.delta.storage import Storage
 from txn.errors import (
     CommitConflictError,
     FencedError,
-    RecoveryRefusedError,
-    SourceChangedError,
     StagedFileError,
     TableChangedError,
-    TableRefusedError,
     TopologyError,
-    TxnError,
 )
 from txn.interfaces import (
     Committer,
     CommitterContext,
-    Member,
     Prepared,
     Publication,
     Published,
@@ -43,15 +38,12 @@ from txn.interfaces import (
 from txn.spark.own_session import computing_session, own_session, settings_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = [
     "TableCommitter",
-    "parse_semantics",
-    "read_table",
     "require_same_columns",
-    "strict_reader",
 ]
 
 R = TypeVar("R")
@@ -62,7 +54,7 @@ whose files it must keep. What a longer group that was replayed in part leaves i
 
 
 class TableCommitter(Committer):
-    """A committer over one Delta table; subclasses say what a version is made of.
+    """A committer over one Delta table; subclasses define the content of a version.
 
     Args:
         path: the table's folder: a local path or an object-store URI.
@@ -86,8 +78,8 @@ class TableCommitter(Committer):
         self.name = os.fspath(path)
         self._unique = keys[0] if len(keys) == 1 else None
         self.semantics = parse_semantics(semantics)
-        self._storage = Storage(self.name)
-        self._options = self.storage_options = dict(storage_options or {})
+        self.storage_options = dict(storage_options or {})
+        self._storage = Storage(self.name, self.storage_options)
         self._new_id = new_id
         self._context: CommitterContext | None = None
         self._fenced = False
@@ -98,7 +90,6 @@ class TableCommitter(Committer):
         context = self._context or CommitterContext("", 0)
         self._log = DeltaLog(
             self._storage,
-            storage_options=self._options,
             new_id=self._new_id,
             incarnation=context.incarnation,
             takes_over=context.takes_over,
@@ -109,7 +100,7 @@ class TableCommitter(Committer):
             new_id=self._new_id,
             unique=self._unique,
         )
-        self._cleanup = LogCleanup(self._storage, self._options)
+        self._cleanup = LogCleanup(self._storage)
         self._work_session: SparkSession | None = None
         self._read_session: SparkSession | None = None
         self._users: SparkSession | None = None
@@ -145,7 +136,7 @@ class TableCommitter(Committer):
         # it stages anything: then our fence fails, or nothing of its files is among these. A
         # leader that looked later might be paused in between, and delete what is published since.
         found = self._area.folders()
-        # In a table that this leader has made itself nobody staged before.
+        # Nobody staged in a table that this leader has just made.
         if self._log.fence(self._opened.epoch):
             self._sweep(found)
 
@@ -183,7 +174,7 @@ class TableCommitter(Committer):
         return self._log.last_publication()
 
     def physical_id(self) -> str | None:
-        """Delta's own id of the table; None while there is none."""
+        """Delta's own id of the table; None while the table does not exist."""
         return self._log.table_id
 
     @property
@@ -205,10 +196,11 @@ class TableCommitter(Committer):
             return Prepared(staged, (), skipped=True)
         self._log.require_newer(publication)
         self._log.require_staged(staged.files)
-        version, held = self._held(publication)
-        if held >= publication.last_txid:
+        last = self._log.last_publication()
+        version, txid = held(last, self.semantics, publication, self.name)
+        if txid >= publication.last_txid:
             return Prepared(staged, (), (), version, skipped=True)
-        left = _after(held, staged)
+        left = left_of(staged, txid)
         prepared = self._up_to_date(lambda: self._prepare(left, publication))
         return replace(prepared, staged=staged)
 
@@ -218,61 +210,7 @@ class TableCommitter(Committer):
 
     def _unfinished(self, publication: Publication) -> bool:
         """Whether the table may hold rows of an attempt that never finished."""
-        last = self._log.last_publication()
-        return last is not None and last[1].last_txid >= publication.first_txid
-
-    def _held(self, publication: Publication) -> tuple[int, int]:
-        """(version, newest txid) of what the table holds already and must not be applied again.
-
-        (-1, 0) when it holds nothing of the publication for good: only a transactional table does.
-
-        Raises:
-            RecoveryRefusedError: the publication begins inside a group of txids that cannot be
-                taken back in part.
-            SourceChangedError: a txid that is held was replayed with other rows.
-        """
-        last = self._log.last_publication()
-        if last is None or last[1].last_txid < publication.first_txid:
-            return -1, 0
-        version, held = last
-        if self.semantics is Semantics.TRANSACTIONAL:
-            known = {member.txid: member for member in held.txids}
-            for member in publication.txids:
-                if found := known.get(member.txid):
-                    self._require_identical(member, version, found)
-            return version, held.last_txid
-        if held.first_txid < publication.first_txid:
-            raise RecoveryRefusedError(
-                f"Version {version} of table {self.name} holds txids {held.first_txid} to "
-                f"{held.last_txid} together, and attempt {publication.last_txid}:"
-                f"{publication.attempt_id} would start at txid {publication.first_txid}, inside of "
-                "them: they can only be taken back as a whole. The coordinator's state is not that "
-                "of the table: run `txn recover`."
-            )
-        return -1, 0
-
-    def _require_identical(self, member: Member, version: int, held: Member) -> None:
-        """Refuse a replay that can be told from what the table holds: by its rows or digest."""
-        attempt = f"Attempt {member.txid}:{member.attempt_id}"
-        remedy = (
-            "Either the source is not transactional (then use an opaque spout and "
-            'semantics="opaque"), or the transform computes from more than its rows, such as a '
-            "clock or a random number."
-        )
-        if held.rows != member.rows:
-            raise SourceChangedError(
-                f"{attempt} staged {member.rows} rows for table {self.name}, and its version "
-                f"{version} holds {held.rows} rows of the same txid from attempt "
-                f"{held.attempt_id}. {remedy}"
-            )
-        columns = differing_columns(held.digest, member.digest)
-        if columns:
-            raise SourceChangedError(
-                f"{attempt} staged other values in column '{columns[0]}' for table {self.name} "
-                f"than its version {version} holds of the same txid from attempt "
-                f"{held.attempt_id}, as the nulls and bounds in the Parquet files say (digests "
-                f"{member.digest} now, {held.digest} then). {remedy}"
-            )
+        return unfinished(self._log.last_publication(), publication)
 
     def _columns(self) -> StructType:
         """The columns of the table itself, bookkeeping included.
@@ -287,47 +225,17 @@ class TableCommitter(Committer):
             raise TopologyError(f"Table {self.name} is read before it was opened.")
         return StructType.fromJson(columns)
 
-    # --- files that others rewrite -------------------------------------------------------------
-
     def _up_to_date(self, read: Callable[[], R]) -> R:
-        """What `read` makes of the table's files; once more when those were rewritten meanwhile.
-
-        Somebody's OPTIMIZE puts rows into other files, and VACUUM deletes the former ones: the log
-        is read again only when a file that it named is not there any more.
+        """The result of `read` over the table's files; repeated if they were rewritten meanwhile.
 
         Raises:
             TableChangedError: a file is gone that the table's newest version still has.
         """
-        for _ in range(MAX_TRIES):
-            version = self._log.version
-            try:
-                return read()
-            except TxnError:
-                raise
-            except Exception:
-                if self._log.version != version:
-                    continue  # another thread has followed the log: to files that are there
-                gone = self._missing([file.path for file in self._log.files_now()])
-                if gone is None:
-                    raise
-                self._log.refresh()
-                if self._log.version == version:
-                    raise TableChangedError(
-                        f"File {gone} of table {self.name} is gone, and version {version}, the "
-                        "newest one, still has it: somebody deleted it, and VACUUM does not. "
-                        "Nothing was written. Restore the file from a backup, or start over with "
-                        "a new table and a topology of a new name."
-                    ) from None
-        return read()
+        return up_to_date(read, self._log, self._storage)
 
     def _stored_rows(self, rows: DataFrame, paths: Sequence[str]) -> StoredRows:
         """Rows that are read from these files."""
-        return StoredRows(rows, lambda: self._missing(paths))
-
-    def _missing(self, paths: Sequence[str]) -> str | None:
-        """The first of these files that is not there; None: all are."""
-        sizes = self._storage.sizes(paths)
-        return next((p for p, size in zip(paths, sizes, strict=True) if size is None), None)
+        return StoredRows(rows, lambda: first_missing(self._storage, paths))
 
     # --- publish -----------------------------------------------------------------------------
 
@@ -352,7 +260,7 @@ class TableCommitter(Committer):
         except AppendFailedError:
             raise  # the request may still land: its files must stay
         except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
-            # These say for certain that nothing landed; after any other error the files stay.
+            # After these errors certainly nothing landed; after any other the files stay.
             self._withdraw(prepared)
             raise
 
@@ -383,7 +291,7 @@ class TableCommitter(Committer):
         return True
 
     def kept(self, name: str) -> bytes | None:
-        """What was kept under a name; None if nothing was."""
+        """The bytes stored under a name; None if there are none."""
         return keeping.kept(self._storage, name)
 
     def settle(self, txid: int) -> None:
@@ -417,68 +325,6 @@ class TableCommitter(Committer):
             threshold = "spark.sql.sources.parallelPartitionDiscovery.threshold"
             self._read_session = computing_session(self._spark, {threshold: "1000"})
         return self._read_session
-
-
-def _after(txid: int, staged: Staged) -> Staged:
-    """What is left of a group without its txids up to `txid`."""
-    left = [member for member in staged.members if member.attempt.txid > txid]
-    return Staged.together(left) if len(left) < len(staged.members) else staged
-
-
-def strict_reader(session: SparkSession, schema: StructType) -> DataFrameReader:
-    """Reads a table's files by path; a missing or broken one is an error.
-
-    Whatever the session says: a row that is passed over is a wrong total.
-    """
-    reader = session.read.schema(schema)
-    return reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
-
-
-def read_table(
-    spark: SparkSession,
-    storage: Storage,
-    options: Mapping[str, str],
-    version: int | None = None,
-    *,
-    follow: bool = False,
-) -> tuple[DataFrame, Mapping[str, str | None]]:
-    """(every column of a version, None: the newest now; table properties).
-
-    Later versions do not show, unless `follow`: then each query sees the newest one.
-
-    Raises:
-        TableRefusedError: there is no such version.
-        TableAbsentError: there is no Delta table.
-    """
-    from pyspark.errors import AnalysisException
-
-    table = require(storage, options)
-    as_of = table.version() if version is None else version
-    reader = spark.read.format("delta")
-    if not follow:
-        reader = reader.option("versionAsOf", as_of)
-    try:
-        return reader.load(storage.url()), table.metadata().configuration
-    except AnalysisException as error:
-        raise TableRefusedError(
-            f"Version {as_of} of table {storage.location} cannot be read: it was never written, "
-            f"or was cleaned out of the log. The newest version is {table.version()}."
-        ) from error
-
-
-def parse_semantics(semantics: Semantics | str) -> Semantics:
-    """The enum member of a name.
-
-    Raises:
-        TopologyError: an unknown name.
-    """
-    try:
-        return Semantics(semantics)
-    except ValueError:
-        known = ", ".join(f'"{member.value}"' for member in Semantics)
-        raise TopologyError(
-            f"A table cannot have semantics={semantics!r}. Choose one of {known}."
-        ) from None
 
 
 def require_same_columns(expected: StructType, found: StructType, table: str) -> None:

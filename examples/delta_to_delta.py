@@ -1,4 +1,4 @@
-"""The table that one topology writes feeds another one: every row once, whoever crashes when.
+"""One topology's table feeds another topology: every row once, whatever crashes when.
 
     txn run examples/delta_to_delta.py:orders --until caught_up
     txn run examples/delta_to_delta.py:turnover --until caught_up

@@ -1,4 +1,4 @@
-"""The flights topology, killed midway, resumed, and held against one plain Spark batch.
+"""The flights topology, killed midway, resumed, and compared with one plain Spark batch.
 
 python -m examples.demo
 
@@ -35,14 +35,14 @@ BASE = Path(flights.BASE)
 TABLES, ZOOKEEPER = BASE / "tables", BASE / "zookeeper"
 BATCHES = 12
 KILL_AFTER = 5
-# In processes that live for half a minute Java's thorough compiler costs more than it brings.
+# In processes that live for half a minute, Java's optimizing compiler costs more than it saves.
 QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 say = Console(highlight=False)
 
 
 def main() -> int:
-    """Run the demonstration; the exit code."""
+    """Run the demonstration; return the exit code."""
     try:
         return demonstrate()
     except TxnError as error:
@@ -59,7 +59,7 @@ def demonstrate() -> int:
     clean_up()
     say.print(f"[bold]1. Prepare[/]  twelve files, one a month, in {BASE}/flights")
     prepare_flights(BASE / "flights")
-    say.print(f"[bold]2. Run[/]      to be killed once {KILL_AFTER} of {BATCHES} are committed")
+    say.print(f"[bold]2. Run[/]      and kill it once {KILL_AFTER} of {BATCHES} are committed")
     run_until(KILL_AFTER)
     say.print(f"[bold]3. Killed[/]   with SIGKILL. {left_behind()}")
     say.print("[bold]4. Resume[/]   in a new process")
@@ -71,13 +71,13 @@ def demonstrate() -> int:
 
 
 def clean_up() -> None:
-    """Remove what an earlier demonstration left, but for the prepared files."""
+    """Remove the results of an earlier demonstration, but keep the prepared files."""
     from txn.embedded import running_server
 
     if running_server(ZOOKEEPER) is not None:
         raise SetupError(
-            f"Another process is at work in '{BASE}'. Wait for it or stop it, or give this one a "
-            "folder of its own: TXN_DEMO_DIR=/some/folder."
+            f"Another process uses '{BASE}'. Wait for it or stop it, or give this one another "
+            "folder: TXN_DEMO_DIR=/some/folder."
         )
     for folder in (TABLES, ZOOKEEPER):
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,10 +87,10 @@ def clean_up() -> None:
 
 
 def run_until(kill_after: int | None) -> None:
-    """`txn run` in a process of its own; SIGKILL after so many commits, or none.
+    """Run `txn run` in its own process; SIGKILL it after that many commits (None: never).
 
     Raises:
-        SetupError: it ended otherwise; with what it said.
+        SetupError: it ended differently; with its output.
     """
     command = [sys.executable, "-m", "txn", "run", f"{Path(flights.__file__)}:topology"]
     command += ["--zookeeper", f"embedded:{ZOOKEEPER}", "--until", "caught_up", "--json"]
@@ -102,7 +102,7 @@ def run_until(kill_after: int | None) -> None:
     ):
         assert child.stdout is not None
         for event in map(json.loads, child.stdout):
-            if event["event"] == "waiting":  # which stage waits for which: `txn run` shows it
+            if event["event"] == "waiting":  # a stage waits for another one: not shown here
                 continue
             show(event)
             if kill_after is not None and event.get("txid") == kill_after:
@@ -111,12 +111,12 @@ def run_until(kill_after: int | None) -> None:
         code = child.wait()
         if code != (0 if kill_after is None else -signal.SIGKILL):
             stderr.seek(0)
-            raise SetupError(f"`txn run` ended with code {code}. It said: {stderr.read().strip()}")
+            raise SetupError(f"`txn run` ended with code {code}. Output: {stderr.read().strip()}")
 
 
 @contextmanager
 def progress() -> Iterator[Any]:
-    """Yields what shows an event of `txn run --json`: as a bar, or as lines in a pipe."""
+    """Yield a function that shows an event of `txn run --json`: as a bar, or as lines in a pipe."""
     if not say.is_terminal:
         yield lambda event: say.print(f"   {line(event)}", soft_wrap=True)
         return
@@ -147,7 +147,7 @@ def line(event: dict[str, Any]) -> str:
 
 
 def left_behind() -> str:
-    """What ZooKeeper knows after the kill, in words."""
+    """The state in ZooKeeper after the kill, in words."""
     from txn.embedded import zookeeper_service
     from txn.zookeeper import read_status
 
@@ -176,7 +176,7 @@ def compare() -> bool:
 
 
 def plain_batch(spark: SparkSession) -> dict[str, DataFrame]:
-    """What the tables must hold, computed by Spark from all files at once."""
+    """The rows that the tables must hold, computed by Spark from all files at once."""
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     rows = spark.read.csv(f"{BASE}/flights/*.csv", schema=flights.SCHEMA, header=True)
@@ -193,7 +193,7 @@ def plain_batch(spark: SparkSession) -> dict[str, DataFrame]:
 
 
 def published(spark: SparkSession) -> dict[str, DataFrame]:
-    """What the tables hold, read as ordinary readers do."""
+    """The rows that the tables hold, read as ordinary readers do."""
     from committers.append_table import AppendTable
     from committers.state_table import StateTable
 
@@ -205,7 +205,7 @@ def published(spark: SparkSession) -> dict[str, DataFrame]:
 
 
 def verdict(name: str, actual: DataFrame, expected: DataFrame) -> bool:
-    """Whether two DataFrames have the same rows as often; says so."""
+    """Print and return whether two DataFrames have the same rows, duplicates included."""
     columns = expected.columns
     missing = expected.exceptAll(actual.select(columns)).count()
     surplus = actual.select(columns).exceptAll(expected).count()
@@ -229,7 +229,7 @@ def print_totals(delays: DataFrame) -> None:
 
 
 def farewell() -> str:
-    """Where the tables lie, and how to look at them."""
+    """The paths of the tables, and how to read them."""
     path = (TABLES / "delays").absolute()
     run = Path(os.path.relpath(Path(sys.executable).with_name("txn")))
     return f"""[bold green]Every flight counted exactly once.[/]

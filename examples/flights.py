@@ -1,4 +1,4 @@
-"""Three tables out of the flights of New York, 2013, one CSV file a month and a batch a file.
+"""Three tables from the flights of New York, 2013: one CSV file a month, one batch a file.
 
     python -m examples.prepare_flights
     txn run examples/flights.py:topology --until caught_up
@@ -35,7 +35,7 @@ delays = flights.group_by("carrier").persistent_aggregate(
 routes = flights.group_by("origin", "dest").persistent_aggregate(
     StateTable(f"{BASE}/tables/routes", semantics="transactional"), flights=Count()
 )
-# Rows as they are, with the txid that brought them.
+# Rows as they are, with their txid.
 flights.transform(lambda df: df.where("dep_time IS NULL")).partition_persist(
     AppendTable(f"{BASE}/tables/cancelled")
 )

@@ -4,8 +4,8 @@
 
 Storm's `TransactionalGlobalCount` has two bolts: one counts its part of a batch, the other, a
 committer, adds the partial counts to the one global count, in the order of txids. Here a
-persistent aggregate without keys is both: Spark counts batch by batch, several at once, and each
-commit turn adds one number. The table lies below TXN_DEMO_DIR, or .txn/demo.
+persistent aggregate without keys does both: Spark counts several batches at once, and each commit
+turn adds one number. The table lies below TXN_DEMO_DIR, or .txn/demo.
 """
 
 from __future__ import annotations

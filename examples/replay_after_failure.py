@@ -1,9 +1,9 @@
-"""A batch fails, and its replay is another batch: every number is in the totals once all the same.
+"""A batch fails, and its replay is a different batch: still every number counts once.
 
     txn run examples/replay_after_failure.py:topology --until caught_up
 
-After the scenario of Storm's document: batch 2 was 51 to 100 when it failed, and the source, an
-opaque one, can give only 40 of these numbers for the replay. The other ten come with batch 3.
+The scenario is from Storm's document: batch 2 was 51 to 100 when it failed, and for the replay the
+opaque source has only 40 of these numbers. The other ten come with batch 3.
 """
 
 from __future__ import annotations

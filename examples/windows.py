@@ -2,8 +2,8 @@
 
     txn run examples/windows.py:topology --until caught_up
 
-A window is a key like any other: no watermark, nothing is dropped, and every window is exactly once
-whatever is replayed. Trident's own windows are neither by event time nor exactly once.
+A window is a key like any other: there is no watermark, nothing is dropped, and every view counts
+exactly once, whatever is replayed. Trident's windows are neither by event time nor exactly once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Counts of words, and how many words have how high a count: Storm's `TransactionalWords`.
+"""Counts of words, and the number of words by count: Storm's `TransactionalWords`.
 
     txn run examples/word_buckets.py:topology --until caught_up
 
-The second table feeds on what each txid changes in the first one: a word whose count goes from 9 to
-12 leaves bucket 0 (counts 0 to 9) and enters bucket 1. Both tables are committed with that txid.
+The second table follows the changes in the first one: a word whose count goes from 9 to 12 leaves
+bucket 0 (counts 0 to 9) and enters bucket 1. Both tables are committed with the same txid.
 """
 
 from __future__ import annotations

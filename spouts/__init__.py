@@ -1,4 +1,4 @@
-"""Sources of micro-batches: plugins of `txn.interfaces.Spout`. None is imported here."""
+"""Sources of micro-batches: plugins of `txn.interfaces.Spout`. Import them from their modules."""
 
 from __future__ import annotations
 

@@ -1,39 +1,24 @@
-"""What a Delta table's log says, read one commit file at a time: no Spark job, no row.
-
-Source: Delta's PROTOCOL.md, "Delta Log Entries" and "Actions"; and `txn.interfaces` for what a
-topology of ours writes into `commitInfo`.
-"""
+"""The log of a Delta table that is read as a source: which files are new, up to which txid."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from urllib.parse import unquote
 
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
-from pyarrow import fs
+from txn.delta.commits import Commit, txid_in
+from txn.delta.loading import find
+from txn.delta.log import TableLog
+from txn.delta.storage import Storage
+from txn.errors import RecoveryRefusedError, SourceChangedError
+from txn.interfaces import StagedFile
 
-from txn.delta.commits import BROKEN, actions_of, info_of
-from txn.delta.locations import is_local, normal
-from txn.delta.retrying import retried
-from txn.errors import SourceChangedError
-from txn.interfaces import FENCE_KEY, PUBLICATION_KEY, SETTLED_KEY
+__all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow"]
 
-__all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow", "parse_version"]
-
-TXID = "txid"
-"""The column of our append tables that says which txid brought a row."""
 _CACHED_VERSIONS = 1000
-_ELSEWHERE = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:|/)")
 
 
 @dataclass(frozen=True)
@@ -50,11 +35,8 @@ class AddedFile:
     txids: tuple[int, int] | None
     """Least and greatest `txid` of its rows; None where the log does not say."""
     has_deletion_vector: bool
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether it lies outside of the table's folder, as in a shallow clone."""
-        return _ELSEWHERE.match(self.path) is not None or ".." in self.path.split("/")
+    is_elsewhere: bool = False
+    """Whether it lies outside of the table's folder, as in a shallow clone."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +54,21 @@ class SourceVersion:
     """First and last txid, of a topology's publication."""
     settled: int
     """Every txid up to this one is final; 0 where the version does not say."""
+
+    @classmethod
+    def of(cls, commit: Commit) -> SourceVersion:
+        """What a version says, as far as a spout asks."""
+        held = commit.publication
+        brought, taken = commit.changed
+        return cls(
+            version=commit.version,
+            operation=commit.operation,
+            adds=tuple(_added(add, commit) for add in commit.adds if add.path in brought),
+            takes_rows=bool(taken),
+            metadata=commit.metadata,
+            publication=None if held is None else (held.first_txid, held.last_txid),
+            settled=commit.settled_txid,
+        )
 
     @property
     def changes_rows(self) -> bool:
@@ -115,9 +112,9 @@ class SourceLog:
     """
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
-        self._uri = normal(str(Path(path).expanduser()) if path.startswith("~") else path)
-        self._is_local = is_local(self._uri)
-        self._options = dict(storage_options or {})
+        place = str(Path(path).expanduser()) if path.startswith("~") else path
+        self._storage = Storage(place, storage_options, by_delta=True)
+        self._log = TableLog(self._storage)
         self._lock = Lock()
         self._cached: dict[int, SourceVersion] = {}
         self._table_id: str | None = None
@@ -128,7 +125,7 @@ class SourceLog:
         Raises:
             OSError, DeltaError, StorageUnavailableError: the storage does not answer.
         """
-        table = retried(self._loaded, f"load the log of {self._uri}")
+        table = find(self._storage)
         if table is None:
             return None
         metadata, protocol = table.metadata(), table.protocol()
@@ -148,18 +145,24 @@ class SourceLog:
         """One version; None when its commit file does not exist (any more).
 
         Raises:
-            OSError: the storage does not answer.
+            SourceChangedError: it is not what Delta writes.
+            OSError, StorageUnavailableError: the storage does not answer.
         """
         with self._lock:
             known = self._cached.get(version)
         if known is not None:
             return known
-        name = f"_delta_log/{version:020d}.json"
         try:
-            text = retried(lambda: self._text(name), f"read {name} of {self._uri}")
-        except FileNotFoundError:
+            commit = self._log.commit(version)
+        except RecoveryRefusedError as error:
+            raise SourceChangedError(
+                f"Version {version} of source table {self._storage.location} cannot be read: its "
+                "file in _delta_log is not what Delta writes, or a newer release wrote it. Restore "
+                "that file from a backup, or use that release; then start the topology again."
+            ) from error
+        if commit is None:
             return None
-        found = parse_version(version, text)
+        found = SourceVersion.of(commit)
         with self._lock:
             self._cached[version] = found
             while len(self._cached) > _CACHED_VERSIONS:
@@ -172,83 +175,22 @@ class SourceLog:
         Raises:
             OSError: the storage does not answer.
         """
-        if not paths:
-            return []
-        found = retried(
-            lambda: self._files().get_file_info(list(paths)), f"look at files of {self._uri}"
-        )
-        return [info.size if info.type == fs.FileType.File else None for info in found]
+        return self._storage.sizes(paths)
 
     def url(self, path: str = "") -> str:
         """A file or the folder as Spark takes it, not percent-encoded."""
-        base = f"file:{self._uri}" if self._is_local else self._uri
-        return f"{base}/{path}" if path else base
-
-    def _loaded(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self._uri, storage_options=self._options)
-        except TableNotFoundError:
-            # delta-rs says the same of a disk that cannot be read; the disk itself tells.
-            if self._is_local:
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    os.scandir(f"{self._uri}/_delta_log").close()
-            return None
-
-    def _text(self, name: str) -> bytes:
-        with self._files().open_input_stream(name) as stream:
-            return bytes(stream.read())
-
-    def _files(self) -> fs.FileSystem:
-        return fs.PyFileSystem(DeltaStorageHandler(self._uri, self._options))
+        return self._storage.url(path)
 
 
-def parse_version(version: int, text: bytes) -> SourceVersion:
-    """Read one commit file.
-
-    Raises:
-        SourceChangedError: it is not what Delta writes.
-    """
-    try:
-        return _parsed(version, text)
-    except BROKEN as error:
-        raise SourceChangedError(
-            f"Version {version} of a source table cannot be read: its file in _delta_log is not "
-            f"what Delta writes ({type(error).__name__}). Restore that file from a backup, then "
-            "start the topology again."
-        ) from error
-
-
-def _parsed(version: int, text: bytes) -> SourceVersion:
-    actions = list(actions_of(text))
-    info = info_of(actions)
-    publication, fence = info.get(PUBLICATION_KEY), info.get(FENCE_KEY) or {}
-    settled = (info.get(SETTLED_KEY) or {}).get("txid", fence.get("settled", 0))
-    return SourceVersion(
-        version=version,
-        operation=str(info.get("operation", "unknown operation")),
-        adds=tuple(_added(a["add"]) for a in actions if "add" in a and a["add"]["dataChange"]),
-        takes_rows=any(a["remove"].get("dataChange", True) for a in actions if "remove" in a),
-        metadata=next((a["metaData"] for a in actions if "metaData" in a), None),
-        publication=None if publication is None else _txids(publication),
-        settled=int(settled),
-    )
-
-
-def _txids(publication: Mapping[str, Any]) -> tuple[int, int]:
-    first, last = publication["first_txid"], publication["last_txid"]
-    if type(first) is not int or type(last) is not int or not 0 < first <= last:
-        raise ValueError("no txids")
-    return first, last
-
-
-def _added(add: Mapping[str, Any]) -> AddedFile:
-    stats = json.loads(add.get("stats") or "{}")
-    low, high = (stats.get(bound, {}).get(TXID) for bound in ("minValues", "maxValues"))
+def _added(add: StagedFile, commit: Commit) -> AddedFile:
+    stats = json.loads(add.stats)
+    low, high = (txid_in(stats.get(bound)) for bound in ("minValues", "maxValues"))
     return AddedFile(
-        path=unquote(add["path"]),
-        size=int(add["size"]),
-        rows=None if stats.get("numRecords") is None else int(stats["numRecords"]),
-        partition=tuple(sorted((add.get("partitionValues") or {}).items())),
-        txids=(low, high) if isinstance(low, int) and isinstance(high, int) else None,
-        has_deletion_vector=add.get("deletionVector") is not None,
+        path=add.path,
+        size=add.size,
+        rows=None if add.rows < 0 else add.rows,
+        partition=tuple(sorted(add.partition.items())),
+        txids=None if low is None or high is None else (low, high),
+        has_deletion_vector=add.path in commit.deletion_vectors,
+        is_elsewhere=add.path in commit.elsewhere,
     )

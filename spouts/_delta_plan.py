@@ -1,9 +1,9 @@
-"""Which versions of a Delta table make the next batch: pure, over what the log says.
+"""Choose the versions of a Delta table for the next batch: pure, over the content of the log.
 
-In a table that a topology of ours writes, a version counts when its txid is final. A publication
+In a table that one of our topologies writes, a version counts when its txid is final. A publication
 carries `first_txid` = committed + 1 at its time, so a txid is final when a later publication, or a
-settled mark, says that it was committed. Until then its rows may be replaced: an opaque replay
-publishes the same txid again, and drops what the dead attempt had published.
+settled mark, shows that it was committed. Until then its rows may be replaced: an opaque replay
+publishes the same txid again, and drops the dead attempt's rows.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Candidate", "NextBatch", "Rules", "final_version", "next_batch", "sc
 
 @dataclass(frozen=True)
 class Rules:
-    """How a table is to be read.
+    """How to read a table.
 
     Args:
-        name: of the spout, for messages.
+        name: the spout, for messages.
         waits: whether versions count only once their txid is final.
         replaces: whether a publication drops earlier ones of the same or later txids (opaque).
-        changes: whether the change data feed is read, and not the added files.
+        changes: whether to read the change data feed instead of the added files.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Candidate:
     commit: SourceVersion
     problem: str | None
     committed: int
-    """The newest txid of the writing topology that the log, up to here, says was committed."""
+    """The newest committed txid of the writing topology, according to the log up to here."""
     below: int | None = None
     """Files of this and later txids were replaced."""
 
@@ -59,7 +59,7 @@ class Candidate:
 
     @property
     def last_txid(self) -> int:
-        """The newest txid that it publishes; 0 for anybody else's commit."""
+        """The newest txid that it publishes; 0 for commits by other writers."""
         return self.commit.publication[1] if self.commit.publication else 0
 
     @property
@@ -79,14 +79,14 @@ class Candidate:
 
 @dataclass
 class NextBatch:
-    """What the scan found."""
+    """The result of the scan."""
 
     versions: list[Candidate] = field(default_factory=list)
-    """Those with something to read."""
+    """The versions with something to read."""
     last_version: int = -1
-    """The newest version that was taken, with rows or without; -1: none."""
+    """The newest version that was taken, with or without rows; -1: none."""
     passed: int = 0
-    """Versions taken that have nothing to read."""
+    """How many of the versions taken have nothing to read."""
     txid: int = 0
     """`Candidate.committed` of `last_version`: no later version may publish it again."""
 
@@ -95,18 +95,18 @@ def next_batch(commits: Iterable[SourceVersion], rules: Rules, txid: int) -> Nex
     """The next versions, in order, as many as fit.
 
     Args:
-        commits: the versions behind the last batch, oldest first; read no further than needed.
+        commits: the versions after the last batch, oldest first; read no further than needed.
         txid: `NextBatch.txid` of the last batch, 0 before the first.
 
     Raises:
-        SourceChangedError: the first version behind the last batch cannot be read as appended rows.
+        SourceChangedError: the first version after the last batch cannot be read as appended rows.
     """
     final = _final_versions(commits, rules, txid)
     batch, size = NextBatch(txid=txid), 0
     for candidate in final:
         if candidate.problem is not None:
             if batch.versions:
-                break  # what lies before it is still delivered
+                break  # the versions before it are still delivered
             raise SourceChangedError(candidate.problem)
         if candidate.has_rows(rules.changes):
             size += candidate.size
@@ -126,7 +126,7 @@ def next_batch(commits: Iterable[SourceVersion], rules: Rules, txid: int) -> Nex
 def _final_versions(
     commits: Iterable[SourceVersion], rules: Rules, txid: int
 ) -> Iterable[Candidate]:
-    """The versions that nothing can replace any more, oldest first."""
+    """The versions that can no longer be replaced, oldest first."""
     waiting: deque[Candidate] = deque()
     committed = txid
     for commit in commits:
@@ -134,10 +134,10 @@ def _final_versions(
             first = commit.publication[0]
             if first <= committed:
                 raise SourceChangedError(
-                    f"{rules.name}: version {commit.version} publishes txid {first} again, and "
-                    f"its topology had said that {committed} was committed: its coordinator went "
-                    "back in time. Rows that were read already may be gone. Restore that "
-                    "topology's state, or start this one over under a new name and new tables."
+                    f"{rules.name}: version {commit.version} publishes txid {first} again, "
+                    f"although {committed} was committed: the coordinator of its topology was "
+                    "reset to an older state. Rows that were read already may be gone. Restore "
+                    "that topology's state, or start this one over under a new name and new tables."
                 )
             committed = first - 1
             if rules.replaces:
@@ -165,18 +165,18 @@ def final_version(newest_first: Iterable[SourceVersion], newest: int) -> int:
 
 
 def _problem(commit: SourceVersion, rules: Rules) -> str | None:
-    """Why a version cannot be read as appended rows (or as recorded changes)."""
+    """Why a version cannot be read as appended rows, or as recorded changes; None if it can."""
     where = f"{rules.name}: version {commit.version} ({commit.operation})"
     onward = (
-        f"Start over behind it under a new topology name: start={commit.version + 1}, with what "
-        "the new tables need of the rows before loaded by hand."
+        f"Start over after it under a new topology name: start={commit.version + 1}. Load the "
+        "earlier rows that the new tables need by hand."
     )
     if commit.metadata is not None:
         if commit.metadata["id"] != rules.table_id:
-            return f"{where} replaced the table by another one. {onward}"
+            return f"{where} replaced the table with another one. {onward}"
         difference = schema_difference(rules.schema, commit.metadata["schemaString"])
         if difference:
-            return f"{where} has other columns than those that are read: {difference}. {onward}"
+            return f"{where} changed the columns: {difference}. {onward}"
         configuration = commit.metadata.get("configuration") or {}
         records = str(configuration.get("delta.enableChangeDataFeed")).lower() == "true"
         if rules.changes and not records:
@@ -188,7 +188,7 @@ def _problem(commit: SourceVersion, rules: Rules) -> str | None:
         return None
     if commit.takes_rows and commit.publication is None:
         return (
-            f"{where} removes or rewrites rows, and this spout reads appended rows only. Switch on "
+            f"{where} removes or rewrites rows, but this spout reads appended rows only. Switch on "
             "delta.enableChangeDataFeed and read DeltaSpout(..., changes=True), or keep such "
             f"changes away from the table. {onward}"
         )
@@ -220,7 +220,7 @@ def _text(kind: Any) -> str:
 
 
 def _plain(kind: Any) -> Any:
-    """A type without what says nothing about stored values: nullability and comments."""
+    """A type without nullability and comments, which do not affect stored values."""
     if isinstance(kind, dict):
         left_out = ("nullable", "metadata", "containsNull", "valueContainsNull")
         return {key: _plain(value) for key, value in kind.items() if key not in left_out}

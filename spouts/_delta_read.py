@@ -1,4 +1,4 @@
-"""Rows of exactly the given Parquet files of a Delta table, and the columns that they have."""
+"""Read exactly the given Parquet files of a Delta table; and the columns of a table."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Partition = tuple[tuple[str, str | None], ...]
 
 
 def struct_of(schema: str, *, changes: bool = False) -> StructType:
-    """The columns as Spark reads them: nullable throughout, without Delta's notes.
+    """The columns as Spark reads them: all nullable, without Delta's metadata.
 
     Args:
         schema: JSON, from the table's metadata.
-        changes: also the columns that Delta's change data feed adds.
+        changes: whether to add the columns of Delta's change data feed.
     """
     from pyspark.sql.types import (
         LongType,
@@ -50,7 +50,7 @@ def struct_of(schema: str, *, changes: bool = False) -> StructType:
 def scan(
     spark: SparkSession, files: Sequence[tuple[str, Partition]], schema: StructType
 ) -> DataFrame:
-    """The rows of these files, with the partition columns that the log gives them.
+    """The rows of these files, with the partition columns from the log.
 
     Args:
         files: (URL, partition) of at least one file; one scan per partition.

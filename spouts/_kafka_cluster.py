@@ -1,8 +1,8 @@
-"""What a spout asks a Kafka cluster: which topics there are, and from where to where they go.
+"""Look at a Kafka cluster: its topics, and the first and last offsets of their partitions.
 
 One client is kept. A look costs two round trips, whatever the number of partitions: one for the
-first and last offsets of all of them, then one for the topics, whose ids say whether the offsets
-are still those of the same topics.
+first and last offsets of all of them, then one for the topics, whose ids show whether the offsets
+still belong to the same topics.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Topic:
     """A topic as it is now."""
 
     id: str
-    """Kafka's own id of it: a topic deleted and made again under its name has another."""
+    """Kafka's own id: a topic that is deleted and created again gets another one."""
     partitions: int
 
 
@@ -76,11 +76,11 @@ class Look:
     """Topics and offsets that belong together."""
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
-    """Those that exist."""
+    """The topics that exist."""
     earliest: Mapping[Partition, int] = field(default_factory=dict)
-    """First offset that is still there."""
+    """The first offset that still exists."""
     latest: Mapping[Partition, int] = field(default_factory=dict)
-    """The offset after the last one that may be read."""
+    """The offset after the last readable one."""
 
 
 class Cluster:
@@ -88,7 +88,7 @@ class Cluster:
 
     Args:
         whose: the spout, for messages.
-        refresh_secs: how long the names of all topics are taken for known.
+        refresh_secs: how long the list of all topics is used before it is read again.
         clock: seconds, monotonic.
     """
 
@@ -112,7 +112,7 @@ class Cluster:
         self._known: dict[str, Topic] = {}
 
     def matching(self, pattern: str) -> list[str]:
-        """The topics but Kafka's own whose whole name matches; asked for once per interval.
+        """The topics whose whole name matches, without Kafka's own; listed once per interval.
 
         Raises:
             SourceUnavailableError: no broker answers.
@@ -128,18 +128,18 @@ class Cluster:
         return [n for n in self._names if not n.startswith("__") and re.fullmatch(pattern, n)]
 
     def look(self, topics: Sequence[str]) -> Look:
-        """Those of the topics that exist, with the offsets of all their partitions.
+        """The existing ones of these topics, with the offsets of all their partitions.
 
         Raises:
             SourceUnavailableError: no broker answers, or a partition has no leader now
                 or does not know its offsets yet.
-            FailedException: topics change faster than they can be looked at.
+            FailedException: the topics changed during each look.
         """
         kept = self._client is not None
         try:
             return self._look(topics)
         except SourceUnavailableError as error:
-            # A client keeps to the leaders that it knows for minutes: ask a new one at once.
+            # A client uses the leaders that it knows for minutes: ask a new client at once.
             if not kept or _code(error.__cause__) not in _STALE:
                 raise
         return self._look(topics)
@@ -150,14 +150,14 @@ class Cluster:
         for _ in range(_LOOKS):
             partitions = [(name, n) for name in known for n in range(known[name].partitions)]
             earliest, latest = self._ends(partitions)
-            # Looked at after the offsets: if nothing has changed, the offsets are these topics'.
+            # Read after the offsets: if nothing has changed, the offsets belong to these topics.
             now = self._describe(topics)
             if now == known and len(latest) == len(partitions):
                 self._known = {**self._known, **now}
                 return Look(now, earliest, latest)
             known = now
         raise FailedException(
-            f"{self._whose} saw its topics change at each of {_LOOKS} looks. It is asked again."
+            f"{self._whose} saw its topics change at each of {_LOOKS} looks. It will look again."
         )
 
     def offsets_at(
@@ -233,41 +233,41 @@ class Cluster:
     def _results(
         self, answers: Mapping[TopicPartition, Future[Any]], no_record: int | None = None
     ) -> dict[Partition, int]:
-        """What was answered for each partition.
+        """The answer for each partition.
 
         Args:
-            no_record: what an answer may say besides an offset.
+            no_record: the answer that means "no such record".
         """
         found: dict[Partition, int] = {}
         for where, answer in answers.items():
             try:
                 offset = answer.result().offset
-                # A partition whose broker has only just begun: OFFSET_INVALID, and no error.
+                # The partition's broker has just started: OFFSET_INVALID, and no error.
                 if offset < 0 and offset != no_record:
                     raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
                 found[where.topic, where.partition] = offset
             except KafkaException as error:
-                # A topic deleted meanwhile: the look at the topics tells.
+                # The topic was deleted meanwhile; `_describe` will notice.
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     part = f"{where.topic}-{where.partition}"
                     raise self._told(error, f"the offsets of {part}") from error
         return found
 
     def _told(self, error: Exception, what: str) -> Exception:
-        """What an answer means: the source is away, or refuses us for good."""
+        """The error for an answer: the source is away, or refuses us for good."""
         client, self._client = self._client, None
-        # A new client asks next: this one would keep to the leaders that it knows.
+        # The next call uses a new client: this one would keep the leaders that it knows.
         if client is not None:
-            client.poll(0)  # hands over what it heard in the background
+            client.poll(0)  # delivers errors that it received in the background
         refused = self._refused or (error.args[0] if _code(error) in _REFUSED else None)
         if refused is not None:
             return TopologyError(
-                f"{self._whose} is refused by the brokers at {self._servers}: {refused.str()}. "
+                f"The brokers at {self._servers} refuse {self._whose}: {refused.str()}. "
                 "Correct the credentials or the rights of the user."
             )
         return SourceUnavailableError(
             f"{self._whose} could not ask the brokers at {self._servers} for {what}: "
-            f"{_words(error)}. Nothing is lost: see that they are up and can be reached from here."
+            f"{_words(error)}. Nothing is lost: check that they run and can be reached from here."
         )
 
 

@@ -1,4 +1,4 @@
-"""Kafka's client settings, as given once, for the two clients that need them.
+"""Kafka's client settings, given once and translated for the two clients.
 
 Records are read by Spark with Kafka's Java client; topics and offsets are looked up with librdkafka
 (confluent-kafka). The two spell some settings differently.
@@ -17,9 +17,9 @@ __all__ = ["ClientSettings", "client_settings"]
 ISOLATION = "isolation.level"
 _LEVELS = ("read_committed", "read_uncommitted")
 
-# What the spout or Spark's source decides; Spark refuses most of them itself, one job too late.
+# The spout or Spark's source decides these. Spark refuses most of them too, but one job later.
 _OURS = {
-    "auto.offset.reset": "say first_poll=...",
+    "auto.offset.reset": "use first_poll=...",
     "bootstrap.servers": "it is the first argument",
     "enable.auto.commit": "positions are kept by the coordinator",
     "group.id": "positions are kept by the coordinator, not by a consumer group",
@@ -28,7 +28,7 @@ _OURS = {
     "value.deserializer": "values come as binary; cast the column",
 }
 
-# Java's name -> librdkafka's, where the value means the same.
+# Java's name -> librdkafka's name, for settings whose values mean the same.
 _SAME = {
     "client.dns.lookup": "client.dns.lookup",
     "client.id": "client.id",
@@ -49,7 +49,7 @@ _QUIET: Mapping[str, int] = {
     "reconnect.backoff.max.ms": 1000,
 }
 
-# Less patient than Kafka's minutes: the batch is to fail and wait, not to hang.
+# Shorter than Kafka's minutes: the batch shall fail and wait, not hang.
 _SPARK_DEFAULTS = {
     "kafkaConsumer.pollTimeoutMs": "20000",
     "kafka.default.api.timeout.ms": "20000",
@@ -61,7 +61,7 @@ _CREDENTIAL = re.compile(r"\b(username|password)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"
 
 @dataclass(frozen=True, repr=False)
 class ClientSettings:
-    """Settings for both clients; not to be printed, for they may hold secrets."""
+    """Settings for both clients; never print them, because they may hold secrets."""
 
     spark: Mapping[str, str]
     """Options of Spark's source."""
@@ -73,15 +73,15 @@ class ClientSettings:
 def client_settings(
     servers: str, options: Mapping[str, str], overrides: Mapping[str, str], whose: str
 ) -> ClientSettings:
-    """Settings for Spark's reader and for librdkafka, out of Kafka's own (Java) names.
+    """Settings for Spark's reader and for librdkafka, from Kafka's own (Java) names.
 
     Args:
         options: Kafka's names without `kafka.`.
-        overrides: librdkafka's names, for what cannot be translated.
+        overrides: librdkafka's names, for settings that cannot be translated.
         whose: the spout, for messages.
 
     Raises:
-        TopologyError: names a setting that is not the user's to make, or has no translation.
+        TopologyError: a setting that the user must not set, or that has no translation.
     """
     for name in options:
         if name.startswith("kafka."):
@@ -91,7 +91,7 @@ def client_settings(
             )
         if name in _OURS:
             raise TopologyError(
-                f"{whose} has an option {name!r}, which is not one to set here: {_OURS[name]}."
+                f"{whose} has an option {name!r}, which you must not set: {_OURS[name]}."
             )
     level = options.get(ISOLATION, _LEVELS[0])
     if level not in _LEVELS:
@@ -122,7 +122,7 @@ def _translated(
 
 
 def _credentials(jaas: str) -> dict[str, str]:
-    """User and password out of the JAAS line of Kafka's PLAIN and SCRAM modules."""
+    """User and password from the JAAS line of Kafka's PLAIN and SCRAM modules."""
     if not re.match(r"\s*\S*\.(Plain|Scram)LoginModule\s", jaas):
         return {}
     found = {}
@@ -135,11 +135,11 @@ def _credentials(jaas: str) -> dict[str, str]:
 def _require(
     found: Mapping[str, str], name: str, source: str, overrides: Mapping[str, str], whose: str
 ) -> None:
-    # Any of librdkafka's settings of that kind (a token, a PKCS#12 store) will do.
+    # Any of librdkafka's settings of that kind will do (a token, a PKCS#12 store).
     kind = name.partition(".")[0] + "."
     if name not in found and not any(given.startswith(kind) for given in overrides):
         raise TopologyError(
-            f"{whose} has an option {source!r} that librdkafka, the client for topics and offsets, "
-            f"has no counterpart of. Give that client its own in client_options, such as {name!r} "
+            f"{whose} has an option {source!r}, for which librdkafka, the client for topics and "
+            f"offsets, has no counterpart. Set its own in client_options, for example {name!r} "
             "(librdkafka's CONFIGURATION.md has the names)."
         )

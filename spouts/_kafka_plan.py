@@ -1,4 +1,4 @@
-"""Where each partition of a Kafka spout goes on from: pure, out of positions and a look."""
+"""Where each partition of a Kafka spout continues: pure, from positions and a look."""
 
 from __future__ import annotations
 
@@ -26,51 +26,51 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}-(0|[1-9][0-9]{0,9})")
-"""A topic, as Kafka allows them, and a number."""
+"""A valid topic name, and a number."""
 
 Reason = Literal["retention", "recreated", "truncated"]
 
 
 class Skipped(BaseModel):
-    """Offsets that were passed over, because `on_data_loss="skip"` says so."""
+    """Offsets that were skipped, as `on_data_loss="skip"` asks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     reason: Reason
-    """"retention": deleted before they were read; "recreated": the topic was deleted and made
-    again; "truncated": the partition ends before what was read."""
+    """"retention": deleted before they were read; "recreated": the topic was deleted and created
+    again; "truncated": the partition ends before the last offset that was read."""
     first: int
     """The first offset that was not read."""
     next: int
-    """The offset at which reading went on (of the new topic, if it was made again)."""
+    """The offset at which reading continued (in the new topic, if it was created again)."""
 
 
 class Position(BaseModel):
-    """What a txid reads of one partition."""
+    """The offsets of one partition that a txid reads."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     start: int = Field(ge=0)
     """First offset."""
     end: int = Field(ge=0)
-    """The offset after the last; equal to `start` where a partition is only taken note of."""
+    """The offset after the last; equal to `start` if the txid only records the position."""
     topic_id: str
-    """Kafka's id of the topic that the offsets are about."""
+    """Kafka's id of the topic to which the offsets belong."""
     deployment: str = ""
     skipped: Skipped | None = None
-    """What was passed over just before `start`."""
+    """The offsets that were skipped just before `start`."""
     turn: int = Field(default=0, ge=0)
-    """The partition's last turn, counted up while batches are smaller than the number of
-    partitions; 0: it has had none since all of them were read together."""
+    """The number of the partition's last turn, while batches are smaller than the number of
+    partitions; 0: none since all of them were read together."""
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept: without what has its default value."""
+        """As it is stored: without default values."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Records that were to be read and cannot be read any more."""
+    """Records that should have been read and are gone."""
 
     skipped: Skipped
     words: str
@@ -83,26 +83,26 @@ class Start:
     offset: int
     lost: Lost | None = None
     durable: bool = False
-    """To be kept even if there is nothing to read: asked for again it would be another one."""
+    """Store it even if there is nothing to read, because a later look would give another one."""
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What the partitions give to a batch."""
+    """How many records each partition gives to a batch."""
 
     records: dict[str, int]
     turn: int = 0
-    """The number of this turn, where partitions take turns; 0 where each has a share."""
+    """The number of this turn, if partitions take turns; 0 if each has a share."""
 
 
 def going_on(partition: Partition, stored: Position, look: Look) -> Start:
-    """Where to go on after `stored`; says so if that is not possible without a loss."""
+    """Where to continue after `stored`; the result has `lost` if records are gone."""
     topic, part = look.topics[partition[0]], name_of(partition)
     earliest, latest = look.earliest[partition], look.latest[partition]
     if topic.id != stored.topic_id:
         words = (
-            f"topic {partition[0]!r} was deleted and made again (its id was {stored.topic_id} and "
-            f"is {topic.id}), so offsets of {part} from {stored.end} on are other records now"
+            f"topic {partition[0]!r} was deleted and created again (its id was {stored.topic_id} "
+            f"and is {topic.id}), so offsets of {part} from {stored.end} on are other records now"
         )
         return _lost("recreated", stored.end, earliest, words)
     if stored.end < earliest:
@@ -128,10 +128,10 @@ def fair_shares(
 ) -> Shares:
     """How many records each partition gives to a batch.
 
-    What a short partition leaves of its share goes to the longer ones, so a batch is full as long
-    as there is enough to read. Where a batch is smaller than the number of partitions with
-    records, those whose last turn was longest ago give one record each, so that each of them is
-    read within ceil(partitions / per_batch) batches.
+    If a partition has less than its share, the others get the rest, so a batch is full as long as
+    there is enough to read. If a batch is smaller than the number of partitions with records,
+    those whose last turn was longest ago give one record each. So each partition is read within
+    ceil(partitions / per_batch) batches.
 
     Args:
         turns: `Position.turn` of each partition.
@@ -167,10 +167,10 @@ def parsed(name: str) -> Partition:
 
 
 def stored_positions(stored: Mapping[str, Any], whose: str) -> dict[str, Position]:
-    """Positions as they were kept.
+    """The stored positions.
 
     Raises:
-        ProgressUnreadableError: they are not what this spout writes.
+        ProgressUnreadableError: this spout did not write them.
     """
     try:
         for name in stored:
@@ -179,7 +179,7 @@ def stored_positions(stored: Mapping[str, Any], whose: str) -> dict[str, Positio
         return {name: Position.model_validate(position) for name, position in stored.items()}
     except (ValidationError, ValueError, RecursionError) as error:
         raise ProgressUnreadableError(
-            f"The stored positions of {whose} are not what it writes: {error}. Run the spout that "
+            f"The stored positions of {whose} are not in its format: {error}. Run the spout that "
             "wrote them, or give the stream a new name."
         ) from error
 

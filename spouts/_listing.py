@@ -1,6 +1,6 @@
-"""Which files there are: local ones by Python's glob, remote ones by Arrow's file systems.
+"""List files: local ones by Python's glob, remote ones by Arrow's file systems.
 
-A name is kept as the pattern spells it (relative stays relative), so that a project that is moved
+A name keeps the spelling of the pattern (relative stays relative), so a project that is moved
 together with its data goes on where it was.
 """
 
@@ -24,13 +24,13 @@ __all__ = ["FileStat", "Listing"]
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _WILD = re.compile(r"[*?\[]")
-# Arrow knows one name for what Hadoop has three connectors for.
+# Hadoop has three connectors for S3, Arrow has one.
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 @dataclass(frozen=True)
 class FileStat:
-    """What is compared to tell that a file is still the one that was planned."""
+    """Size and time of a file; if they are equal, it is still the planned file."""
 
     size: int
     """Bytes."""
@@ -45,7 +45,7 @@ class Listing:
         pattern: a path or URI with `*`, `?`, `[...]` and `**` (any number of folders).
 
     Raises:
-        TopologyError: a scheme with one slash, which is neither (`file:/x` is the path).
+        TopologyError: a scheme with one slash (but `file:/x`, which is a path).
     """
 
     def __init__(self, pattern: str) -> None:
@@ -55,7 +55,7 @@ class Listing:
             pattern = path
         self.pattern = pattern if scheme else os.path.normpath(os.path.expanduser(pattern))
         self.remote = scheme is not None
-        # Relative names mean the folder in which the program was started, whatever it does later.
+        # Relative names start at the folder in which the program started, even if it changes later.
         self._folder = os.getcwd()
         self._base = _fixed_part(self.pattern)
 
@@ -67,7 +67,7 @@ class Listing:
         return "absolute" if os.path.isabs(self.pattern) else "relative"
 
     def names(self) -> list[str]:
-        """The names that match, hidden and unfinished ones left out, in name order.
+        """The matching names in name order, without hidden and unfinished files.
 
         Raises:
             StorageUnavailableError, StorageRefusedError: the storage cannot be listed.
@@ -77,10 +77,10 @@ class Listing:
         return sorted(name for name in found if not self._unfinished(name))
 
     def stat(self, name: str) -> FileStat | None:
-        """Size and time of one file; None if there is no such file.
+        """Size and time of one file; None if it does not exist.
 
         Raises:
-            StorageUnavailableError, StorageRefusedError: the storage cannot be asked.
+            StorageUnavailableError, StorageRefusedError: the storage does not answer.
         """
         return retried(lambda: self._stat(name), f"look at {name}")
 
@@ -98,12 +98,12 @@ class Listing:
         return FileStat(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
     def may_name(self, name: str) -> bool:
-        """Whether a name lies where the pattern looks: below its part without wildcards."""
+        """Whether a name lies below the pattern's part without wildcards."""
         below = name[len(self._base) :]
         return name.startswith(self._base) and "\0" not in name and ".." not in below.split("/")
 
     def is_folder(self) -> bool:
-        """Whether the pattern has no wildcard and is the name of a folder."""
+        """Whether the pattern has no wildcard and names a folder."""
         if _WILD.search(self.pattern):
             return False
         if self.remote:
@@ -112,11 +112,11 @@ class Listing:
         return os.path.isdir(os.path.join(self._folder, self.pattern))
 
     def uri(self, name: str) -> str:
-        """The name as Spark's readers take it: absolute, with a scheme, not percent-encoded."""
+        """The name for Spark's readers: absolute, with a scheme, not percent-encoded."""
         return name if self.remote else "file:" + os.path.join(self._folder, name)
 
     def _local_names(self) -> list[str]:
-        # glob finds nothing where the folder cannot be read; that is not the same as nothing there.
+        # glob finds nothing if the folder cannot be read; scandir raises the error.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.scandir(os.path.join(self._folder, self._base)).close()
         found = glob.glob(self.pattern, root_dir=self._folder, recursive=True)
@@ -140,7 +140,7 @@ class Listing:
         return system, str(path)
 
     def _unfinished(self, name: str) -> bool:
-        """Spark's own rule for names that it would pass over, and `.tmp`."""
+        """Whether Spark itself would skip the name; also `.tmp`."""
         below = name[len(self._base) :]
         return name.endswith((".tmp", "._COPYING_")) or any(
             part.startswith(".") or (part.startswith("_") and "=" not in part)
@@ -156,7 +156,7 @@ def _fixed_part(pattern: str) -> str:
 
 
 def _matcher(pattern: str) -> re.Pattern[str]:
-    """A glob as a regular expression: `*` stays within a folder, `**/` is any number of them."""
+    """A glob as a regular expression: `*` stays within a folder, `**/` is any number of folders."""
     out, rest = [], posixpath.normpath(pattern)
     while rest:
         if rest.startswith("**/"):

@@ -1,4 +1,4 @@
-"""Rows that are written down in the program, and failures among them."""
+"""Rows that are written in the program, and failures among them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Row", "Rows", "frame_of"]
 
 Row = tuple[Any, ...]
 Rows = Sequence[Row | Exception]
-"""Rows of one batch or partition; exceptions among them are raised when they are emitted."""
+"""Rows of one batch or partition; an exception among them is raised at emission."""
 
 
 def frame_of(spark: SparkSession, rows: Sequence[Any], schema: str | StructType) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Schemas as users write them and as Spark returns them."""
+"""Schemas: parse them, make them nullable, compare them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def as_struct(schema: str | StructType, whose: str) -> StructType:
 
 
 def as_nullable(data_type: DataType) -> DataType:
-    """The type with every part of it nullable: what Spark makes of a schema that a file is given.
+    """The type with every part nullable, as Spark makes a schema that is given for a file.
 
     Spark's own: `DataType.asNullable` in its Scala sources.
     """
@@ -57,10 +57,10 @@ def as_nullable(data_type: DataType) -> DataType:
 
 
 def require_schema(text: str) -> str:
-    """Stored JSON of a schema, if it is one.
+    """Check the stored JSON of a schema and return it.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not the JSON of a schema.
     """
     from pyspark.sql.types import StructType
 
@@ -72,7 +72,7 @@ def require_schema(text: str) -> str:
 
 
 def check_same(known: StructType, given: StructType, whose: str) -> None:
-    """Refuse a schema that is not the one with which this source has been read so far.
+    """Refuse a schema that differs from the one with which this source was read so far.
 
     Raises:
         TopologyError: names the first field that differs.
@@ -84,7 +84,7 @@ def check_same(known: StructType, given: StructType, whose: str) -> None:
             raise TopologyError(
                 f"The schema of {whose} has changed: field {position + 1} was {before} in the "
                 f"batches read so far and is {now} now. Give the schema as it was, or give the "
-                "topology another name to start anew with other tables."
+                "topology another name to start over with other tables."
             )
 
 

@@ -1,9 +1,9 @@
-"""Which files a `FileSpout` has taken: an exact set of digests, of which a position holds the tail.
+"""The files that a `FileSpout` has taken: an exact set of digests.
 
-The tail is in the position. Once it is long enough it becomes a segment, which is kept beside the
-tables and never changed; from then on positions hold its name. Eight segments of about one size
-become one, so there are few of them, however many files there were. What was merged stays kept:
-older positions, in a table's log or an exported file, still name it.
+A position holds the tail of the set. Once the tail is long enough it becomes a segment, which is
+stored beside the tables and never changed; from then on positions hold its name. Eight segments of
+about the same size become one, so there are few of them, whatever the number of files. Merged
+segments stay stored, because older positions in a table's log or an exported file still name them.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _DIGEST_BYTES = 8
 _TAIL = 256
 """Digests that a position holds before they become a segment."""
 _MERGED = 8
-"""Segments of one size that become one of the next."""
+"""How many segments of one size become one of the next size."""
 _LARGEST = 1 << 20
-"""Digests of a segment that is merged no further: 8 MB."""
+"""Most digests of a merged segment: 8 MB."""
 _MAGIC = b"txnseen1"
 """Format and version, as long as a digest."""
 
 
 class Segment(BaseModel):
-    """Digests that are kept beside the tables."""
+    """Digests that are stored beside the tables."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(pattern="^[0-9a-f]{32}$")
-    """What the keeper calls it."""
+    """The keeper's name for it."""
     files: int = Field(gt=0)
     """How many digests it has."""
 
@@ -50,9 +50,9 @@ class Taken(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     seen: str
-    """Base64 of 8-byte digests of paths, sorted: those that are in no segment."""
+    """Base64 of sorted 8-byte digests of paths: those that are in no segment."""
     segments: tuple[Segment, ...] = Field(default=(), strict=False)
-    """Where the others are."""
+    """The segments with the others."""
 
     @field_validator("seen")
     @classmethod
@@ -63,9 +63,9 @@ class Taken(BaseModel):
 
 
 class Taking:
-    """The set that a position stands for, and the next position's.
+    """The set of a position, and of the next position.
 
-    Not safe for several threads: the planner has it.
+    Not thread-safe: only the planner uses it.
     """
 
     def __init__(self) -> None:
@@ -74,11 +74,11 @@ class Taking:
         self._known: dict[str, pa.Array] = {}
 
     def load(self, taken: Taken | None) -> None:
-        """Read the segments of a position that are not known yet.
+        """Read the segments of a position that are not in memory yet.
 
         Raises:
             OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
-            ProgressUnreadableError: a segment is nowhere, or is not one.
+            ProgressUnreadableError: a segment is missing or damaged.
         """
         wanted = {segment.name: segment for segment in taken.segments} if taken else {}
         self._known = {name: digests for name, digests in self._known.items() if name in wanted}
@@ -87,7 +87,7 @@ class Taking:
                 self._known[name] = self._read(segment)
 
     def unseen(self, names: Sequence[str], taken: Taken | None) -> list[str]:
-        """Those names that no batch took, in their order.
+        """The names that no batch took, in their order.
 
         Raises: as `load`.
         """
@@ -97,7 +97,7 @@ class Taking:
         return [names[place] for place in pc.indices_nonzero(pc.invert(old)).to_pylist()]
 
     def without_missing(self, names: Sequence[str], taken: Taken) -> Taken:
-        """What was taken of these names, and nothing else; whole segments stay as they are.
+        """The set reduced to these names; segments that lose nothing stay as they are.
 
         Raises: as `load`.
         """
@@ -113,7 +113,7 @@ class Taking:
         return Taken(seen=_encoded(pa.concat_arrays(rest)), segments=tuple(segments))
 
     def after(self, taken: Taken | None, names: Sequence[str]) -> Taken:
-        """The set with these names, its tail kept if it has become long.
+        """The set with these names added; a tail that has become long is stored as a segment.
 
         Raises: as `load`.
         """
@@ -155,14 +155,14 @@ class Taking:
     def _read(self, segment: Segment) -> pa.Array:
         if self.keeper is None:
             raise ProgressUnreadableError(
-                f"A position names {segment.files} files that are kept beside the tables, and "
-                "this FileSpout was given no tables. Run it in its topology."
+                f"A position names a list of {segment.files} files that is stored beside the "
+                "tables, but this FileSpout has no tables. Run it in its topology."
             )
         content = self.keeper.kept(segment.name)
         if not content.startswith(_MAGIC) or len(content) != _DIGEST_BYTES * (segment.files + 1):
             raise ProgressUnreadableError(
-                f"What is kept as '{segment.name}' beside the tables is not a list of "
-                f"{segment.files} files that this release can read. Run the release that wrote it."
+                f"'{segment.name}', stored beside the tables, is not a list of {segment.files} "
+                "files that this release can read. Run the release that wrote it."
             )
         return _of(content[len(_MAGIC) :])
 

@@ -1,4 +1,4 @@
-"""How much a batch takes: a fixed number, or one between two caps that follows the batch target."""
+"""The size of a batch: a fixed number, or one between two caps that follows the batch target."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from txn.errors import TopologyError
 __all__ = ["BatchSize", "Size"]
 
 Size = int | tuple[int, int]
-"""What a user may give: exactly so many at most, or (least, most)."""
+"""A user's setting: a cap, or a range (least, most)."""
 
 
 class BatchSize:
     """A cap of one batch.
 
     Args:
-        given: a number, or (least, most): as much as `least` while the topology is caught up, and
-            up to `most` while it is behind.
+        given: a number, or (least, most): `least` while the topology is caught up, up to `most`
+            while it is behind.
         whose: the spout, for messages.
         setting: the argument's name, for messages.
 
     Raises:
-        TopologyError: a number below 1, or a range that is none.
+        TopologyError: a number below 1, or an invalid range.
     """
 
     def __init__(self, given: Size, whose: str, setting: str) -> None:

@@ -8,7 +8,7 @@ __all__ = ["literal", "plain"]
 
 
 def literal(uri: str) -> str:
-    """A name that Spark takes as it is, though it takes every path for a pattern.
+    """Escape a path, because Spark takes every path for a pattern.
 
     (Its switch `__globPaths__` reads all paths of a list once more for each odd one, as of 4.2.)
     """

@@ -1,11 +1,11 @@
 """A Delta table as a transactional spout: a batch is a range of its versions.
 
 Versions are immutable, so a replay reads the same rows: exactly the files that these versions
-added, which are looked up in the log without a Spark job. Where the table records its changes,
-updates and deletes can be read as well (`changes=True`, Delta's change data feed).
+added, found in the log without a Spark job. If the table records its changes, updates and deletes
+can be read as well (`changes=True`, Delta's change data feed).
 
-A table that another topology writes is read so that each of its committed rows comes once, also
-when that topology is killed between publishing and committing: see `spouts._delta_plan`.
+If another topology writes the table, each of its committed rows comes once, even if that topology
+is killed between publishing and committing: see `spouts._delta_plan`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 __all__ = ["DeltaBatch", "DeltaSpout", "DeltaVersion"]
 
 _PASSED_AT_MOST = 100
-"""Versions without rows (OPTIMIZE, properties) after which an empty batch moves the position on,
-so that the log may be cleaned up behind it."""
+"""After this many versions without rows (OPTIMIZE, properties) an empty batch moves the position
+on, so that the log before it may be cleaned up."""
 # Reader features that do not change how the files of an appending version are read.
 _READABLE = frozenset(["deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"])
 
 
 class DeltaVersion(BaseModel):
-    """One version of a batch, as it was planned."""
+    """One planned version of a batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -58,9 +58,9 @@ class DeltaVersion(BaseModel):
     size: int = Field(ge=0)
     """Bytes of these files together."""
     rows: int | None
-    """Their rows; None where the log has no statistics, or changes are read."""
+    """Their rows; None if the log has no statistics, or changes are read."""
     below: int | None = None
-    """Files of this and later txids of the writing topology were replaced, and are left out."""
+    """Files of this and later txids of the writing topology were replaced and are left out."""
 
 
 class DeltaBatch(BaseModel):
@@ -69,14 +69,14 @@ class DeltaBatch(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     table_id: str
-    """Delta's own: another one means that the table was replaced."""
+    """Delta's own id; another one means that the table was replaced."""
     last_version: int = Field(ge=-1)
-    """The next batch begins behind it."""
+    """The next batch begins after it."""
     versions: tuple[DeltaVersion, ...] = Field(strict=False)
-    """Those with something to read; the versions between them had no rows."""
+    """The versions with something to read; those between them had no rows."""
     source_txid: int = Field(ge=0)
-    """The newest txid of the topology that writes the table of which the log, up to
-    `last_version`, says that it was committed; 0 if none. No later version may publish it again."""
+    """The newest committed txid of the writing topology, according to the log up to
+    `last_version`; 0 if none. No later version may publish it again."""
     read_schema: str
     """JSON of the columns of the table."""
     changes: bool
@@ -89,34 +89,33 @@ class DeltaBatch(BaseModel):
 
 
 class DeltaSpout(Spout[DeltaBatch]):
-    """Reads what is appended to a Delta table, version by version.
+    """Reads the rows that are appended to a Delta table, version by version.
 
-    OPTIMIZE and changes of properties are passed over. A version that removes or rewrites rows, or
-    changes the columns, stops the topology when its turn comes, unless `changes=True`. Partitioned
-    tables are read, with one scan per partition that a batch touches. All columns of the table
+    OPTIMIZE and changes of properties are skipped. A version that removes or rewrites rows, or
+    changes the columns, stops the topology when its turn comes, unless `changes=True`. A
+    partitioned table takes one scan per partition that a batch touches. All columns of the table
     are emitted, also the `txid` of a table that a topology writes: rename or drop it before it
     reaches another such table.
 
     Args:
         path: the table's folder: a local path or an object-store URI. While there is no table,
             there is nothing to read.
-        start: where the first batch begins: "first" (version 0), "latest" (behind the version
-            that is the newest when the first batch is planned; that batch is empty), or a version.
+        start: where the first batch begins: "first" (version 0), "latest" (after the newest
+            version at the time of the first plan; that batch is empty), or a version.
         changes: read Delta's change data feed: the columns of the table and `_change_type`,
             `_commit_version`, `_commit_timestamp`. The table must record it
             (`delta.enableChangeDataFeed`).
-        versions_per_batch: at most so many versions with rows in one txid; (least, most): at most
-            `least` while the topology is caught up, and up to `most` while it is behind.
-        bytes_per_batch: no further version once the files of a batch would be larger than this
-            (or than what lies in a range (least, most)); one version is always taken. None: no
-            such limit.
+        versions_per_batch: most versions with rows in one txid; (least, most): at most `least`
+            while the topology is caught up, and up to `most` while it is behind.
+        bytes_per_batch: most bytes in the files of a batch, or a range (least, most); a batch has
+            at least one version. None: no limit.
         storage_options: credentials and endpoints for deltalake; Spark has its own.
-        schema: columns of the table, DDL or StructType, for a topology that may start before there
-            is a table: a batch of another stream that is joined with this one need not wait then.
-            A table with other columns is refused.
+        schema: columns of the table, DDL or StructType, for a topology that may start before the
+            table exists: then a batch of another stream that is joined with this one need not
+            wait. A table with other columns is refused.
 
     Raises:
-        TopologyError: a `start` that is none of these, or a limit below 1 or that is no range.
+        TopologyError: an unknown `start`, a limit below 1, or an invalid range.
     """
 
     kind = SpoutKind.TRANSACTIONAL
@@ -152,24 +151,24 @@ class DeltaSpout(Spout[DeltaBatch]):
             self._bytes = BatchSize(bytes_per_batch, self._name, "bytes_per_batch")
 
     def __repr__(self) -> str:
-        """Where it reads from."""
+        """The path that it reads."""
         return self._name
 
     # --- plan --------------------------------------------------------------------------------
 
     def open(self, spark: SparkSession, previous: DeltaBatch | None) -> StructType | None:
-        """The table's columns; while there is no table, those that were declared, if any.
+        """The table's columns; while there is no table, the declared ones, if any.
 
         Raises:
-            TopologyError: the table cannot be read right, or was read otherwise in earlier runs.
-            SourceChangedError: it is gone, or another table than earlier runs have read.
+            TopologyError: the table cannot be read correctly, or earlier runs read it differently.
+            SourceChangedError: it is gone, or is not the table that earlier runs have read.
             SourceUnavailableError: the storage does not answer.
         """
         if previous is not None and previous.changes != self._changes:
             raise TopologyError(
-                f"{self._name} was read with changes={previous.changes} so far, and is to be read "
-                f"with changes={self._changes} now. Leave it as it was, or start over under a new "
-                "topology name."
+                f"{self._name} was read with changes={previous.changes} so far, but now has "
+                f"changes={self._changes}. Leave it as it was, or start over under a new topology "
+                "name."
             )
         try:
             now = self._table(previous)
@@ -184,7 +183,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         return found
 
     def find_schema(self, spark: SparkSession) -> StructType | None:
-        """As `open`, once the table has come to be."""
+        """As `open`, once the table exists."""
         return self.open(spark, None)
 
     def _declared(self) -> StructType | None:
@@ -201,10 +200,10 @@ class DeltaSpout(Spout[DeltaBatch]):
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: DeltaBatch | None
     ) -> DeltaBatch | None:
-        """The versions behind the previous batch, as many as fit; None when there is none.
+        """The versions after the previous batch, as many as fit; None if there is none.
 
         Raises:
-            SourceChangedError: the next version cannot be read, or is not in the log any more, or
+            SourceChangedError: the next version cannot be read, or is no longer in the log, or
                 the table was replaced.
             FailedException: the storage does not answer.
         """
@@ -213,7 +212,7 @@ class DeltaSpout(Spout[DeltaBatch]):
             return None if now is None else self._plan(now, previous)
         except (OSError, DeltaError) as error:
             raise FailedException(
-                f"{self._name} could not read its table's log for {attempt}: {error}. It is asked "
+                f"{self._name} could not read its table's log for {attempt}: {error}. It will try "
                 "again."
             ) from error
 
@@ -264,10 +263,10 @@ class DeltaSpout(Spout[DeltaBatch]):
             if commit is None:
                 kept = next((v for v in range(version, newest + 1) if self._log.read(v)), newest)
                 raise SourceChangedError(
-                    f"{self._name} comes to version {version}, and versions {version} to "
-                    f"{kept - 1} are not in the table's log any more: it was cleaned up. "
+                    f"{self._name} needs version {version}, but versions {version} to "
+                    f"{kept - 1} are no longer in the table's log: it was cleaned up. "
                     + (
-                        f"Load what the table holds at version {kept - 1} by hand, and give "
+                        f"Load the table's rows as of version {kept - 1} by hand, and set "
                         f"start={kept}."
                         if is_first
                         else "Restore the commit files from a backup, or start over under a new "
@@ -292,7 +291,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         """The rows that the planned versions added, or their recorded changes.
 
         Raises:
-            SourceChangedError: a commit file or a file with rows is gone or not the planned one.
+            SourceChangedError: a commit file or a data file is gone or has changed.
             SourceUnavailableError: the storage does not answer.
         """
         try:
@@ -315,7 +314,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         return [f"version {planned.version}" for planned in metadata.versions]
 
     def parts_read(self, batch: DataFrame, metadata: DeltaBatch) -> Sequence[str]:
-        """The versions of which Spark's plan of `batch` reads every file."""
+        """The versions whose every file is in Spark's plan of `batch`."""
         if self._changes:
             return self.planned_parts(metadata)
         read = {plain(unquote(uri)) for uri in batch.inputFiles()}
@@ -326,7 +325,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         ]
 
     def planned_rows(self, metadata: DeltaBatch) -> int | None:
-        """The rows of the planned files, where the log has statistics of all of them."""
+        """The rows of the planned files, if the log has statistics of all of them."""
         counts = [planned.rows for planned in metadata.versions]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
@@ -338,8 +337,8 @@ class DeltaSpout(Spout[DeltaBatch]):
         commit = self._log.read(planned.version)
         if commit is None:
             raise SourceChangedError(
-                f"{self._name}: version {planned.version} was planned, and is not in the table's "
-                "log any more: it was cleaned up. Restore the commit file from a backup and start "
+                f"{self._name}: version {planned.version} was planned, but is no longer in the "
+                "table's log: it was cleaned up. Restore the commit file from a backup and start "
                 "the topology again; keep delta.logRetentionDuration longer than it may be down."
             )
         files = commit.files(planned.below)
@@ -347,7 +346,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         if found != (planned.files, planned.size):
             raise SourceChangedError(
                 f"{self._name}: version {planned.version} was planned with {planned.files} files "
-                f"of {planned.size} bytes, and its log entry now says {found[0]} files of "
+                f"of {planned.size} bytes, but its log entry now has {found[0]} files of "
                 f"{found[1]} bytes. The log was changed by hand: restore it, and start again."
             )
         return files
@@ -386,10 +385,10 @@ class DeltaSpout(Spout[DeltaBatch]):
     # --- what the table must be --------------------------------------------------------------
 
     def _table(self, previous: DeltaBatch | None) -> TableNow | None:
-        """The table now, after a look that it is still the one and can be read right."""
+        """The table now, checked: it is still the same one and can be read correctly."""
         now = self._log.load()
         if previous is not None and (now is None or now.table_id != previous.table_id):
-            found = "is gone" if now is None else f"is another one now (id {now.table_id})"
+            found = "is gone" if now is None else f"was replaced (id {now.table_id})"
             raise SourceChangedError(
                 f"{self._name}: the table with id {previous.table_id}, read up to version "
                 f"{previous.last_version}, {found}. Put it back, or start over under a new "
@@ -410,7 +409,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         if self._changes:
             if (now.properties.get("delta.enableChangeDataFeed") or "").lower() != "true":
                 raise TopologyError(
-                    f"{self._name} is to read changes, and the table records none. Set its "
+                    f"{self._name} has changes=True, but the table records no changes. Set its "
                     "property delta.enableChangeDataFeed to true, and start at a later version."
                 )
             return
@@ -438,7 +437,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         )
 
     def _emitted(self, schema: str) -> StructType | None:
-        """Columns of the batches; None where only Spark can say them: nested ones in changes."""
+        """Columns of the batches; None if only Spark can tell (nested columns in changes)."""
         fields = json.loads(schema)["fields"]
         if self._changes and any(isinstance(field["type"], dict) for field in fields):
             return None

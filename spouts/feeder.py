@@ -1,4 +1,4 @@
-"""A spout that the program feeds, one batch at a time, and that says when a batch is committed.
+"""A spout that the program feeds, one batch at a time, and that confirms each commit.
 
 Source: `org.apache.storm.trident.testing.FeederBatchSpout`. Users import it from `spouts.memory`.
 """
@@ -27,31 +27,31 @@ __all__ = ["FeederSpout", "Feeding"]
 
 
 class Feeding(BaseModel):
-    """Metadata of `FeederSpout`: which of its batches a txid is."""
+    """Metadata of `FeederSpout`: which of its batches a txid has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     feeder: str
-    """Which object was fed: rows are in the memory of that one alone."""
+    """The object that was fed; only its memory has the rows."""
     number: int = Field(ge=1)
     """Number of the batch within that object, from 1."""
 
 
 class FeederSpout(Spout[Feeding]):
-    """What the program feeds: each `feed` is one batch, and comes back when that is committed.
+    """A spout that the program feeds: each `feed` is one batch, and returns when it is committed.
 
-    OPAQUE, not transactional: the rows are in this object's memory only. Within the process every
-    batch is in exactly one successful txid, whatever fails. If the process dies while `feed` has
-    not come back, a batch that was not yet committed is reverted from the tables and is lost with
-    the memory; whether it was, only the tables can say.
+    OPAQUE, not transactional: only this object's memory has the rows. Within the process every
+    batch is in exactly one successful txid, whatever fails. If the process dies before `feed`
+    returns, an uncommitted batch is reverted from the tables and lost with the memory; only the
+    tables show whether it was committed.
 
-    Run it with `until="forever"`, since "caught_up" ends as soon as nothing is queued. A batch
-    that the topology quarantines counts as committed: it is, without its rows.
+    Run it with `until="forever"`, because "caught_up" ends as soon as nothing is queued. A batch
+    that the topology quarantines counts as committed, but its rows are not in the tables.
 
     Args:
         schema: DDL or StructType.
         clock: seconds that never go back; for the timeouts.
-        name: identity of this object, different from that of any earlier one.
+        name: id of this object; no earlier one may have had it.
     """
 
     kind = SpoutKind.OPAQUE
@@ -78,15 +78,15 @@ class FeederSpout(Spout[Feeding]):
     def feed(self, rows: Sequence[Row], timeout: float | None = None) -> bool:
         """Queue one batch and wait until it is committed, in every table.
 
-        Safe from any thread but one that works for the topology. Feeding does not need a run:
-        the batch is taken by the next one that has this object.
+        Call it from any thread but one that works for the topology. It needs no run: the next run
+        that has this object takes the batch.
 
         Args:
             timeout: seconds to wait; 0 only queues; None waits as long as it takes.
 
         Returns:
-            True: it is committed. False: the time passed, or the run ended before it was known to
-            be; the batch stays queued, so it is not to be fed again.
+            True: it is committed. False: the timeout passed, or the run ended, before the commit
+            was confirmed. The batch stays queued: do not feed it again.
         """
         with self._changed:
             self._fed += 1
@@ -101,7 +101,7 @@ class FeederSpout(Spout[Feeding]):
             return self._committed >= number
 
     def open(self, spark: SparkSession, previous: Feeding | None) -> StructType:
-        """The schema; nothing else is to be done."""
+        """The schema; there is nothing else to do."""
         return as_struct(self._schema, "FeederSpout")
 
     def initialize_transaction(
@@ -124,7 +124,7 @@ class FeederSpout(Spout[Feeding]):
         """The rows of the batch.
 
         Raises:
-            FailedException: the rows are not in this object's memory: another one was fed.
+            FailedException: the rows are not in this object's memory: another object was fed.
         """
         with self._changed:
             rows = self._batches.get(metadata.number)
@@ -136,13 +136,13 @@ class FeederSpout(Spout[Feeding]):
         return frame_of(spark, rows, self._schema)
 
     def planned_rows(self, metadata: Feeding) -> int | None:
-        """Exactly as many as were fed; None for what another object was fed."""
+        """The number of rows that were fed; None if another object was fed."""
         with self._changed:
             rows = self._batches.get(metadata.number)
         return len(rows) if rows is not None and metadata.feeder == self._name else None
 
     def success(self, txid: int) -> None:
-        """The batch of the txid is committed: its `feed` comes back, its rows are forgotten."""
+        """The batch of the txid is committed: its `feed` returns, and its rows are forgotten."""
         with self._changed:
             done = [number for t, number in self._planned.items() if t <= txid]
             self._planned = {t: number for t, number in self._planned.items() if t > txid}
@@ -152,7 +152,7 @@ class FeederSpout(Spout[Feeding]):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """The run ended: every `feed` that waits comes back."""
+        """The run ended: every waiting `feed` returns."""
         with self._changed:
             self._runs_ended += 1
             self._planned.clear()

@@ -1,12 +1,11 @@
 """A transactional spout over files: each file is in exactly one batch, whenever it arrives.
 
-The metadata of a batch names its files with their sizes and times, so that a replay reads the same
-bytes or refuses; and it says, by short digests (`spouts/_seen.py`), which files this and all
-earlier batches took. So a file that arrives late, with an older time or a smaller name, is still
-picked up.
+The metadata of a batch names its files with their sizes and times, so a replay reads the same bytes
+or refuses. Short digests (`spouts/_seen.py`) record the files that this and all earlier batches
+took. So a file that arrives late, with an older time or a smaller name, is still read.
 
-Move files in atomically (write elsewhere on the same file system, then rename): what is seen
-under its final name is taken as whole. A file that was read is not read again when it changes.
+Move files in atomically (write elsewhere on the same file system, then rename): a file under its
+final name counts as complete. A file that was read is not read again when it changes.
 """
 
 from __future__ import annotations
@@ -44,33 +43,33 @@ __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 Format = Literal["csv", "json", "parquet", "text"]
 
 _LOOK = 100_000
-"""Names of one look at the folder that are kept for later batches, which then need no look."""
+"""How many names of one look at the folder are kept, so that later batches need no look."""
 
 log = logging.getLogger("txn.spouts.files")
 
 
 class PlannedFile(BaseModel):
-    """One file of a batch, as it was when it was planned."""
+    """One file of a batch, as it was at planning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     path: str
-    """As the pattern spells it: relative patterns give relative paths."""
+    """In the spelling of the pattern: relative patterns give relative paths."""
     size: int = Field(ge=0)
     """Bytes."""
     mtime_ns: int | None
-    """Time of the last change, nanoseconds since 1970; None where the storage has none."""
+    """Time of the last change, nanoseconds since 1970; None if the storage has none."""
 
 
 class FileBatch(Taken):
-    """Metadata of one txid: its files, and which files were taken so far."""
+    """Metadata of one txid: its files, and all files taken so far."""
 
     files: tuple[PlannedFile, ...] = Field(strict=False)
     """In reading order."""
     spelling: str
     """How paths are spelled: "relative", "absolute" or a URI scheme."""
     read_schema: str
-    """Spark's JSON of the schema with which every file is read."""
+    """Spark's JSON of the schema for reading every file."""
 
     @field_validator("read_schema")
     @classmethod
@@ -79,28 +78,29 @@ class FileBatch(Taken):
 
 
 class FileSpout(Spout[FileBatch]):
-    """Reads the files that match a pattern, oldest name first, a few per batch.
+    """Reads the files that match a pattern, in name order, a few per batch.
 
     Within one look at the folder, files come in name order (so `month-01` before `month-02`);
     files that arrive later come in later batches. Names with a leading "." or "_" and names that
-    end in ".tmp" or "._COPYING_" are passed over.
+    end in ".tmp" or "._COPYING_" are skipped.
 
     Args:
-        path_glob: path or URI with `*`, `?`, `[...]`, `**`; a relative one means the folder in
+        path_glob: path or URI with `*`, `?`, `[...]`, `**`; a relative one starts at the folder in
             which the program was started.
         format: "csv", "json", "parquet" or "text".
         schema: DDL or StructType; None: Spark infers it once, from the first file in name order,
-            and it then stays. "text" has one column, `value string`.
-        files_per_batch: at most so many files in one txid; (least, most): at most `least` while
-            the topology is caught up, and up to `most` while it is behind.
-        forget_missing: True: a file that is gone from the folder is forgotten. Should it come back,
-            or was its folder only out of reach for a moment, it is read again. False: never forget.
-        reader_options: given to Spark's reader as they are. Unless told otherwise a record that
-            does not fit the schema fails the batch (`mode="FAILFAST"`), and so does a CSV header
-            that names other columns than the schema (`enforceSchema=False`).
+            and keeps it. "text" has one column, `value string`.
+        files_per_batch: most files in one txid; (least, most): at most `least` while the topology
+            is caught up, and up to `most` while it is behind.
+        forget_missing: True: forget files that are gone from the folder. If such a file comes back,
+            even because the folder was out of reach for a moment, it is read again. False: never
+            forget.
+        reader_options: passed to Spark's reader. By default a record that does not fit the schema
+            fails the batch (`mode="FAILFAST"`), and so does a CSV header with other columns than
+            the schema (`enforceSchema=False`).
 
     Raises:
-        TopologyError: an unknown format, or a `files_per_batch` below 1 or that is no range.
+        TopologyError: an unknown format, a `files_per_batch` below 1, or an invalid range.
     """
 
     kind = SpoutKind.TRANSACTIONAL
@@ -135,25 +135,25 @@ class FileSpout(Spout[FileBatch]):
         self._planned: FileBatch | None = None
 
     def keep_with(self, keeper: Keeper) -> None:
-        """From now on positions grow no further than to some hundred digests."""
-        self._taking = Taking()  # a run asks for all that is kept, so that no table lacks it
+        """Store digests with the keeper, so that a position has at most a few hundred."""
+        self._taking = Taking()  # empty, so each run reads every segment and restores lost copies
         self._taking.keeper = keeper
 
     def __repr__(self) -> str:
-        """Where it reads from."""
+        """The pattern that it reads."""
         return self._name
 
     def open(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
-        """Settle the schema: the one given, or the one of earlier runs, or one that is inferred.
+        """Determine the schema: the given one, that of earlier runs, or an inferred one.
 
         Raises:
-            TopologyError: the schema differs from the one of earlier runs; paths are spelled
-                otherwise than then; the pattern is a folder; or there is no file to infer from.
-            ProgressUnreadableError: what is kept of the files that were read is gone.
+            TopologyError: the schema or the spelling of paths differs from earlier runs; the
+                pattern is a folder; or there is no file to infer a schema from.
+            ProgressUnreadableError: the stored list of files that were read is gone.
         """
         if self._listing.is_folder():
             raise TopologyError(
-                f"{self._name} names a folder. Say which files in it: "
+                f"{self._name} names a folder. Name the files in it: "
                 f"{self._listing.pattern.rstrip('/') + '/*.' + self._format!r}."
             )
         if previous is not None:
@@ -161,7 +161,7 @@ class FileSpout(Spout[FileBatch]):
             try:
                 self._taking.load(previous)
             except (OSError, StorageUnavailableError) as error:
-                log.warning("%s: %s. It is asked again when a batch is planned.", self._name, error)
+                log.warning("%s: %s. It tries again when it plans a batch.", self._name, error)
         self._schema = self._settle_schema(spark, previous)
         return self._schema
 
@@ -180,11 +180,11 @@ class FileSpout(Spout[FileBatch]):
         try:
             return self._plan(previous)
         except Exception as error:
-            self._backlog.clear()  # what was taken off it is in no batch
+            self._backlog.clear()  # files were taken from it, but are in no batch
             if not isinstance(error, OSError):
                 raise
             raise FailedException(
-                f"{self._name} could not list its files for {attempt}: {error}. It is asked again."
+                f"{self._name} could not list its files for {attempt}: {error}. It will try again."
             ) from error
 
     def _plan(self, previous: FileBatch | None) -> FileBatch | None:
@@ -214,7 +214,7 @@ class FileSpout(Spout[FileBatch]):
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: FileBatch
     ) -> DataFrame:
-        """The rows of the planned files, after a look that they are still the planned ones.
+        """The rows of the planned files, after a check that the files have not changed.
 
         Raises:
             SourceChangedError: a file is gone, or has another size or time than planned.
@@ -236,13 +236,13 @@ class FileSpout(Spout[FileBatch]):
         return [file.path for file in metadata.files]
 
     def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
-        """The paths that Spark's plan of `batch` reads, as they were planned."""
+        """The paths that Spark's plan of `batch` reads, spelled as they were planned."""
         planned = {plain(self._listing.uri(f.path)): f.path for f in metadata.files}
         read = (plain(unquote(uri)) for uri in batch.inputFiles())
         return sorted(planned.get(path, path) for path in read)
 
     def _next_files(self, names: deque[str]) -> list[PlannedFile]:
-        """The files of a batch; they, and what is no file, leave `names`."""
+        """Take the files of a batch from `names`; names that are not files are dropped."""
         files: list[PlannedFile] = []
         while names and len(files) < self._size.now:
             if (found := self._stat(names.popleft())) is not None:
@@ -259,16 +259,16 @@ class FileSpout(Spout[FileBatch]):
     def _check_readable(self, name: str) -> None:
         if not self._listing.remote and ":" in name.rpartition("/")[2]:
             raise TopologyError(
-                f"{self._name} matches {name}, and Hadoop, through which Spark reads, cannot open "
+                f"{self._name} matches {name}, but Spark reads through Hadoop, which cannot open "
                 "a local file with a colon in its name. Rename the file."
             )
 
     def _check_unchanged(self, planned: PlannedFile, attempt: TransactionAttempt) -> None:
         if not self._listing.may_name(planned.path):
             raise SourceChangedError(
-                f"{self._name} is to read {planned.path!r} for {attempt}, which lies where its "
-                "pattern never looks: the pattern was changed while that batch was open, or "
-                "somebody changed the batch. Run it once more with the pattern that it had."
+                f"{self._name} should read {planned.path!r} for {attempt}, but its pattern does "
+                "not reach that path: the pattern was changed while that batch was open, or "
+                "the stored batch was changed. Run it once more with the old pattern."
             )
         try:
             found = self._listing.stat(planned.path)
@@ -301,7 +301,7 @@ class FileSpout(Spout[FileBatch]):
         assert isinstance(given, StructType)
         if self._format == "text" and given.simpleString() != "struct<value:string>":
             raise TopologyError(
-                f"{self._name} reads text, whose only column is `value string`; its schema says "
+                f"{self._name} reads text, whose only column is `value string`, but its schema is "
                 f"{given.simpleString()}. Leave the schema out, or name another format."
             )
         if known is not None:
@@ -312,7 +312,7 @@ class FileSpout(Spout[FileBatch]):
         first = next(filter(None, map(self._stat, self._listing.names())), None)
         if first is None:
             raise TopologyError(
-                f"{self._name} has no schema, and no file matches from which Spark could infer "
+                f"{self._name} has no schema, and there is no file from which Spark could infer "
                 "one. Give a schema, or start when the first file is there."
             )
         options = {"inferSchema": True, **self._options}
@@ -322,9 +322,9 @@ class FileSpout(Spout[FileBatch]):
     def _check_spelling(self, previous: FileBatch) -> None:
         if previous.spelling != self._listing.kind:
             raise TopologyError(
-                f"{self._name} spells its paths otherwise than the batches read so far "
+                f"{self._name} spells its paths differently from the batches read so far "
                 f"({previous.spelling} then, {self._listing.kind} now), so files already read "
-                "would not be known again and would be read twice. Spell the pattern as it was."
+                "would not be recognised and would be read twice. Spell the pattern as before."
             )
 
     def _opened(self) -> StructType:
@@ -334,7 +334,7 @@ class FileSpout(Spout[FileBatch]):
 
 
 def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What is loud by default, under what the user says (Spark's option names ignore case)."""
+    """The user's options, over defaults that fail loudly (Spark's names ignore case)."""
     defaults: dict[str, Any] = {"ignoreMissingFiles": False, "ignoreCorruptFiles": False}
     if format_ in ("csv", "json"):
         defaults["mode"] = "FAILFAST"

@@ -1,7 +1,7 @@
 """A spout over Kafka topics: Spark reads the records, and the coordinator keeps the offsets.
 
-Which offsets of which partitions a txid has is decided once, out of one look at the cluster, and
-durable in ZooKeeper before a record is read. No consumer group is used. Offsets are looked up with
+The offsets of a txid are decided once, from one look at the cluster, and are durable in ZooKeeper
+before a record is read. No consumer group is used. Offsets are looked up with
 confluent-kafka (`pip install 'txn-spark[kafka]'`); records are read with Spark's own Kafka source,
 in batch mode with explicit offsets (`delta_session(..., packages=KafkaSpout.packages)`).
 """
@@ -83,31 +83,31 @@ class KafkaSpout(PartitionedSpout):
         bootstrap_servers: "host:port,host:port".
         topics: names of topics; each must exist when the topology first starts.
         pattern: instead of `topics`: a regular expression that a topic's whole name matches.
-        kind: "opaque" (default: a replay may leave out what retention has deleted meanwhile, so
-            it never blocks) or "transactional" (a replay is identical or does not happen).
-        first_poll: where a topic begins that has no position yet. With "earliest", "latest" and
+        kind: "opaque" (default: a replay may lack records that retention has deleted meanwhile,
+            so it never blocks) or "transactional" (a replay is identical or does not happen).
+        first_poll: where a topic without a position begins. With "earliest", "latest" and
             "timestamp" stored positions count only for the same `deployment`; with
-            "uncommitted_..." they always do. A partition added to a topic that is read already
-            begins at its beginning, whatever this says.
+            "uncommitted_..." they always count. A partition added to a topic that is read already
+            always begins at its beginning.
         start_timestamp: for the two timestamp strategies: milliseconds since 1970 UTC or an aware
             datetime; reading begins with the first record at or after it.
         deployment: an id of this deployment, kept with the positions. A new one makes "earliest",
-            "latest" and "timestamp" begin anew; a restart with the same one does not.
+            "latest" and "timestamp" begin again; a restart with the same one does not.
         max_records_per_partition: offsets of one partition in one txid; None: no limit.
         max_records_per_batch: offsets of all partitions in one txid, spread fairly over them;
-            None: no limit. Of either, (least, most): at most `least` while the topology is caught
-            up, and up to `most` while it is behind.
-        on_data_loss: records that were to be read are gone: "error" stops the topology; "skip"
-            goes on with what is there, logs a warning and notes the offsets in the metadata.
+            None: no limit. Both may be a range (least, most): at most `least` while the topology is
+            caught up, and up to `most` while it is behind.
+        on_data_loss: what to do if unread records are gone: "error" stops the topology; "skip"
+            goes on with the records left, logs a warning and notes the offsets in the metadata.
         include_headers: add the column `headers`.
         options: settings of Kafka's client by Kafka's own names (`security.protocol`,
             `sasl.jaas.config`, `isolation.level`, ...), without "kafka.". For both clients: see
             docs/kafka.md. Never logged and never stored.
-        client_options: settings of librdkafka by its own names, for what has no translation.
+        client_options: settings of librdkafka by its own names, if `options` has no translation.
         refresh_interval_secs: how often a pattern is compared with the names of all topics.
 
     Raises:
-        TopologyError: settings that are unknown, contradict each other, or are not to be set.
+        TopologyError: settings that are unknown, contradict each other, or must not be set.
     """
 
     kind = SpoutKind.OPAQUE
@@ -159,11 +159,11 @@ class KafkaSpout(PartitionedSpout):
         self._gone: set[str] = set()
 
     def __repr__(self) -> str:
-        """Where it reads from; no options, for they may hold secrets."""
+        """Brokers and topics; no options, because they may hold secrets."""
         return self._name
 
     def open(self, spark: SparkSession, previous: PartitionPositions | None) -> StructType:
-        """Look whether brokers, topics and Spark's Kafka source are there. Reads no record.
+        """Check that brokers, topics and Spark's Kafka source are there. Reads no record.
 
         Raises:
             TopologyError: a topic that was never read does not exist; credentials are refused.
@@ -175,7 +175,7 @@ class KafkaSpout(PartitionedSpout):
         except SourceUnavailableError as error:
             if previous is None:
                 raise
-            log.warning("%s", error)  # what has run before starts, and waits for its brokers
+            log.warning("%s", error)  # it has run before, so it starts and waits for its brokers
         return self._frame(spark, {("txn", 0): Position(start=0, end=0, topic_id="")}).schema
 
     def _check_subscription(self, previous: PartitionPositions | None) -> None:
@@ -186,7 +186,7 @@ class KafkaSpout(PartitionedSpout):
         missing -= set(self._cluster.look(sorted(missing)).topics)
         if missing:
             raise TopologyError(
-                f"{self._name} is to read {_listed(missing)}, which the brokers do not have. "
+                f"{self._name} should read {_listed(missing)}, which the brokers do not have. "
                 "Create what is missing, or correct the names."
             )
 
@@ -203,8 +203,8 @@ class KafkaSpout(PartitionedSpout):
     ) -> PartitionPositions | None:
         """Look at the cluster once, and spread the batch fairly over all partitions.
 
-        An empty batch comes out when there is nothing to read, but a first poll at the end of a
-        partition or a skip to keep.
+        The batch is empty if there is nothing to read, but a first poll at the end of a partition
+        or a skip must be recorded.
 
         Raises:
             SourceUnavailableError: no broker answers, or a topic is gone.
@@ -215,19 +215,19 @@ class KafkaSpout(PartitionedSpout):
         planned = super().initialize_transaction(attempt, previous)
         earliest = self._first_poll.endswith("earliest")
         if planned is None and previous is None and self._pattern is not None and not earliest:
-            # No topic matches yet. What will match later is new, and is to be read from its
-            # beginning: that this was the first poll must be known by then.
+            # No topic matches yet. Topics that match later are new and are read from their
+            # beginning, so it must be on record that this was the first poll.
             return PartitionPositions()
         return planned
 
     def get_partitions(self) -> list[str]:
-        """The partitions that the planning under way has something to say about."""
+        """The partitions for which the current plan has a position."""
         return sorted(self._decided)
 
     def plan_partition(
         self, attempt: TransactionAttempt, partition: str, previous: Any | None
     ) -> dict[str, Any] | None:
-        """What the planning under way has decided for a partition."""
+        """The position of a partition in the current plan."""
         decided = self._decided.get(partition)
         return None if decided is None else decided.to_json()
 
@@ -284,9 +284,9 @@ class KafkaSpout(PartitionedSpout):
         *,
         begun: bool,
     ) -> dict[Partition, Start]:
-        """Beginnings of the partitions that have no position yet."""
+        """Where the partitions without a position begin."""
         read_before = {parsed(name)[0] for name in stored}
-        # A topic that came to match a pattern after the first poll: all of it is new.
+        # A topic that appears after the first poll and matches the pattern is all new.
         all_new = self._pattern is not None and begun and (stored or not self._deployment)
         new = [partition for partition in look.latest if partition not in known]
         first = [p for p in new if not all_new and p[0] not in read_before]
@@ -307,8 +307,8 @@ class KafkaSpout(PartitionedSpout):
         gone = read - set(look.topics)
         if gone and self._on_loss == "error":
             raise SourceUnavailableError(
-                f"{self._name} finds {_listed(gone)} gone, and cannot know whether all of it was "
-                "read. The batch waits until it is back. To go on without it, set on_data_loss="
+                f"{self._name}: {_listed(gone)} is gone, perhaps with records that were not read. "
+                "The batch waits until it is back. To go on without it, set on_data_loss="
                 "'skip' or leave it out of the subscription."
             )
         for name in sorted(gone - self._gone):
@@ -328,12 +328,12 @@ class KafkaSpout(PartitionedSpout):
     def emit_partitions(
         self, spark: SparkSession, attempt: TransactionAttempt, positions: Mapping[str, Any]
     ) -> DataFrame:
-        """The planned offsets, after a look that they are still there and of the same topics.
+        """The planned offsets, after a check that they still exist and belong to the same topics.
 
         Raises:
             SourceUnavailableError: no broker answers, or a topic is gone.
-            SourceChangedError: a transactional batch is no longer there as it was planned.
-            FailedException: an opaque one is not; it is planned anew.
+            SourceChangedError: planned records of a transactional batch are gone.
+            FailedException: planned records of an opaque batch are gone; it is planned again.
         """
         stored = stored_positions(positions, self._name)
         planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
@@ -348,12 +348,12 @@ class KafkaSpout(PartitionedSpout):
         return sorted(name for name, p in stored.items() if p.end > p.start)
 
     def parts_read(self, batch: DataFrame, metadata: PartitionPositions) -> Sequence[str]:
-        """The partitions that Spark's plan of `batch` reads from first to last planned offset."""
+        """The partitions that Spark's plan of `batch` reads from the first to the last offset."""
         planned = {
             name: (metadata.read[name]["start"], metadata.read[name]["end"])
             for name in self.planned_parts(metadata)
         }
-        # The plan says it, and nothing else in Spark's interface does; nothing is run for it.
+        # Only Spark's plan has this; reading the plan runs nothing.
         plan = batch._jdf.queryExecution().analyzed().toString()
         read: list[str] = []
         for starts, ends in _RELATION.findall(plan):
@@ -391,11 +391,12 @@ class KafkaSpout(PartitionedSpout):
             return SourceChangedError(
                 f"{self._name} cannot read batch {attempt} as it was planned: {words}. A "
                 "transactional batch is identical at every replay, or is not replayed: quarantine "
-                "it, or give the topology another name and other tables; kind='opaque' goes on."
+                "it, or start over under another topology name with other tables; kind='opaque' "
+                "would go on."
             )
         return FailedException(
             f"{self._name} cannot read batch {attempt} as it was planned: {words}. It is planned "
-            "anew."
+            "again."
         )
 
     def _frame(self, spark: SparkSession, planned: Mapping[Partition, Position]) -> DataFrame:
@@ -412,7 +413,7 @@ class KafkaSpout(PartitionedSpout):
             "assign": json.dumps(assigned),
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
-            # Whatever the setting: what may be skipped is decided when a batch is planned.
+            # Always: `on_data_loss` is applied when a batch is planned.
             "failOnDataLoss": "true",
             "includeHeaders": str(self._include_headers).lower(),
         }
@@ -434,7 +435,7 @@ class KafkaSpout(PartitionedSpout):
 
 
 def _offsets(entries: str) -> dict[str, int]:
-    """Partition -> offset out of Scala's words for a map: `a-0 -> 1, a-1 -> 2`."""
+    """Partition -> offset from Scala's text of a map: `a-0 -> 1, a-1 -> 2`."""
     pairs = (entry.split(" -> ") for entry in entries.split(", ") if entry)
     return {name: int(offset) for name, offset in pairs}
 
@@ -456,7 +457,7 @@ def _subscription(
             re.compile(pattern)
         except re.error as error:
             raise TopologyError(
-                f"{whose} has a pattern that is no regular expression: {error}."
+                f"{whose} has a pattern that is not a regular expression: {error}."
             ) from error
     return tuple(dict.fromkeys(topics or ())), pattern
 
@@ -465,12 +466,12 @@ def _timestamp_ms(whose: str, first_poll: str, given: int | datetime | None) -> 
     if first_poll.endswith("timestamp") != (given is not None):
         raise TopologyError(
             f"{whose} has first_poll={first_poll!r} and start_timestamp={given!r}: the timestamp "
-            "strategies need a start_timestamp, and the others have no use for one."
+            "strategies need a start_timestamp, and the others must not have one."
         )
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise TopologyError(
-                f"{whose} has a start_timestamp without a time zone: {given}. Give one, such as "
+                f"{whose} has a start_timestamp without a time zone: {given}. Add one, for example "
                 "datetime(..., tzinfo=timezone.utc)."
             )
         return int(given.timestamp() * 1000)

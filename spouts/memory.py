@@ -1,4 +1,4 @@
-"""Spouts whose content is written down in the program: for tests, and to show a guarantee.
+"""Spouts whose rows are written in the program: for tests, and to show a guarantee.
 
 Source: Storm's and Trident's own doubles, `MemoryTransactionalSpout`,
 `OpaqueMemoryTransactionalSpout`, `FixedBatchSpout` and `FeederBatchSpout`. Failures are placed in
@@ -39,7 +39,7 @@ Script = Mapping[tuple[int, int], Rows | None] | Callable[[int, int], Rows | Non
 
 
 class MemoryPosition(BaseModel):
-    """Metadata of `MemoryTransactionalSpout`: which of its batches a txid is."""
+    """Metadata of `MemoryTransactionalSpout`: which of its batches a txid has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -49,13 +49,13 @@ class MemoryPosition(BaseModel):
 class MemoryTransactionalSpout(Spout[MemoryPosition]):
     """The given batches, one per txid, the same on every replay; then nothing more.
 
-    An exception among the rows of a batch is raised once by this object, and the batch is emitted
-    without it on the next attempt; several are raised one per attempt, in their order.
+    This object raises an exception among the rows of a batch once, and the next attempt emits the
+    batch without it. Several exceptions are raised one per attempt, in their order.
 
     Args:
         batches: rows by batch.
         schema: DDL or StructType.
-        cycle: begin again after the last batch, for ever (Trident: `FixedBatchSpout.setCycle`).
+        cycle: whether to begin again after the last batch (Trident: `FixedBatchSpout.setCycle`).
     """
 
     kind = SpoutKind.TRANSACTIONAL
@@ -72,13 +72,13 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
         self._lock = Lock()  # attempts of several txids are emitted at once
 
     def open(self, spark: SparkSession, previous: MemoryPosition | None) -> StructType:
-        """The schema; nothing else is to be done."""
+        """The schema; there is nothing else to do."""
         return as_struct(self._schema, "MemoryTransactionalSpout")
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: MemoryPosition | None
     ) -> MemoryPosition | None:
-        """The batch after `previous`; None when all were taken."""
+        """The batch after `previous`; None if all were taken."""
         index = 0 if previous is None else previous.index + 1
         has_more = self._cycle or index < len(self._batches)
         return MemoryPosition(index=index) if has_more else None
@@ -95,15 +95,15 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
         rows = self._rows(metadata.index)
         if rows is None:
             raise TopologyError(
-                f"MemoryTransactionalSpout has {len(self._batches)} batches, and {attempt} was "
-                f"planned to be number {metadata.index + 1}. Give it the same batches again."
+                f"MemoryTransactionalSpout has {len(self._batches)} batches, but {attempt} was "
+                f"planned as number {metadata.index + 1}. Give it the same batches again."
             )
         self._raise_next(metadata.index, rows)
         content = [row for row in rows if not isinstance(row, Exception)]
         return frame_of(spark, content, self._schema)
 
     def planned_rows(self, metadata: MemoryPosition) -> int | None:
-        """Exactly as many as will be emitted; None for a batch that this object was not given."""
+        """The number of rows to be emitted; None for a batch that this object does not have."""
         rows = self._rows(metadata.index)
         return None if rows is None else sum(not isinstance(row, Exception) for row in rows)
 
@@ -121,7 +121,7 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
 
 
 class ScriptedAttempt(BaseModel):
-    """Metadata of `MemoryOpaqueSpout`: the attempt whose rows are meant."""
+    """Metadata of `MemoryOpaqueSpout`: the attempt whose rows to emit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -130,11 +130,11 @@ class ScriptedAttempt(BaseModel):
 
 
 class MemoryOpaqueSpout(Spout[ScriptedAttempt]):
-    """Rows scripted by txid and attempt, so that a replay can differ from what it replays.
+    """Rows scripted by txid and attempt, so that a replay can differ from the failed attempt.
 
-    An attempt that the script does not name has the rows of the highest lower one that it does;
-    a txid that it does not name has nothing to read. An exception among the rows is raised by
-    every emission of that attempt.
+    An attempt that is not in the script has the rows of the next lower one that is; a txid that is
+    not in the script has nothing to read. Every emission of an attempt raises an exception among
+    its rows.
 
     Args:
         script: (txid, attempt id) -> rows or None, or a function of both.
@@ -153,13 +153,13 @@ class MemoryOpaqueSpout(Spout[ScriptedAttempt]):
         self.kind = kind
 
     def open(self, spark: SparkSession, previous: ScriptedAttempt | None) -> StructType:
-        """The schema; nothing else is to be done."""
+        """The schema; there is nothing else to do."""
         return as_struct(self._schema, "MemoryOpaqueSpout")
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: ScriptedAttempt | None
     ) -> ScriptedAttempt | None:
-        """What the script has for this attempt; None when it has nothing."""
+        """This attempt, if the script has rows for it; else None."""
         if self._rows(attempt.txid, attempt.attempt_id) is None:
             return None
         return ScriptedAttempt(txid=attempt.txid, attempt_id=attempt.attempt_id)

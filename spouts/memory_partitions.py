@@ -1,4 +1,4 @@
-"""A spout over named partitions whose rows are held in the program.
+"""A spout over named partitions whose rows are in the program.
 
 Source: `MemoryTransactionalSpout` and `OpaqueMemoryTransactionalSpout` of Storm's transactional
 topologies (`takePerPartition`, `setDisabled`). Users import it from `spouts.memory`.
@@ -27,16 +27,16 @@ __all__ = ["MemoryPartitionedSpout"]
 class MemoryPartitionedSpout(PartitionedSpout):
     """Partitions of rows, each read in order, at most `take_per_partition` rows in a batch.
 
-    A partition can be away (`set_disabled`), come to be (`add_partition`) and cease to be
-    (`remove_partition`) at any time, from any thread. A name is durable: a partition that comes
-    back under the same name goes on where it stood, and must hold the same rows up to there.
+    You can disable (`set_disabled`), add (`add_partition`) and remove (`remove_partition`)
+    partitions at any time, from any thread. A name is durable: a partition that comes back under
+    the same name goes on where it was, and must hold the same rows up to there.
 
-    TRANSACTIONAL: what a txid reads is fixed by its first plan. If a partition of that plan is
-    away at a replay, the batch waits for it. OPAQUE: each attempt is planned anew, over the
-    partitions that are there then; what is away is read by a later txid.
+    TRANSACTIONAL: the first plan of a txid fixes its rows. If a partition of that plan is away at a
+    replay, the batch waits for it. OPAQUE: each attempt is planned again, over the partitions that
+    are there then; a later txid reads the others.
 
-    An exception among the rows is raised once by this object, by the first emission that reaches
-    it; it belongs to the row after it (at the end of a partition: to the row before it).
+    This object raises an exception among the rows once, at the first emission that reaches it. The
+    exception belongs to the row after it (at the end of a partition: to the row before it).
 
     Args:
         partitions: name -> rows.
@@ -47,7 +47,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
         kind: TRANSACTIONAL or OPAQUE.
 
     Raises:
-        TopologyError: another kind, or nothing to take.
+        TopologyError: another kind, or an invalid `take_per_partition`.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class MemoryPartitionedSpout(PartitionedSpout):
                 self._disabled.discard(partition)
 
     def add_partition(self, name: str, rows: Rows) -> None:
-        """Add a partition; it is read from its start, or from where it stood under this name.
+        """Add a partition; it is read from its start, or from its last position under this name.
 
         Raises:
-            TopologyError: there is such a partition already.
+            TopologyError: the partition exists already.
         """
         with self._lock:
             if name in self._rows:
@@ -111,7 +111,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
             self._failures[name] = failures
 
     def remove_partition(self, name: str) -> None:
-        """Remove a partition; rows of it that are in no batch yet are never read.
+        """Remove a partition; its rows that are in no batch yet are never read.
 
         Raises:
             TopologyError: there is no such partition.
@@ -131,7 +131,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
     # --- the spout -------------------------------------------------------------------------------
 
     def open(self, spark: SparkSession, previous: PartitionPositions | None) -> StructType:
-        """The schema; nothing else is to be done."""
+        """The schema; there is nothing else to do."""
         return as_struct(self._schema, "MemoryPartitionedSpout")
 
     def set_batch_target(self, share: float) -> None:
@@ -139,17 +139,17 @@ class MemoryPartitionedSpout(PartitionedSpout):
         self._take.set_target(share)
 
     def get_partitions(self) -> list[str]:
-        """The partitions that there are, by name; also those that are disabled."""
+        """The names of all partitions, also of disabled ones."""
         with self._lock:
             return sorted(self._rows)
 
     def plan_partition(
         self, attempt: TransactionAttempt, partition: str, previous: Any | None
     ) -> dict[str, int] | None:
-        """The next rows of a partition: {"start", "end"}; None at its end, and while it is away.
+        """The next rows of a partition: {"start", "end"}; None at its end, or while it is away.
 
         Raises:
-            SourceChangedError: it holds fewer rows than were read of it.
+            SourceChangedError: it holds fewer rows than were already read.
         """
         with self._lock:
             if partition in self._disabled or partition not in self._rows:
@@ -188,7 +188,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
             ]
 
     def planned_rows(self, metadata: PartitionPositions) -> int:
-        """Exactly as many as will be emitted."""
+        """The number of rows to be emitted."""
         return sum(position["end"] - position["start"] for position in metadata.read.values())
 
     def _check_there(self, attempt: TransactionAttempt, partition: str, end: int) -> None:
@@ -200,7 +200,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
         then = (
             "The batch waits until it is back."
             if self.kind is SpoutKind.TRANSACTIONAL
-            else "The batch is planned anew, without it."
+            else "The batch is planned again, without it."
         )
         raise SourceUnavailableError(
             f"Partition '{partition}' of MemoryPartitionedSpout, which {attempt} was planned to "

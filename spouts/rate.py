@@ -25,7 +25,7 @@ __all__ = ["RateSpan", "RateSpout"]
 
 
 class RateSpan(BaseModel):
-    """Metadata of `RateSpout`: the values [start, end), and what their timestamps follow from."""
+    """Metadata of `RateSpout`: the values [start, end), and the interval of their timestamps."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -38,16 +38,16 @@ class RateSpout(Spout[RateSpan]):
     """The integers from 0 up as rows (value bigint, timestamp timestamp), made by Spark itself.
 
     Transactional: a row is a function of its value, `timestamp` is `value * interval_us` after
-    1970-01-01 00:00 UTC. So replays are identical, and a result can be computed beforehand.
+    1970-01-01 00:00 UTC. So replays are identical, and you can compute a result beforehand.
 
-    Without `total` it always has more: run it `until` a txid. With `rows_per_second` a batch is
-    due when so much time has passed since the start of the run; a run `until="caught_up"` ends
-    when no batch is due, so here too a txid is the better end.
+    Without `total` it never ends: run it `until` a txid. With `rows_per_second` a batch is due when
+    the pace allows it, counted from the start of the run. A run `until="caught_up"` ends when no
+    batch is due, so here too a txid is better.
 
     Args:
         rows_per_batch: values in a batch; the last one of `total` may have fewer. (least, most):
             `least` while the topology is caught up, up to `most` while it is behind.
-        total: end of the values; None: they never end.
+        total: number of values; None: they never end.
         rows_per_second: the pace; None: as fast as batches are asked for.
         interval_us: microseconds between the timestamps of two values.
         partitions: Spark partitions of a batch; None: Spark's default parallelism.
@@ -86,7 +86,7 @@ class RateSpout(Spout[RateSpan]):
         self._first = 0
 
     def open(self, spark: SparkSession, previous: RateSpan | None) -> StructType:
-        """The schema; the pace counts from now, and from where the last run stood."""
+        """The schema; the pace counts from now, and from the last run's end."""
         from pyspark.sql.types import LongType, StructType, TimestampType
 
         self._began = self._clock()
@@ -100,7 +100,7 @@ class RateSpout(Spout[RateSpan]):
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: RateSpan | None
     ) -> RateSpan | None:
-        """The next values; None when all were taken, or the next batch is not due yet."""
+        """The next values; None if all were taken, or if the next batch is not due yet."""
         start = previous.end if previous is not None else 0
         end = start + self._size.now
         end = end if self._total is None else min(end, self._total)
@@ -119,7 +119,7 @@ class RateSpout(Spout[RateSpan]):
         return numbers.select(col("id").alias("value"), timestamp_micros(micros).alias("timestamp"))
 
     def planned_rows(self, metadata: RateSpan) -> int:
-        """Exactly as many as will be emitted."""
+        """The number of rows to be emitted."""
         return metadata.end - metadata.start
 
     def _due(self) -> float:

@@ -1,7 +1,7 @@
 """Any reader of Spark as a spout that promises nothing.
 
-Source: Trident's `IBatchSpout`, and its `RichSpoutBatchExecutor` around spouts that know nothing
-of transactions.
+Source: Trident's `IBatchSpout`, and its `RichSpoutBatchExecutor` around spouts without
+transactions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ReaderSpout", "Reading"]
 
 
 class Reading(BaseModel):
-    """Metadata of `ReaderSpout`: that, and when, a txid reads."""
+    """Metadata of `ReaderSpout`: the reading of a txid, and when it was planned."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -36,26 +36,26 @@ class Reading(BaseModel):
 
 
 class ReaderSpout(Spout[Reading]):
-    """Whatever `read` returns, whole, as one batch: a full snapshot of what is there now.
+    """Everything that `read` returns, as one batch: a full snapshot of the source now.
 
     NON_TRANSACTIONAL: a replay reads again and may get other rows, and two readings may hold the
     same row. So it goes with non-transactional tables only; any other is refused when the
     topology is built.
 
-    It reads once in the life of the topology: a later run of the same topology reads no more.
-    With `every`, it reads again when so many seconds have passed since the last reading was
-    planned, restarts included. A run `until="caught_up"` ends when no reading is due: with
-    `every` longer than a batch takes that is after one reading.
+    It reads once in the life of the topology: a later run of the same topology does not read again.
+    With `every`, it reads again when that many seconds have passed since the last reading was
+    planned, restarts included. A run `until="caught_up"` ends when no reading is due: after one
+    reading, if `every` is longer than a batch takes.
 
     Args:
-        read: called on the driver, once per attempt; returns a DataFrame that is no stream. A
-            FailedException of it fails the batch; any other exception stops the topology.
-        schema: what `read` returns, as DDL or StructType; nullability is not compared.
-        every: seconds between two readings; None: there is only one.
+        read: called on the driver, once per attempt; returns a DataFrame that is not streaming. A
+            FailedException fails the batch; any other exception stops the topology.
+        schema: the columns that `read` returns, as DDL or StructType; nullability is ignored.
+        every: seconds between two readings; None: read only once.
         clock: seconds since the epoch.
 
     Raises:
-        TopologyError: an `every` that is not above 0.
+        TopologyError: `every` is not above 0.
     """
 
     kind = SpoutKind.NON_TRANSACTIONAL
@@ -72,8 +72,8 @@ class ReaderSpout(Spout[Reading]):
         """See the class."""
         if every is not None and not every > 0:
             raise TopologyError(
-                f"ReaderSpout was told to read every {every} seconds: say more than 0, or leave "
-                "it out to read once."
+                f"ReaderSpout has every={every}: give more than 0 seconds, or leave it out to "
+                "read once."
             )
         self._read = read
         self._schema = schema
@@ -98,10 +98,10 @@ class ReaderSpout(Spout[Reading]):
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: Reading
     ) -> DataFrame:
-        """What `read` returns now.
+        """The DataFrame that `read` returns now.
 
         Raises:
-            TopologyError: it is no DataFrame, a streaming one, or of another schema.
+            TopologyError: it is not a DataFrame, is streaming, or has another schema.
         """
         from pyspark.sql import DataFrame
 
@@ -109,15 +109,15 @@ class ReaderSpout(Spout[Reading]):
         if not isinstance(frame, DataFrame) or frame.isStreaming:
             found = "a streaming one" if isinstance(frame, DataFrame) else type(frame).__name__
             raise TopologyError(
-                f"The reader of ReaderSpout must return a DataFrame of what is there now, not "
-                f"{found}. Use spark.read."
+                f"The reader of ReaderSpout must return a DataFrame that is not streaming, but "
+                f"returned {found}. Use spark.read."
             )
         said = _columns(as_struct(self._schema, "ReaderSpout"))
         columns = _columns(frame.schema)
         if said != columns:
             raise TopologyError(
                 f"The reader of ReaderSpout returned the columns {', '.join(columns)}, but its "
-                f"schema says {', '.join(said)}. Correct the one or the other."
+                f"schema has {', '.join(said)}. Correct one of them."
             )
         return frame
 

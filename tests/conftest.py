@@ -3,21 +3,53 @@
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.thorough import SPARK, THOROUGH
 
 # The servers of most tests are open to everybody, which has to be asked for; child processes
 # inherit it. Tests of credentials and ACLs take it away again.
 os.environ.setdefault("TXN_ZOOKEEPER_ACL", "open")
 
+SERVERS = {"spark", "zookeeper", "kafka"}
+"""Fixtures behind which a JVM stands."""
+STARTERS = {
+    "Broker",
+    "EmbeddedZooKeeper",
+    "ServerProcess",
+    "delta_session",
+    "drivers",
+    "subprocess",
+    "zookeeper_service",
+}
+"""Names with which a test module starts servers and processes of its own."""
+
+SLOW = {"examples", "exhaustive", "faults", "security", "test_chaos.py", "test_jars.py"}
+"""Folders and files of tests that start Java by other ways, or take their time."""
+
 LONGEST = (
+    "test_chaos.py",
+    "test_standby.py",
     "test_crash_matrix.py",
     "test_state_table.py",
     "test_crash_groups.py",
+    "test_kafka.py",
     "test_processes.py",
+    "test_shared_folders.py",
+    "test_differential.py",
+    "test_executor_loss.py",
+    "test_endings.py",
+    "test_partitioned.py",
+    "test_state_table_removal.py",
+    "test_arithmetic.py",
+    "test_aggregates.py",
+    "test_types.py",
 )
 """Begun first, so that with several workers none of them is left to one worker in the end."""
 
@@ -28,8 +60,43 @@ if TYPE_CHECKING:
     from txn.embedded import EmbeddedZooKeeper
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort `LONGEST` to the front; every file stays in one piece."""
+def pytest_configure(config: pytest.Config) -> None:
+    """See to it that what is run as fast starts no JVM."""
+    if config.getoption("markexpr") == "fast":
+        sys.addaudithook(refuse_java)
+
+
+def refuse_java(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook: no Java of this machine's, by whatever name it is started."""
+    if event == "subprocess.Popen":
+        words = [Path(os.fsdecode(word)) for word in (arguments[0], *arguments[1]) if word]
+        java = [word for word in words if word.name in ("java", "spark-submit")]
+        mine = Path(tempfile.gettempdir())
+        assert all(mine in word.parents for word in java), f"a fast test starts {java}"
+
+
+def is_fast(item: pytest.Item) -> bool:
+    """Whether a test needs no JVM, by its fixtures and by what its module has at hand."""
+    assert isinstance(item, pytest.Function)
+    return not (
+        SERVERS & set(item.fixturenames)
+        or STARTERS & vars(item.module).keys()
+        or SLOW & {item.path.parent.name, item.path.name}
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `make test-thorough` is for, mark what is fast, and begin with `LONGEST`.
+
+    Every file stays in one piece.
+    """
+    if not THOROUGH:
+        long = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+    for item in items:
+        if is_fast(item):
+            item.add_marker("fast")
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
@@ -47,6 +114,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
+            **SPARK,
         },
         packages=KafkaSpout.packages,
     )

@@ -6,14 +6,18 @@ import ast
 import re
 from pathlib import Path
 
+from tests.protocol.scenarios.language import scenarios
+
 ROOT = Path(__file__).parent.parent
 ITEM = re.compile(r"^\d+\. (.+)$")
-TEST = re.compile(r"^ +- `(.+\.py)::(\w+)`$")
+TEST = re.compile(r"^ +- `(?:(.+\.py)::|scenario )(\w+)`$")
+SCENARIOS = {each.name: each.doc for each in scenarios()}
+"""Those of tests/protocol/scenarios, which a guarantee names as `scenario NAME`."""
 
 
-def guarantees() -> dict[str, list[tuple[str, str]]]:
-    """Sentence -> (file, test name) of the tests named beside it."""
-    found: dict[str, list[tuple[str, str]]] = {}
+def guarantees() -> dict[str, list[tuple[str | None, str]]]:
+    """Sentence -> (file, test name) of the tests named beside it; a scenario has no file."""
+    found: dict[str, list[tuple[str | None, str]]] = {}
     section = (ROOT / "docs/guarantees.md").read_text().split("## ")[1]
     for line in section.splitlines():
         if item := ITEM.match(line):
@@ -23,8 +27,10 @@ def guarantees() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def docstring(file: str, name: str) -> str:
+def docstring(file: str | None, name: str) -> str:
     """Docstring of one test, in one line; the empty string when there is no such test."""
+    if file is None:
+        return SCENARIOS.get(name, "")
     path = ROOT / file
     if not path.exists():
         return ""

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("txn", "spouts", "committers")
 SOURCES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PLUGIN_MAY_IMPORT = ("txn.interfaces", "txn.attempts", "txn.errors", "txn.delta", "txn.spark")
 MAX_FUNCTION_LINES = 70
 FORBIDDEN_NAMES = {"pickle", "_jvm", "_jsc", "rdd", "toPandas", "NotImplementedError", "eval"}
+LISTENERS = {"ProcessingPhases"}
+"""Classes that are called through a protocol of the module which calls them (`Outcomes`)."""
 FORBIDDEN_MARKS = {"skip", "skipif", "xfail"}
 
 
@@ -131,6 +136,22 @@ def test_plugins_know_only_the_contracts() -> None:
     assert found == []
 
 
+def test_there_is_no_circle_of_imports() -> None:
+    """No module needs itself through others, with what is imported for type checkers counted."""
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    left = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+
+    def ends() -> list[str]:
+        """Modules that need none of those left, or that none of those left needs."""
+        needed = set[str]().union(*left.values())
+        return [name for name, needs in left.items() if name not in needed or not needs & {*left}]
+
+    while found := ends():
+        for name in found:
+            del left[name]
+    assert sorted(left) == []
+
+
 def test_acker_and_coordinator_are_pure() -> None:
     """The protocol has no clock, no threads, no randomness, no Spark and no ZooKeeper in it."""
     impure = {
@@ -231,6 +252,96 @@ def test_every_test_says_what_it_shows(path: Path) -> None:
     assert (silent, marked, mocks) == ([], [], [])
 
 
+def batch_way() -> Iterator[tuple[int, str, str, str]]:
+    """The list in docs/architecture.md: indentation, file of the engine, class, method."""
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    block = text.partition("## One batch's way\n")[2].split("```")[1]
+    for line in block.strip("\n").splitlines():
+        found = re.match(r"( *)(\w+)\.py +(\w+)\.(\w+)\b", line)
+        assert found, f"not a file and a function: {line}"
+        yield len(found[1]), found[2], found[3], found[4]
+
+
+def methods(module: str, of: str) -> dict[str, ast.FunctionDef]:
+    """The methods of a class of the engine, by name."""
+    for node in tree(ROOT / "txn" / "engine" / f"{module}.py").body:
+        if isinstance(node, ast.ClassDef) and node.name == of:
+            return {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+    pytest.fail(f"{module}.py has no class {of}")
+
+
+def named_from(module: str, of: str, method: str) -> set[str]:
+    """What a method names as an attribute, also by way of other methods of its class."""
+    own, names, left = methods(module, of), set[str](), [method]
+    while left:
+        for node in ast.walk(own[left.pop()]):
+            if isinstance(node, ast.Attribute) and node.attr not in names:
+                names.add(node.attr)
+                left += [node.attr] if node.attr in own else []
+    return names
+
+
+def known_to(module: str) -> set[str]:
+    """The modules of the engine that one imports, and those that these hand to it."""
+    path = ROOT / "txn" / "engine"
+    own = {name for name in imports(path / f"{module}.py") if name.startswith("txn.engine.")}
+    handed = {name for one in own for name in imports(path / f"{one.rpartition('.')[2]}.py")}
+    return {name.rpartition(".")[2] for name in own | handed}
+
+
+def test_a_batch_goes_the_way_that_is_written_down() -> None:
+    """Each function of the list is there; the one above it names it, and may know its module."""
+    callers: list[tuple[int, str, str, str]] = []
+    for depth, module, of, method in batch_way():
+        assert method in methods(module, of), f"{module}.py: {of}.{method}"
+        while callers and callers[-1][0] >= depth:
+            callers.pop()
+        if callers:
+            _, *above = callers[-1]
+            assert module in known_to(above[0]) or of in LISTENERS, (above, module)
+            assert method in named_from(*above), (above, method)
+        callers.append((depth, module, of, method))
+
+
+def test_a_batchs_way_is_that_of_the_orders() -> None:
+    """The list begins a new step with each order of a batch's life, in the pipeline's own order."""
+    begin = methods("pipeline", "Pipeline")["__init__"]
+    orders = next(
+        node.value
+        for node in ast.walk(begin)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and node.value.keys
+    )
+    assert isinstance(orders, ast.Dict)
+    carried_out = [value.attr for value in orders.values if isinstance(value, ast.Attribute)]
+    steps = [method for depth, *_, method in batch_way() if depth == 0]
+    assert steps == carried_out[: len(steps)]
+    assert len(steps) == 6
+
+
 def test_tests_have_no_packages() -> None:
     """Tests are imported by path: an `__init__.py` among them would change that."""
     assert [relative(p) for p in (ROOT / "tests").rglob("__init__.py")] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=relative)
+def test_pages_name_what_is_there(path: Path) -> None:
+    """Every file of ours that a page names exists, and so does every page that it links to."""
+    text = path.read_text("utf-8")
+    named = re.findall(r"`((?:txn|committers|spouts|examples|tests|docs)/[\w./*-]*)", text)
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    missing = [name for name in named if not any(ROOT.glob(name))]
+    missing += [name for name in linked if not (path.parent / name).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=relative)
+def test_links_lead_to_headings(path: Path) -> None:
+    """Every `#heading` that a link names is a heading of its page."""
+    lost = []
+    for name, heading in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", path.read_text("utf-8")):
+        page = path.parent / name if name else path
+        titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.M)
+        slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+        if heading not in slugs:
+            lost.append(f"{name}#{heading}")
+    assert lost == []

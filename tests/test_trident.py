@@ -6,9 +6,12 @@ import ast
 import re
 from pathlib import Path
 
+from tests.protocol.scenarios.language import scenarios
+
 ROOT = Path(__file__).parent.parent
 ROW = re.compile(r"^\| (\d+a?) \| ([MSWX]) \| (.+) \| (.*) \|(.*)\|$")
-TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+TEST = re.compile(r"`(?:(tests/[\w/]+\.py)::|scenario )(\w+)`")
+SCENARIOS = {each.name: each.doc for each in scenarios()}
 
 
 def rows() -> dict[str, tuple[str, list[tuple[str, str]]]]:
@@ -20,15 +23,25 @@ def rows() -> dict[str, tuple[str, list[tuple[str, str]]]]:
     return found
 
 
-def rows_named_by(file: str, name: str) -> set[str]:
-    """The numbers behind "Trident row" in the docstring of a test; none when there is no test."""
+def docstring(file: str, name: str) -> str | None:
+    """What a test says of itself, or a scenario, which has no file; None if it is not there."""
+    if not file:
+        return SCENARIOS.get(name)
     path = ROOT / file
     if path.exists():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.name == name:
-                named = re.search(r"Trident rows? ([\da, nd]+)", ast.get_docstring(node) or "")
-                return set(re.findall(r"\d+a?", named[1])) if named else {"unnamed"}
-    return set()
+                return ast.get_docstring(node) or ""
+    return None
+
+
+def rows_named_by(file: str, name: str) -> set[str]:
+    """The numbers behind "Trident row" in the docstring of a test; none when there is no test."""
+    doc = docstring(file, name)
+    if doc is None:
+        return set()
+    named = re.search(r"Trident rows? ([\da, nd]+)", doc)
+    return set(re.findall(r"\d+a?", named[1])) if named else {"unnamed"}
 
 
 def test_every_row_is_there() -> None:

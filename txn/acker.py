@@ -1,32 +1,32 @@
-"""The acker: one integer per batch says whether every part of it is accounted for.
+"""The acker: one integer per batch shows whether every part of it is accounted for.
 
-Theory first, because the code is short and the reasons are not.
+Theory first, because the code is short and the reasons are long.
 
 **The algebra.** Everything that must arrive (a partition, a file, a table) is an *edge* with a
 random 64-bit id. The id is XORed into the batch's ledger twice: once when the edge is created,
-once when it arrives. XOR is commutative and associative, so order means nothing; it is its own
-inverse (x ^ x = 0), so a pair cancels, whatever lies between. Hence
+once when it arrives. XOR is commutative and associative, so order does not matter; it is its own
+inverse (x ^ x = 0), so a pair cancels, whatever comes in between. Hence
 
     ledger = XOR of the edges created and not yet arrived,
 
-and a ledger of zero says: all that was created has arrived. One acknowledgement carries both
+and a ledger of zero means that every created edge has arrived. One acknowledgement carries both
 halves of a handover, "what I received ^ what I created", so the ledger never drops to zero
 between a parent's end and its children's beginning.
 
-**Why random.** Ids 1, 2, 3 would do harm: 1 ^ 2 ^ 3 = 0 with three edges missing. With random ids
+**Why random.** Ids 1, 2, 3 would be wrong: 1 ^ 2 ^ 3 = 0 with three edges missing. With random ids
 an incomplete ledger is zero with a chance of one in 2**64: at 10,000 acknowledgements a second,
-once in 58 million years (docs/acker.md does the sum). An id of zero is invisible to XOR, so
+once in 58 million years (docs/acker.md has the calculation). An id of zero is invisible to XOR, so
 ids are never zero: `draw_id` draws again. The acker itself cannot see such an edge, and an
-`ack` whose *value* is zero is lawful (x ^ x: received and passed on under the same id).
+`ack` whose *value* is zero is valid (x ^ x: received and passed on under the same id).
 
-**Two questions, not one.** A ledger is also zero before anything was put in. So a root is complete
+**Two conditions, not one.** A ledger is also zero before its first edge. So a root is complete
 when it is *initialised and* zero, and messages may come in any order: an ack or a fail that
 overtakes its init opens the record, and the init settles it. Failure beats zero, whichever came
-first (Storm tests zero first, so there "ack, fail, init" acknowledges a failed tree).
+first (Storm tests for zero first, so there "ack, fail, init" acknowledges a failed tree).
 
 **Tombstones.** A finished root is remembered until `timeout_ticks` more ticks have passed. Without
 that, a duplicate ack after the end would open a ghost, and "fail, late ack 100, init 100" under one
-root would XOR to zero: an acknowledgement of something that failed.
+root would XOR to zero and acknowledge a failed batch.
 
 **The root is a fresh random id per attempt, never the txid.** All attempts of a batch share the
 txid; late acks of a dead attempt would land in the ledger of the live one, and two wrongs can XOR
@@ -34,7 +34,7 @@ to zero. Tombstones guard one root for a while; only a fresh root guards for eve
 
 **Time is a tick.** Records sit in `timeout_ticks` buckets; each tick throws the oldest away. A
 record put just before a tick lives (n - 1) intervals, one put just after it n: age in (n - 1, n].
-Nothing but `reset_timeout` makes a record younger: work that goes round in circles must die too.
+Only `reset_timeout` makes a record younger, so work that goes round in circles ends too.
 
 Pure: no threads, no clock, no randomness. Sources: `org.apache.storm.daemon.Acker`,
 `org.apache.storm.utils.RotatingMap`; the differences are listed in docs/acker.md.
@@ -60,7 +60,7 @@ class Status(str, Enum):
     """How the tracking of one root ended. Each root ends at most once."""
 
     ACKED = "acked"  # initialised, and every edge arrived
-    FAILED = "failed"  # somebody said so, or the same root was initialised for two trees
+    FAILED = "failed"  # by `fail`, or because the same root was initialised for two trees
     TIMED_OUT = "timed_out"  # initialised, and not finished within `timeout_ticks` ticks
     REFUSED = "refused"  # never tracked: `high_water` roots were pending already
 
@@ -92,7 +92,7 @@ class RotatingMap(Generic[K, V]):
         self._buckets: deque[dict[K, V]] = deque({} for _ in range(buckets))
 
     def put(self, key: K, value: V) -> None:
-        """Write `key` into the newest bucket; it gets its full life again."""
+        """Write `key` into the newest bucket, so it gets its full life again."""
         self.remove(key)
         self._buckets[0][key] = value
 
@@ -101,11 +101,11 @@ class RotatingMap(Generic[K, V]):
         return next((bucket[key] for bucket in self._buckets if key in bucket), None)
 
     def remove(self, key: K) -> V | None:
-        """Take the entry out and return its value; None when there was none."""
+        """Remove the entry and return its value; None if there was no entry."""
         return next((bucket.pop(key) for bucket in self._buckets if key in bucket), None)
 
     def rotate(self) -> dict[K, V]:
-        """Start a new bucket; return the oldest, whose entries are hereby dead."""
+        """Start a new bucket; drop the oldest and return its entries."""
         expired = self._buckets.pop()
         self._buckets.appendleft({})
         return expired
@@ -121,18 +121,18 @@ class RotatingMap(Generic[K, V]):
 
 @dataclass
 class _Ledger:
-    """One pending root. Changed in place: writing it anew would make it younger."""
+    """One pending root. Changed in place, because a new `put` would make it younger."""
 
     value: int = 0  # XOR of all edges created and not yet arrived
-    initial: int | None = None  # what init brought; None until init came
+    initial: int | None = None  # the value of init; None until init came
     failed: bool = False
 
 
 class Acker:
     """Tracks roots until they are acked, failed, timed out or refused: one outcome per root.
 
-    Messages of one root may come in any order. Every method returns the outcome that it brought
-    about, or None; an outcome is returned once, and belongs to the root that it names.
+    Messages of one root may come in any order. Every method returns the outcome that it caused,
+    or None. Each outcome is returned once and names its root.
 
     Args:
         timeout_ticks: a root dies at this tick after its record was opened; at least 2.
@@ -157,10 +157,10 @@ class Acker:
         self._finished: RotatingMap[int, None] = RotatingMap(timeout_ticks)
 
     def init(self, root: int, value: int) -> Outcome | None:
-        """Say what `root` starts with: the XOR of its first edges; 0 means that there are none.
+        """Start `root` with the XOR of its first edges; 0 means that there are none.
 
         A repeated init with the same value is a duplicate message and changes nothing. With
-        another value, two trees share the root, and neither can be vouched for: FAILED.
+        another value, two trees share the root, and neither can be trusted: FAILED.
         """
         ledger = self._open(root)
         if not isinstance(ledger, _Ledger):
@@ -173,7 +173,7 @@ class Acker:
         return self._settle(root, ledger)
 
     def ack(self, root: int, value: int) -> Outcome | None:
-        """XOR `value` in: the edges received, XOR the edges created in return."""
+        """XOR `value` into the ledger: the edges received ^ the edges created in return."""
         ledger = self._open(root)
         if not isinstance(ledger, _Ledger):
             return ledger
@@ -197,11 +197,11 @@ class Acker:
         return None
 
     def tick(self) -> list[Outcome]:
-        """Let one interval pass; return the outcomes of the roots that died of it.
+        """Let one interval pass; return the outcomes of the roots that expired.
 
-        A root that was never initialised has nobody waiting for it and goes without an outcome:
-        should its init still come, the acks lost here keep it from zero, and it times out. A
-        *failed* one must not be forgotten so, or that late init could complete it: FAILED.
+        A root that was never initialised expires without an outcome, because nobody waits for it.
+        If its init comes later, the forgotten acks keep it from zero, and it times out. A *failed*
+        root ends as FAILED instead: if it were forgotten, the late init could complete it.
         """
         self._finished.rotate()
         expired = self._pending.rotate()
@@ -216,7 +216,7 @@ class Acker:
         return len(self._pending)
 
     def _open(self, root: int) -> _Ledger | Outcome | None:
-        """The ledger of `root`, opened if need be; None: it is finished; Outcome: refused."""
+        """The ledger of `root`, opened if necessary; None if it is finished; Outcome if refused."""
         if root == 0:
             raise ValueError("a root id of 0 was given; ids are random and never 0 (draw_id)")
         ledger = self._pending.get(root)
@@ -231,7 +231,7 @@ class Acker:
         return ledger
 
     def _settle(self, root: int, ledger: _Ledger) -> Outcome | None:
-        """End `root` if it is complete. Failure is looked at first: it beats zero."""
+        """End `root` if it is complete. Failure is checked first, because it beats zero."""
         if ledger.initial is None:
             return None
         if ledger.failed:

@@ -1,7 +1,7 @@
-"""The identity of one try at one micro-batch.
+"""The identity of one attempt at one micro-batch.
 
 Source: `org.apache.storm.trident.topology.TransactionAttempt`: the txid is the same over all
-replays of a batch, the attempt id tells one emission of it from another.
+replays of a batch, and the attempt id distinguishes its emissions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TransactionAttempt:
 
     Args:
         txid: number of the transaction, from 1, contiguous and strictly increasing.
-        attempt_id: number of the attempt of that txid, from 0, never going back, restarts included.
+        attempt_id: number of the attempt of that txid, from 0; never goes back, even at a restart.
 
     Raises:
         ValueError: `txid` is below 1 or `attempt_id` below 0.

@@ -10,13 +10,13 @@ __all__ = ["TopologyConfig"]
 
 
 class TopologyConfig(BaseModel):
-    """Settings of one topology, with Storm's names where Storm has the thing.
+    """Settings of one topology, with Storm's names for settings that Storm has.
 
     Raises:
         pydantic.ValidationError: an unknown name or a value out of range.
     """
 
-    # An error about a setting must not repeat it: it may be a credential in the wrong place.
+    # An error must not repeat a setting's value: it may be a credential in the wrong place.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     max_spout_pending: int = Field(default=24, ge=1, le=1000)
@@ -25,24 +25,24 @@ class TopologyConfig(BaseModel):
     `max_processing_jobs` x `max_group_processing` are in Spark; one group more keeps it busy."""
     max_group_commit: int = Field(default=32, ge=1)
     """Consecutive txids that one table version may hold: while commits lag behind processing, all
-    that are ready are published together. 1: each txid is a version of its own."""
+    ready txids are published together. 1: each txid gets its own version."""
     max_group_processing: int = Field(default=8, ge=1)
     """Consecutive txids that one Spark job may stage: while processing lags behind the source, a
-    job takes several of them, each with files of its own, as many as it can do in a few seconds.
-    1: each txid has jobs of its own."""
+    job takes as many as it can do in a few seconds, each with its own files. 1: each txid gets its
+    own jobs."""
     max_processing_jobs: int = Field(default=2, ge=1)
     """Staging jobs that run at once. Two keep the task slots busy while the driver plans the next;
-    more help where reading waits for its source rather than for a slot."""
+    more help if reading waits for its source rather than for a slot."""
     message_timeout_secs: float = Field(default=300.0, gt=0)
     """Seconds without progress after which a phase of a batch fails (Storm: 30; a Spark job is
     longer than a tuple tree). A batch that only waits for its commit turn does not age."""
     stop_grace_secs: float = Field(default=20.0, gt=0)
-    """Seconds in which every thread has to come back once a run ends, cancelled work included. Who
-    does not (a call of yours that blocks) is named, leadership is given up all the same, and the
-    run ends with AbandonedError. Clean-up is worked off for up to `message_timeout_secs`, if none
-    of its jobs takes longer than the grace; what is not done then is left to the next run."""
+    """Seconds that every thread has to return once a run ends, cancelled work included. If one
+    does not (a call of yours blocks), the run gives up its leadership and ends with an
+    AbandonedError that names the thread. Clean-up may go on for `message_timeout_secs`, if none of
+    its jobs takes longer than the grace; the rest is left to the next run."""
     ackers: int = Field(default=1, ge=0)
-    """0 switches tracking off, as in Storm; there is one acker however large the number."""
+    """0 switches tracking off, as in Storm; any larger number means one acker."""
     batch_emit_interval_ms: int = Field(default=0, ge=0)
     """Least milliseconds between the starts of two new txids (Trident: 500). Idle spouts are asked
     again after this time or 100 ms, whichever is longer."""
@@ -53,35 +53,34 @@ class TopologyConfig(BaseModel):
     retry_backoff_ms: int = Field(default=200, ge=0)
     """Milliseconds before the first replay of a failed txid; doubles up to 30 s."""
     verify: Literal["edges", "rows"] = "edges"
-    """"edges": the acker's XOR over partitions, files and tables. "rows": also that transactional
-    spouts return as many rows as they planned, where they know, and that row counts are conserved
-    through every aggregation, at the price of a tenth to a third of the batch time."""
+    """"edges": the acker's XOR over partitions, files and tables. "rows": also check that
+    transactional spouts return as many rows as they planned (if they know the number), and that no
+    aggregation loses rows. It costs a tenth to a third of the batch time."""
     shared_folders: tuple[str, ...] = ()
-    """Local folders that every executor has under the same path, such as an NFS mount. With a
-    master other than `local` a table in any other local folder is refused; one in such a folder
-    is tried before the first batch, by every executor that there is."""
+    """Local folders that every executor has under the same path, for example an NFS mount. With a
+    master other than `local`, a table in any other local folder is refused. Before the first
+    batch every executor tests the declared folders that hold tables."""
     zookeeper_timeout_secs: float = Field(default=10.0, gt=0)
-    """Session timeout asked of ZooKeeper: how long a dead leader blocks a successor."""
+    """Session timeout requested from ZooKeeper: how long a dead leader blocks its successor."""
     zookeeper_deadline_secs: float = Field(default=120.0, gt=0)
     """How long a write may be retried while ZooKeeper is away before the topology stops."""
     zookeeper_auth: tuple[tuple[str, SecretStr], ...] = ()
     """(scheme, credential) pairs: ("digest", "user:password"), or ("sasl", "user:password") for
-    SASL with DIGEST-MD5 (extra `sasl`). This and all that follow may be given by environment
-    variables instead: docs/security.md."""
+    SASL with DIGEST-MD5 (extra `sasl`). Environment variables can set this and all settings
+    below instead: docs/security.md."""
     zookeeper_acl: Literal["open", "creator"] | None = None
-    """Whose the created nodes are. "creator": of whoever `zookeeper_auth` or the client certificate
-    says we are, nobody else may even read. "open": everybody's. None: "creator" where there are
-    credentials; without any they are everybody's, and the log warns of it."""
+    """Who owns the created nodes. "creator": the user of `zookeeper_auth` or of the client
+    certificate; nobody else may even read. "open": everybody. None: "creator" if there are
+    credentials; without any, everybody, and the log warns of it."""
     zookeeper_readers: tuple[tuple[str, str], ...] = ()
-    """(scheme, id) pairs of those who may read what is ours and change nothing, for monitoring:
+    """(scheme, id) pairs of those who may read our nodes but not change them, for monitoring:
     ("digest", "user:hash"), ("sasl", "user"), ("x509", "CN=monitor"), ("ip", "10.0.0.0/8")."""
     zookeeper_tls: bool = False
     """Connect with TLS."""
     zookeeper_ca: str | None = None
-    """Path of the CA certificates (PEM) that may have signed the servers', besides the machine's
-    own."""
+    """Path of CA certificates (PEM) to trust for the servers, besides the machine's own."""
     zookeeper_check_hostname: bool = True
-    """Whether a server's certificate must name the host that we connect to."""
+    """Whether a server's certificate must name the host to which we connect."""
     zookeeper_certfile: str | None = None
     """Path of the client certificate for TLS (PEM); goes with `zookeeper_keyfile`."""
     zookeeper_keyfile: str | None = None

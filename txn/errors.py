@@ -4,26 +4,26 @@
     ├── FailedException             this batch failed: it is replayed (Storm's own name)
     │   ├── BatchTimeoutError       the acker saw no end of it within the message timeout
     │   ├── SourceUnavailableError  a source cannot be read now: the batch waits, uncounted
-    │   │   ├── ColumnsUnknownError nobody knows a stream's columns yet: the batch waits
-    │   │   └── StorageUnavailableError  nor can storage, of a source or a table
+    │   │   ├── ColumnsUnknownError a stream's columns are not known yet: the batch waits
+    │   │   └── StorageUnavailableError  storage of a source or table does not answer: it waits
     │   ├── StagedFileError         a staged file is gone or changed before its publication
-    │   └── CommitConflictError     another writer's change stands where it would publish
+    │   └── CommitConflictError     another writer changed the table just before it published
     ├── UserError                   the program is wrong; nothing has run or is half-written
     │   ├── TopologyError           columns, names, pairs (checked before the first batch)
-    │   ├── TableRefusedError       a table not ours, or that the publisher cannot honour
-    │   │   └── TableAbsentError    there is no table (yet) where one is to be read
+    │   ├── TableRefusedError       a table is not ours, or has features we cannot honour
+    │   │   └── TableAbsentError    the table to be read does not exist (yet)
     │   └── SetupError              Java, a port, a folder in use: the machine is not ready
     ├── BatchError                  a batch failed for good: the topology stops, resumable
-    │   └── SourceChangedError      a transactional source no longer holds what was planned
-    ├── StateError                  durable state that must not be guessed about
+    │   └── SourceChangedError      a transactional source has lost or changed planned records
+    ├── StateError                  durable state is broken or contradictory: never guess
     │   ├── ProgressUnreadableError a znode is corrupt, or of an unknown format
     │   │   └── NewerFormatError    it was written by a newer release
-    │   ├── RecoveryRefusedError    tables and ZooKeeper tell different stories
-    │   └── TableChangedError       somebody else changed a table's rows, or replaced it
-    ├── AbandonedError              a thread of a run did not come back: this process must end
+    │   ├── RecoveryRefusedError    tables and ZooKeeper contradict each other
+    │   └── TableChangedError       another writer changed a table's rows, or replaced it
+    ├── AbandonedError              a thread of a run never returned: this process must end
     ├── FencedError                 a newer leader exists; this process must write no more
     ├── LeaderExistsError           another live process leads this topology
-    ├── StorageRefusedError         storage forbids what has to be done, or knows no such place
+    ├── StorageRefusedError         storage denies access, or the bucket does not exist
     └── ProgressUnavailableError    ZooKeeper could not be reached within the deadline
 
 A message is one paragraph: what was wrong, where, what to do.
@@ -78,16 +78,16 @@ class BatchTimeoutError(FailedException):
 class SourceUnavailableError(FailedException):
     """A planned source partition cannot be read for now: the batch waits for it.
 
-    Unlike other failures it is not counted: `max_batch_attempts` does not apply, since no replay
-    can mend what only the source's return can. Source: Storm's transactional partitioned spouts,
+    Unlike other failures it does not count towards `max_batch_attempts`: a replay cannot help
+    until the source is back. Source: Storm's transactional partitioned spouts,
     whose replay blocks until the partition is back (Transactional-topologies.md).
     """
 
 
 class ColumnsUnknownError(SourceUnavailableError):
-    """The columns of an idle stream, or of a table that is queried, are not known and matter.
+    """The batch needs the columns of an idle stream, or of a queried table, and nobody knows them.
 
-    The batch waits until they are. A run that is to end (`until`) does not wait for longer than
+    The batch waits until they are known; a run with `until=` waits for at most
     `message_timeout_secs`.
 
     Args:
@@ -108,7 +108,7 @@ class StagedFileError(FailedException):
 
 
 class CommitConflictError(FailedException):
-    """Another writer changed the table where this publication would have landed."""
+    """Another writer changed the table just before this publication."""
 
 
 class UserError(TxnError):
@@ -116,15 +116,15 @@ class UserError(TxnError):
 
 
 class TopologyError(UserError):
-    """The topology cannot mean what it says: unknown column, duplicate name, weak pairing."""
+    """The topology is wrong: an unknown column, a duplicate name, a spout too weak for a table."""
 
 
 class TableRefusedError(UserError):
-    """A table is not this topology's, has other columns, or features that cannot be honoured."""
+    """A table is not this topology's, has other columns, or has features we cannot honour."""
 
 
 class TableAbsentError(TableRefusedError):
-    """There is no table, or not yet, where one is to be read."""
+    """The table to be read does not exist, or not yet."""
 
 
 class SetupError(UserError):
@@ -136,11 +136,11 @@ class BatchError(TxnError):
 
 
 class SourceChangedError(BatchError):
-    """A transactional source no longer holds what was planned: a replay would differ."""
+    """A transactional source no longer holds the planned records: a replay would differ."""
 
 
 class StateError(TxnError):
-    """Durable state about which nothing may be guessed."""
+    """Durable state is broken or contradictory, and must not be guessed."""
 
 
 class ProgressUnreadableError(StateError):
@@ -148,11 +148,11 @@ class ProgressUnreadableError(StateError):
 
 
 class NewerFormatError(ProgressUnreadableError):
-    """What cannot be read was written by a newer release: nothing may replace it."""
+    """A newer release wrote this state: nothing may replace it."""
 
 
 class TableChangedError(StateError):
-    """Somebody else changed a table's rows, or put another table in its place."""
+    """Another writer changed a table's rows, or put another table in its place."""
 
 
 class RecoveryRefusedError(StateError):
@@ -160,13 +160,13 @@ class RecoveryRefusedError(StateError):
 
 
 class AbandonedError(TxnError):
-    """A run ended without some of its threads, which are named; its process has to end.
+    """Some threads of a run never returned; the message names them, and the process must end.
 
-    Leadership was given up, and nothing that those threads still do is published.
+    The run gave up its leadership, and nothing that these threads still do is published.
     """
 
     exit_code = 4
-    """Of a `txn run` that ends with it."""
+    """Exit code of a `txn run` that ends with this error."""
 
 
 class FencedError(TxnError):
@@ -174,11 +174,11 @@ class FencedError(TxnError):
 
 
 class LeaderExistsError(TxnError):
-    """Another live process leads this topology; the message says which."""
+    """Another live process leads this topology; the message names it."""
 
 
 class StorageRefusedError(TxnError):
-    """Storage refuses what is asked of it: a permission, a credential, a bucket."""
+    """Storage refuses access: a missing permission, a wrong credential, no such bucket."""
 
 
 class ProgressUnavailableError(TxnError):

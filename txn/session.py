@@ -1,12 +1,12 @@
 """A Spark session with Delta in it: quick to start, and quiet.
 
-What is done for the start: Delta's jars come out of a folder (`txn.machine.jars`), never through a
-resolver; in local mode they are on Java's own class path, which allows an archive of loaded
-classes. A spout's own jars come as `spark.jars`, behind that class path: the archive still fits.
+Quick: Delta's jars come from a folder (`txn.machine.jars`), never through a resolver. In local mode
+they are on Java's own class path, which allows an archive of loaded classes. A spout's own jars
+come as `spark.jars`, after that class path, so the archive still fits.
 `python -m txn.session` fetches the jars and makes that archive, once per machine.
 
-What is done for the quiet: Spark's log goes to stderr from level ERROR on, and the one warning
-of Java for which there is no switch is taken out (`txn/machine/spark_conf/`).
+Quiet: Spark's log goes to stderr from level ERROR on, and the one warning of Java that has no
+switch is filtered out (`txn/machine/spark_conf/`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SPARK_CONF = Path(__file__).parent / "machine" / "spark_conf"
 _POOLS = _SPARK_CONF / "fairscheduler.xml"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _ARCHIVE_TIMEOUT_SECS = 300.0
-# Who else speaks to the JVM that pyspark starts: Java, its launcher, Spark's launcher, pyspark.
+# Variables with options for the JVM that pyspark starts.
 _JAVA_OPTION_VARIABLES = (
     "JAVA_TOOL_OPTIONS",
     "_JAVA_OPTIONS",
@@ -59,14 +59,14 @@ def delta_session(
 
     Args:
         app_name: shown in Spark's UI and logs.
-        master: as Spark's `--master`; as with Spark's own builder, what is named here wins over
-            whoever submits the program. None: the submitter's (spark-submit, PYSPARK_SUBMIT_ARGS,
-            spark-defaults.conf), and without any `local[*]`. Anything but `local...` ships Delta's
-            jars to executors.
-        conf: Spark settings; each wins over the submitter's, and these over the defaults of
+        master: as Spark's `--master`; it wins over the submitter's, as with Spark's own builder.
+            None: the submitter's (spark-submit, PYSPARK_SUBMIT_ARGS, spark-defaults.conf), or
+            `local[*]` without any. With a master other than `local...`, Delta's jars are shipped
+            to executors.
+        conf: Spark settings; they win over the submitter's, and those over the defaults of
             `session_conf`. Jars, class paths and SQL extensions are added to Delta's.
-        packages: Maven packages to put beside Delta, such as `KafkaSpout.packages`; fetched once.
-            A session that runs already cannot be given any.
+        packages: Maven packages to add to Delta's, such as `KafkaSpout.packages`; fetched once.
+            They cannot be added to a session that runs already.
 
     Raises:
         SetupError: no Java 17, no jars and no network, Java did not come up, or a session without
@@ -81,7 +81,7 @@ def delta_session(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    # `spark.app.name` and `spark.master` in `conf` are the user's, too: they come last.
+    # `spark.app.name` and `spark.master` may be in `conf` too: they come last and win.
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -92,9 +92,9 @@ def delta_session(
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise SetupError(
-            "Java ended before Spark was up; what it said is on stderr, above. Most often a "
-            "setting in `conf` (memory, Java options) is not one that this machine or this Java "
-            "accepts."
+            "Java ended before Spark was up; its own message is on stderr, above. Most often this "
+            "machine or this Java does not accept a setting in `conf` (memory, Java options): "
+            "correct that setting."
         ) from error
     _check_delta(session)
     return session
@@ -106,38 +106,38 @@ def session_conf(
     packages: Sequence[str] = (),
     said: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Every setting of a session: Delta's, ours for speed and quiet, and over them `conf`.
+    """Every setting of a session: Delta's, ours for speed and quiet, and `conf`, which wins.
 
     Args:
         said: the submitter's settings; they win over defaults, and `conf` over them.
 
-    A local master's Java collects garbage in parallel, unless the user's options, Spark's folder
-    or the environment may name another collector.
+    With a local master Java uses the parallel garbage collector, unless the user's options,
+    Spark's folder or the environment may name another one.
 
     Raises:
-        SetupError: Delta's jars or the packages' are not there and cannot be fetched.
+        SetupError: jars of Delta or of a package are missing and cannot be fetched.
     """
     said = said or {}
     theirs = {**said, **conf}
     defaults = {
         "spark.sql.extensions": _EXTENSION,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # Batches in flight share the executors, instead of queueing behind the oldest job.
+        # Batches in flight share the executors instead of queueing behind the oldest job.
         "spark.scheduler.mode": "FAIR",
-        # The driver reads it, wherever the executors are; without a scheme Hadoop would look for
-        # it in the default file system of a cluster.
+        # Only the driver reads it. Without a scheme, Hadoop would look for it in the default file
+        # system of a cluster.
         "spark.scheduler.allocation.file": _POOLS.as_uri(),
         "spark.ui.showConsoleProgress": "false",
         # Equal stages of a plan get equal classes. A job of several batches has the same stages
-        # for each of them; numbered, Java would compile each of them down to machine code.
+        # for each batch; with numbers in the names, Java would compile each of them separately.
         "spark.sql.codegen.useIdInClassName": "false",
-        # Half of the code of an aggregation, for Java to compile, is a second hash table before the
-        # first; a batch is over before it pays, and with few groups it is no faster either.
+        # Half of the code of an aggregation is a second hash table before the first. Compiling it
+        # takes longer than a batch saves by it, and with few groups it is not faster anyway.
         "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
         "spark.driver.defaultJavaOptions": _java_options(theirs, local=_cores(master) is not None),
         **_local_defaults(master),
     }
-    # What is the submitter's and no default of ours reaches Spark by itself.
+    # Settings of the submitter that are not among our defaults reach Spark by themselves.
     merged = {**defaults, **{key: said[key] for key in said if key in defaults}, **conf}
     merged["spark.sql.extensions"] = _with_delta(theirs.get("spark.sql.extensions", ""))
     if is_submitted():  # spark-submit has placed the jars
@@ -153,8 +153,8 @@ def session_conf(
 def prepare() -> None:
     """Fetch the jars and archive Spark's loaded classes, so that later starts are quick.
 
-    The archive holds the classes that a small Delta job loads; with it the first start takes
-    about a third less. Without it everything works as well.
+    The archive holds the classes that a small Delta job loads; with it, a start takes about a
+    third less time. Everything works without it too.
 
     Raises:
         SetupError: as `delta_session`.
@@ -207,8 +207,8 @@ def _train(archive: Path, scratch: Path) -> None:
     except subprocess.SubprocessError as error:
         said = getattr(error, "stderr", None) or b""
         raise SetupError(
-            "A first Spark session on this machine, started to archive its classes, failed: "
-            f"{error}. It said: {said.decode('utf-8', 'replace')[-600:]}"
+            "The first Spark session on this machine, started to archive its classes, failed: "
+            f"{error}. Its output: {said.decode('utf-8', 'replace')[-600:]}"
         ) from error
 
 
@@ -216,18 +216,18 @@ def _java_options(conf: Mapping[str, str], *, local: bool) -> str:
     log = (_SPARK_CONF / "log4j2.properties").as_uri()
     options = [f"-Dlog4j2.configurationFile={log}"]
     if local and not _may_choose_collector(conf):
-        # Batches are computed here: throughput counts, and nobody waits on a pause of this JVM
+        # Batches are computed here: throughput counts, and nothing waits for a pause of this JVM
         # (the ZooKeeper session is Python's). A twentieth less time than with Java's own choice.
         options.append("-XX:+UseParallelGC")
     archive = class_archive()
     if local and archive.is_file():
-        # An archive that does not fit is not used, and nobody needs to hear of it.
+        # If the archive does not fit, Java does not use it; that is not worth a message.
         options += [f'-XX:SharedArchiveFile="{archive}"', "-Xlog:disable", "-Xlog:all=error:stderr"]
     return " ".join(options)
 
 
 def _may_choose_collector(conf: Mapping[str, str]) -> bool:
-    """Whether the user's own options may name a garbage collector: Java refuses to have two."""
+    """Whether the user's own options may name a garbage collector: Java refuses a second one."""
     said = [conf.get("spark.driver.extraJavaOptions", "")]
     said += [os.environ.get(name, "") for name in _JAVA_OPTION_VARIABLES]
     return _own_spark_conf() or any(_COLLECTOR.search(options) for options in said)
@@ -241,13 +241,13 @@ def _local_defaults(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # Spark's 200 and Delta's 50 are for clusters: here each one is a task that waits.
+        # Spark's 200 and Delta's 50 are for clusters: here each one is one more task in the queue.
         "spark.sql.shuffle.partitions": str(max(2, cores)),
         "spark.databricks.delta.snapshotPartitions": "2",
-        # VACUUM lists a table's folder in so many tasks, 10,000 unless it is told otherwise.
+        # VACUUM lists a table's folder in this many tasks; the default is 10,000.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(max(2, cores)),
-        # What Spark keeps for its UI, which is off: of a thousand jobs and as many queries with
-        # their plans. A driver that commits ten batches a second would fill up with them.
+        # Spark keeps a thousand jobs, and as many queries with their plans, for its UI, which is
+        # off. They would fill up a driver that commits ten batches a second.
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
         "spark.ui.retainedTasks": "500",
@@ -277,10 +277,10 @@ def _with_delta(extensions: str) -> str:
 
 @contextmanager
 def _spark_env(settings: Mapping[str, str]) -> Iterator[None]:
-    """What Spark's launcher reads: our `spark-env.sh`, unless the user has a folder of their own.
+    """Set the variables for Spark's launcher: our `spark-env.sh`, unless the user has a folder.
 
-    It takes jars and class paths of PYSPARK_SUBMIT_ARGS in place of ours: those with ours in them
-    are said once more, behind.
+    The launcher would take jars and class paths of PYSPARK_SUBMIT_ARGS in place of ours, so lists
+    that include ours are added after them.
     """
     ours: dict[str, str] = {}
     if not _own_spark_conf():
@@ -306,9 +306,9 @@ def _own_spark_conf() -> bool:
 
 
 def _import_pyspark_quietly() -> None:
-    """Import what pyspark would import at its first call, where it warns of pandas 3.
+    """Import the module that pyspark would import at its first call, without its pandas warning.
 
-    Neither pyspark's pandas support nor pandas itself is used by this project.
+    This project uses neither pyspark's pandas support nor pandas itself.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*pandas", category=FutureWarning)

@@ -1,12 +1,12 @@
-"""Text for people: what strangers wrote made harmless, and times as one would say them."""
+"""Text for people: strangers' text made harmless, an error in one line, a duration in words."""
 
 from __future__ import annotations
 
-__all__ = ["duration", "printable"]
+__all__ = ["duration", "first_line", "printable"]
 
 
 def printable(text: str) -> str:
-    r"""Text from a stranger as a terminal may have it.
+    r"""Foreign text, safe for a terminal.
 
     Characters that move the cursor, hide or turn around what stands beside them, and halves of
     characters, become escapes such as `\x1b`; line breaks and tabs stay.
@@ -18,6 +18,12 @@ def printable(text: str) -> str:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says if it says anything."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def duration(seconds: float) -> str:

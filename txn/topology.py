@@ -1,4 +1,4 @@
-"""How a user describes a topology: streams out of spouts, into committers.
+"""Declare a topology: streams from spouts into committers.
 
 Source: `org.apache.storm.trident.TridentTopology`, `Stream`, `fluent.GroupedStream`,
 `TridentState`. Every check that needs no data is made here, when the mistake is made.
@@ -6,11 +6,13 @@ Source: `org.apache.storm.trident.TridentTopology`, `Stream`, `fluent.GroupedStr
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
+from txn.dataflow.definition import Definition, Until
 from txn.dataflow.graph import (
     Aggregation,
     AsOf,
@@ -26,7 +28,7 @@ from txn.dataflow.graph import (
     check_join,
 )
 from txn.delta.locations import identity
-from txn.errors import TopologyError
+from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
 
 if TYPE_CHECKING:
@@ -35,10 +37,9 @@ if TYPE_CHECKING:
     from txn.engine.report import RunReport
     from txn.engine.running import RunningTopology
     from txn.engine.threads import Straggler
+    from txn.protocol.store import ProgressStore
 
 __all__ = ["GroupedStream", "Stream", "Topology", "TxnState", "Until"]
-
-Until = Literal["forever", "caught_up"] | int
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -61,8 +62,13 @@ class Topology:
         self.config = config if config is not None else TopologyConfig()
         self._sources: dict[str, Source] = {}
         self._sinks: list[Sink] = []
-        self.stragglers: Sequence[Straggler] = ()
-        """Threads that the last run in this process left behind; see `AbandonedError`."""
+        self._stragglers: list[Straggler] = []
+        """Threads that runs in this process left behind; see `AbandonedError`."""
+
+    @property
+    def definition(self) -> Definition:
+        """What has been declared so far, as runs, plans and recoveries take it."""
+        return Definition(self.name, self.config, self.sources, self.sinks)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -112,7 +118,7 @@ class Topology:
             spark: a session with Delta (`txn.session.delta_session`).
             zookeeper: "embedded", "embedded:FOLDER", or "host:port,host:port/chroot".
             until: "forever"; "caught_up": until no spout has anything to read; or a txid.
-            standby: while another process leads, wait with all made ready and take over when it
+            standby: while another process leads, start everything, wait, and take over when it
                 ends, instead of being refused. Needs servers by host, not "embedded".
 
         Raises:
@@ -128,38 +134,64 @@ class Topology:
         zookeeper: str = "embedded",
         until: Until = "forever",
         standby: bool = False,
+        store: ProgressStore | None = None,
     ) -> RunningTopology:
         """Run in the background; arguments as for `run`. A standby waits in the background.
 
+        Args:
+            store: where progress is kept, in place of `zookeeper`; the run closes it.
+
         Raises:
             TopologyError: nothing to run, or an `until` that means nothing.
+            AbandonedError: an earlier run of this object has left threads behind.
         """
         from txn.engine.running import RunningTopology
 
         self.check_complete(until)
-        running = RunningTopology(self, spark, zookeeper=zookeeper, until=until, standby=standby)
+        self._refuse_stragglers()
+        with contextlib.ExitStack() as resources:
+            if store is None:
+                store = self._connect(zookeeper, resources, standby=standby)
+            running = RunningTopology(
+                self.definition,
+                spark,
+                store,
+                until=until,
+                standby=standby,
+                resources=resources.pop_all(),
+                left_behind=self._stragglers,
+            )
         running.begin()
         return running
 
+    def _connect(
+        self, zookeeper: str, resources: contextlib.ExitStack, *, standby: bool
+    ) -> ProgressStore:
+        from txn.embedded import zookeeper_service
+        from txn.zookeeper import ZooKeeperProgress
+        from txn.zookeeper.location import resolve_shared
+
+        if standby:
+            resolve_shared(zookeeper)
+        hosts = resources.enter_context(zookeeper_service(zookeeper))
+        return ZooKeeperProgress(hosts, self.name, self.config)
+
+    def _refuse_stragglers(self) -> None:
+        alive = [one for one in self._stragglers if one.thread.is_alive()]
+        self._stragglers[:] = alive
+        if alive:
+            raise AbandonedError(
+                f"Topology '{self.name}' cannot run in this process again: an earlier run of it "
+                f"left behind {'; '.join(map(str, alive))}. Start a new process."
+            )
+
     def check_complete(self, until: Until) -> None:
-        """Refuse a topology of which a part leads nowhere, and an `until` that means nothing.
+        """Refuse a topology with a stream that leads nowhere, and an invalid `until`.
 
         Raises:
             TopologyError: see there.
         """
-        if not self._sinks:
-            raise TopologyError(
-                f"Topology '{self.name}' ends nowhere: no stream has a committer. Add "
-                "persistent_aggregate(...) or partition_persist(...)."
-            )
-        used = {source for sink in self._sinks for source in sink.parent.sources()}
-        for source in self._sources.values():
-            if source not in used:
-                raise TopologyError(
-                    f"Stream '{source.name}' of topology '{self.name}' reaches no committer: its "
-                    "records would be read and lost. Persist it, or do not declare it."
-                )
-        self._check_queries()
+        self.definition.check_complete()
         valid = until in ("forever", "caught_up") or (
             isinstance(until, int) and not isinstance(until, bool) and until >= 1
         )
@@ -167,18 +199,6 @@ class Topology:
             raise TopologyError(
                 f"until={until!r} means nothing: use 'forever', 'caught_up' or a txid from 1."
             )
-
-    def _check_queries(self) -> None:
-        kept = {identity(sink.name) for sink in self._sinks}
-        for node in {node for sink in self._sinks for node in sink.parent.ancestors()}:
-            if not isinstance(node, StateQuery) or node.sink is not None:
-                continue
-            if identity(node.state.path) in kept:
-                raise TopologyError(
-                    f"state_query() of stream '{node.label()}' reads '{node.state.path}', a table "
-                    "of this topology. Pass what persistent_aggregate() returned, so that no txid "
-                    "is read that may still be replayed."
-                )
 
     def _add_sink(self, node: Node, committer: Committer) -> Sink:
         sink = Sink(node, committer)
@@ -426,7 +446,7 @@ class TxnState:
         return self.sink.name
 
     def new_values(self) -> Stream:
-        """What each txid changes: keys, values and `prev_<value>` (Trident: `newValuesStream`).
+        """The changes of each txid: keys, values and `prev_<value>` (Trident: `newValuesStream`).
 
         One row per key that the batch touched; `prev_<value>` is the value as of txid - 1, NULL
         for a new key. What follows is computed in the commit turn of the same txid, and what it

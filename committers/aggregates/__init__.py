@@ -70,7 +70,7 @@ _BUILTIN: dict[str, type[Builtin]] = {
 
 
 def identity(aggregate: Aggregate) -> str:
-    """What a table remembers of an aggregate: `Sum(delay)`, `CountDistinct(user,12)`.
+    """An aggregate's identity in a table: `Sum(delay)`, `CountDistinct(user,12)`.
 
     All parameters of a built-in one; class and columns of any other, whose module is named too
     when its class is called like a built-in one.

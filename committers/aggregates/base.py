@@ -1,4 +1,4 @@
-"""What the built-in aggregates have in common: parameters and their text, columns, NULL."""
+"""The base of the built-in aggregates: parameters and their text, columns, NULL."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _OVERFLOW = "ARITHMETIC_OVERFLOW: {} leaves the range of its type."
-"""What our own expressions raise."""
+"""The error conditions of our own expressions."""
 _OVERFLOWN = re.compile(r"ARITHMETIC_OVERFLOW: (.+?) leaves the range of its type\.", re.DOTALL)
 
 _MOST_DIGITS = 38

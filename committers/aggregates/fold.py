@@ -1,4 +1,4 @@
-"""A fold over rows in order: what no combination of partial results can say."""
+"""A fold over rows in order, for values that partial results cannot give."""
 
 from __future__ import annotations
 

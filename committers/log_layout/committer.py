@@ -8,11 +8,8 @@ is never much to put together.
 
 from __future__ import annotations
 
-import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,25 +17,23 @@ from committers.aggregates import quoted
 from committers.aggregates.base import kept_in
 from committers.append_table import AppendingCommitter
 from committers.expressions import bigint, no_rows
-from committers.log_layout.compaction import MOST_WAITING, Compaction, Intents, Pace, files_to_fold
-from committers.publishing.append import AppendFailedError
-from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec, storable_columns
-from committers.publishing.versions import TXID, ActiveFile
+from committers.log_layout.changes import from_partials, removed_keys
+from committers.log_layout.compaction import Compaction, Pace
+from committers.log_layout.compactor import Compactor
+from committers.log_layout.folding import Folding, folding_session
+from committers.publishing.files import ActiveFile
+from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec
+from committers.publishing.storable import storable_columns
+from committers.reading import strict_reader
 from committers.staging.area import random_id
-from committers.state.fold import folded, marks_of, touched, without_removed
-from committers.state.partials import columns_read, partial_rows
-from committers.state.removal import check_condition
+from committers.state.changes import refuse_taken_names
+from committers.state.fold import marks_of, touched, without_removed
+from committers.state.partials import columns_read, nullable, partial_rows
+from committers.state.removal import REMOVED, check_condition
 from committers.state.shape import StateShape, described
-from committers.table_committer import strict_reader
-from committers.upsert_layout.changes import from_partials, refuse_taken_names, removed_keys
-from committers.upsert_layout.columns import REMOVED, nullable
+from txn.delta.commits import TXID
 from txn.errors import (
-    CommitConflictError,
-    FencedError,
-    StagedFileError,
-    TableChangedError,
     TopologyError,
-    TxnError,
 )
 from txn.interfaces import (
     Aggregate,
@@ -49,18 +44,12 @@ from txn.interfaces import (
     StagedFile,
     StoredRows,
 )
-from txn.spark.own_session import computing_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["LogCommitter"]
-
-ONE_TASK_BYTES = 64 * 1024 * 1024
-"""Compressed bytes that one task folds: without a shuffle, and in one slot of the cluster."""
-FILE_BYTES = 128 * 1024 * 1024
-"""Compressed bytes of what is folded, per file of a result larger than that."""
 
 
 class LogCommitter(AppendingCommitter):
@@ -77,7 +66,7 @@ class LogCommitter(AppendingCommitter):
     """
 
     layout = "log"
-    """How rows lie in the table, for `txn plan`."""
+    """The table's layout, for `txn plan`."""
 
     def __init__(
         self,
@@ -104,15 +93,10 @@ class LogCommitter(AppendingCommitter):
         removes = remove_where is not None
         self._aggregates: Mapping[str, Aggregate] = kept_in(self.name, aggregates)
         self._shape = StateShape(tuple(keys), self._aggregates, 0, removes, self.layout)
-        self._compact_files = compact_files
-        self._pace = Pace(compact_share, clock)
-        self._intents = Intents(self._storage, new_id)
-        self._compaction_session: SparkSession | None = None
-        self._lock = threading.Lock()
-        self._made: set[str] = set()
-        """Folders of compactions whose publication was not tried."""
-        self._ended: list[tuple[str, bool]] = []
-        """Folders of compactions that are done with, and whether to delete them."""
+        self._folding_session: SparkSession | None = None
+        self._compactor = Compactor(
+            self._storage, compact_files, Pace(compact_share, clock), new_id
+        )
 
     def _begin(self) -> None:
         super()._begin()
@@ -215,7 +199,7 @@ class LogCommitter(AppendingCommitter):
         return rows.where((sf.col(TXID) < below) | sf.col(TXID).isNull())
 
     def _stored_schema(self) -> StructType:
-        """Columns of the table, also before any batch has said what they are."""
+        """Columns of the table, even before the first batch."""
         if self._rows_schema is not None:
             return self._table_schema()
         return self._columns()
@@ -240,7 +224,7 @@ class LogCommitter(AppendingCommitter):
         return StructType([StructField(*column) for column in (shown | previous).items()])
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
-        """What this txid changes: one row per key that it touches, with `prev_<value>`.
+        """The changes of this txid: one row per touched key, with `prev_<value>`.
 
         Lazy, in the session of the run: the touched keys' partials of all txids before are read,
         whatever the table holds of this one already. So a replay tells the same, also after a
@@ -350,136 +334,44 @@ class LogCommitter(AppendingCommitter):
         Raises:
             Exception: the Spark job failed; nothing is left of it.
         """
-        self._clean_up()
-        if self._compact_files is None or self._log.version < 0 or self._rows_schema is None:
+        self._compactor.clean_up()
+        if self._log.version < 0 or self._rows_schema is None:
             return None
-        now, factor = self._log.files_now(), self._compact_files
-        files = files_to_fold(now, committed, factor)
-        if files and not self._pace.begin(sum(file.size for file in files)):
-            files = files_to_fold(now, committed, factor, MOST_WAITING * factor)
+        now = self._log.files_now()
+        files = self._compactor.choose(now, committed)
         if not files:
             return None
         compaction = self._fold(files, now, committed)
-        return lambda: self._publish_compaction(compaction)
+        return lambda: self._compactor.publish(compaction, self._log, self._opened.epoch)
 
     def _fold(
         self, files: tuple[ActiveFile, ...], now: Sequence[ActiveFile], committed: int
     ) -> Compaction:
-        folder = self._intents.begin(self._log.version)
-        try:
-            adds = self._area.write_folder(self._folded(files, now, committed), folder)
-        except BaseException:
-            self._end(folder, delete=True)
-            with suppress(OSError, TxnError):
-                self._clean_up()
-            raise
-        finally:
-            self._pace.end()
-        with self._lock:
-            self._made.add(folder)
-        return Compaction(folder, adds, files)
+        return self._compactor.write(
+            lambda: self._folded(files, now, committed), files, self._area, self._log.version
+        )
 
     def _folded(
         self, files: Sequence[ActiveFile], now: Sequence[ActiveFile], committed: int
     ) -> DataFrame:
         """The rows of `files`, one per key; `now`: all files of the table."""
-        if self._compaction_session is None:
-            self._compaction_session = computing_session(
-                self._spark,
-                {
-                    # What is asked for below is what is done: each task writes one file.
-                    "spark.sql.adaptive.enabled": "false",
-                    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
-                },
-            )
-        session, size = self._compaction_session, sum(file.size for file in files)
-        reader = strict_reader(session, self._table_schema())
-
-        def rows_of(some: Sequence[ActiveFile]) -> DataFrame:
-            return reader.parquet(*(self._storage.read_url(file.path) for file in some))
-
-        rows, parts = rows_of(files), 1
-        if size <= ONE_TASK_BYTES:
-            rows = rows.coalesce(1)
-        else:
-            parts = math.ceil(size / FILE_BYTES)
-        # Also where one task folds: the marks are brought to it.
-        session.conf.set("spark.sql.shuffle.partitions", str(parts))
-        if self._remove_where is None:
-            return folded(rows, self._shape.keys, self._aggregates, with_txid=True)
-        return self._folded_with_marks(rows, rows_of, files, now, committed).coalesce(parts)
-
-    def _folded_with_marks(
-        self,
-        rows: DataFrame,
-        rows_of: Callable[[Sequence[ActiveFile]], DataFrame],
-        files: Sequence[ActiveFile],
-        now: Sequence[ActiveFile],
-        committed: int,
-    ) -> DataFrame:
-        """As `_folded`, without what was removed since, and with the marks still needed.
-
-        What is folded gets the newest txid of its key, so everything must go that is void by a
-        mark, also by one in a file that is not folded. A mark stays as long as another file may
-        have a row of its txid or before.
-        """
-        from pyspark.sql import functions as sf
-
-        keys = self._shape.keys
-        # Those of txids that are not committed may be taken back.
-        certain = rows_of([file for file in now if not file.holds_only(committed + 1)])
-        marks = marks_of(certain.where(sf.col(TXID) <= committed), keys)
-        living = without_removed(rows, keys, marks)
-        found = folded(living, keys, self._aggregates, with_txid=True)
-        own = {file.path for file in files}
-        left = [file for file in now if file.path not in own]
-        oldest = min((file.txid_min or 0 for file in left), default=None)
-        if oldest is None:
-            return found.withColumn(REMOVED, sf.lit(None).cast("boolean"))
-        needed = marks_of(rows, keys).where(sf.col(TXID) >= oldest)
-        return found.unionByName(
-            needed.withColumn(REMOVED, sf.lit(True)), allowMissingColumns=True
-        ).select(*(sf.col(quoted(name)) for name in self._table_schema().fieldNames()))
-
-    def _publish_compaction(self, compaction: Compaction) -> None:
-        """Append the version that has the result in place of what was folded.
-
-        Nothing happens when somebody's OPTIMIZE has rewritten some of that meanwhile.
-        """
-        with self._lock:
-            # Unless it is certain that nothing lands, only the next start may delete it.
-            self._made.discard(compaction.folder)
-        try:
-            landed = self._log.compact(
-                compaction.adds, compaction.removes, self._opened.epoch, compaction.txids
-            )
-        except AppendFailedError:
-            raise  # it may still land
-        except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
-            self._end(compaction.folder, delete=True)
-            raise
-        self._end(compaction.folder, delete=landed is None)
-
-    def _end(self, folder: str, *, delete: bool) -> None:
-        with self._lock:
-            self._ended.append((folder, delete))
-
-    def _clean_up(self) -> None:
-        with self._lock:
-            ended, self._ended = self._ended, []
-        for folder, delete in ended:
-            self._intents.end(folder, delete=delete)
+        if self._folding_session is None:
+            self._folding_session = folding_session(self._spark)
+        folding = Folding(
+            self._folding_session,
+            self._storage,
+            self._shape.keys,
+            self._aggregates,
+            removes=self._remove_where is not None,
+        )
+        return folding.rows(files, now, committed, self._table_schema())
 
     def _sweep(self, found: Sequence[str]) -> None:
-        self._intents.sweep(found, self._log.version, self._log.files, self._log.read_commit)
+        self._compactor.sweep(found, self._log)
         super()._sweep(found)
 
     def close(self) -> None:
         """Delete what was folded and not published; forget the Spark sessions."""
         super().close()
-        self._compaction_session = None
-        with self._lock:
-            self._ended += [(folder, True) for folder in self._made]
-            self._made.clear()
-        with suppress(OSError, TxnError):
-            self._clean_up()
+        self._folding_session = None
+        self._compactor.close()

@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from committers.publishing.storage import Storage
-from committers.publishing.versions import ActiveFile, Commit
+from committers.publishing.files import ActiveFile
 from committers.staging.area import DATA, SCRATCH
+from txn.delta.commits import Commit
+from txn.delta.storage import Storage
 from txn.interfaces import StagedFile
 
 __all__ = ["MOST_WAITING", "Compaction", "Intents", "Pace", "files_to_fold"]
@@ -45,7 +46,7 @@ _INTENT = "intent.json"
 
 @dataclass(frozen=True)
 class Compaction:
-    """What one compaction has made, before it is published."""
+    """The result of one compaction, before it is published."""
 
     folder: str
     adds: tuple[StagedFile, ...]
@@ -183,7 +184,7 @@ class Intents:
 def _may_have_been_added(
     folder: str, started: int, newest: int, read: Callable[[int], Commit | None]
 ) -> bool:
-    """Whether a version after `started` added a file of `folder`, or nobody can say."""
+    """Whether a version after `started` added a file of `folder`, or this is unknown."""
     for version in range(newest, started, -1):
         commit = read(version)
         if commit is None or any(file.path.startswith(f"{folder}/") for file in commit.adds):

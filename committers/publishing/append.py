@@ -1,4 +1,4 @@
-"""What an append to a Delta log is made of: actions, application ids, and how it can fail.
+"""The pieces of an append to a Delta log: actions, application ids, failures.
 
 And the first one, which makes the table.
 """
@@ -6,17 +6,18 @@ And the first one, which makes the table.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from committers.publishing.loading import is_there
+from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
-from committers.publishing.storage import Storage
-from committers.publishing.versions import ActiveFile
+from txn.delta.commits import epoch_app, incarnation_app
+from txn.delta.loading import is_there
 from txn.delta.retrying import is_momentary, is_refusal
+from txn.delta.storage import Storage
 from txn.errors import (
     CommitConflictError,
     StagedFileError,
@@ -31,13 +32,10 @@ __all__ = [
     "StaleFilesError",
     "StorageAwayError",
     "create_table",
-    "epoch_app",
     "file_actions",
-    "incarnation_app",
     "leading",
     "not_appended",
     "require_staged",
-    "txid_app",
 ]
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -78,31 +76,12 @@ def not_appended(
 
 
 def _said(error: BaseException | None) -> str:
-    """What delta-rs says, in one line: it writes for a terminal, with arrows and colours."""
+    """delta-rs's message in one line, without its arrows and colours for terminals."""
     return " ".join(_COLOURS.sub("", str(error)).replace("↳", ":").split()).replace(" : ", ": ")
 
 
-def txid_app(topology: str) -> str:
-    """The application id whose version is the newest txid."""
-    return f"txn/{topology}"
-
-
-def epoch_app(topology: str) -> str:
-    """The application id whose version is the newest epoch."""
-    return f"txn/{topology}/epoch"
-
-
-def incarnation_app(topology: str) -> str:
-    """The application id whose version is the id of the incarnation that leads the table.
-
-    A number that says nothing by being larger: it is compared for equality. Kept as application
-    transactions are, for ever, whatever is cleaned out of the log.
-    """
-    return f"txn/{topology}/incarnation"
-
-
 def leading(topology: str, epoch: int, incarnation: int) -> list[Transaction]:
-    """What a fence says of who leads from now on.
+    """The application ids of a fence: the new leader's.
 
     Args:
         incarnation: 0: not known.
@@ -111,13 +90,10 @@ def leading(topology: str, epoch: int, incarnation: int) -> list[Transaction]:
     return [Transaction(epoch_app(topology), epoch), *own]
 
 
-def create_table(
-    storage: Storage, spec: TableSpec, epoch: int, options: Mapping[str, str], incarnation: int = 0
-) -> None:
+def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int = 0) -> None:
     """Make an empty table, fenced by `epoch`; nothing happens when there is one meanwhile.
 
     Args:
-        options: credentials and endpoints for delta-rs.
         incarnation: who leads it; 0: not known.
 
     Raises:
@@ -137,7 +113,7 @@ def create_table(
             mode="error",
             partition_by=spec.partition_by,
             configuration={**spec.properties(), **spec.session_properties(), **settings},
-            storage_options=dict(options),
+            storage_options=storage.options,
             commit_properties=CommitProperties(
                 custom_metadata={FENCE_KEY: fence},
                 app_transactions=leading(spec.topology, epoch, incarnation),
@@ -146,7 +122,7 @@ def create_table(
         )
     except (DeltaError, OSError) as error:
         # Made by us or another process a moment ago? Then it is checked like any other.
-        if not is_there(storage, options):
+        if not is_there(storage):
             if is_refusal(error):
                 raise StorageRefusedError(
                     f"Storage refuses to make table {storage.location}: {_said(error)}. Correct "

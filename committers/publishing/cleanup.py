@@ -1,7 +1,7 @@
 """Deleting the commit files and checkpoints of a table that are older than it keeps them.
 
 Delta leaves that to whoever writes a checkpoint. On the commit path it would cost a listing of the
-whole log, so commits of ours do not do it (`delta_log`), and it is done here, by the clean-up
+whole log, so commits of ours do not do it (`log`), and it is done here, by the clean-up
 thread, every `EVERY_VERSIONS` versions: a table may have thousands of them a day.
 
 How long they are kept is the table's own property `delta.logRetentionDuration` (30 days unless it
@@ -10,10 +10,8 @@ is set), and `delta.enableExpiredLogCleanup = false` keeps them all, as for any 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from committers.publishing.loading import load
-from committers.publishing.storage import Storage
+from txn.delta.loading import load
+from txn.delta.storage import Storage
 
 __all__ = ["EVERY_VERSIONS", "LogCleanup"]
 
@@ -27,16 +25,14 @@ class LogCleanup:
 
     Args:
         storage: the table's folder.
-        storage_options: credentials and endpoints for delta-rs.
     """
 
-    def __init__(self, storage: Storage, storage_options: Mapping[str, str]) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._options = dict(storage_options)
         self._next = 0
 
     def run(self, version: int) -> None:
-        """Look at what has expired, if it is time to: a checkpoint keeps what it said.
+        """Delete expired log files if it is time to; a checkpoint keeps their content.
 
         Args:
             version: the newest version of the table, -1 if there is none.
@@ -48,6 +44,6 @@ class LogCleanup:
             return
         self._next = version + EVERY_VERSIONS
         # A table object of its own: that of the commit turns is in use.
-        table = load(self._storage, self._options)
+        table = load(self._storage)
         if table.metadata().configuration.get(_SWITCH, "true").lower() != "false":
             table.cleanup_metadata()

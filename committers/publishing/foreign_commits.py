@@ -1,4 +1,4 @@
-"""What others did to a table since a topology last wrote it: harmless, or refused by name.
+"""Commits by other writers since a topology's last one: harmless, or refused by name.
 
 A table is what its topology's publications made of it, or its totals mean nothing. Others may add
 versions that bring and take no rows (OPTIMIZE, VACUUM, properties), and versions that together
@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 
-from committers.publishing.versions import Commit
+from txn.delta.commits import Commit
 from txn.delta.locations import normal
 from txn.errors import TableChangedError
 
-__all__ = ["ACCEPTED", "Strangers", "changed_by", "replaced"]
+__all__ = ["ACCEPTED", "ForeignCommits", "changed_by"]
 
 ACCEPTED = "txn.accepted_version"
-"""Table property by which a user lets strangers' changes stand, up to and with this version."""
+"""Table property by which a user accepts other writers' changes up to this version."""
 
 
-class Strangers:
+class ForeignCommits:
     """Versions of others behind the newest one of ours, oldest first.
 
     Args:
@@ -81,21 +81,6 @@ def changed_by(commit: Commit) -> str:
     return f"version {commit.version} ({commit.operation} by {commit.writer}{when})"
 
 
-def replaced(table: str, topology: str, version: int, now: str) -> TableChangedError:
-    """The error for a table that was put in the place of another one.
-
-    Args:
-        version: the newest version that was known.
-        now: what is there instead.
-    """
-    return TableChangedError(
-        f"Table {table} is not the one that topology '{topology}' has written any more: {now}, and "
-        f"version {version} of the former one was known here. It was deleted or replaced. Nothing "
-        "was written. Put the former table back from a backup, or give the topology a new name "
-        "and new tables."
-    )
-
-
 def _differs(commits: Iterable[Commit]) -> bool:
     """Whether the rows may be others than before these versions.
 
@@ -110,7 +95,7 @@ def _differs(commits: Iterable[Commit]) -> bool:
 
 
 class _Net:
-    """What is left of additions and removals when those that undo each other are left out."""
+    """Additions and removals without those that cancel each other."""
 
     def __init__(self) -> None:
         self._added: set[str] = set()

@@ -1,4 +1,4 @@
-"""Publication: one conditional append to a Delta log, and what the log says about us.
+"""Publication: one conditional append to a Delta log, and the topology's records in it.
 
 The rules that make it exact, whatever crashes, races or comes back from the dead:
 
@@ -21,19 +21,11 @@ on a local disk, and recovery then replays them. Object stores acknowledge durab
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
-from deltalake import (
-    CommitProperties,
-    DeltaTable,
-    PostCommitHookProperties,
-    Transaction,
-)
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -41,38 +33,21 @@ from committers.publishing.append import (
     AppendFailedError,
     StaleFilesError,
     create_table,
-    epoch_app,
     file_actions,
-    incarnation_app,
     leading,
     not_appended,
     require_staged,
-    txid_app,
 )
-from committers.publishing.foreign_commits import Strangers, changed_by, replaced
-from committers.publishing.newest import LogReader
-from committers.publishing.rules import (
-    fenced,
-    judge,
-    led_elsewhere,
-    require_newer,
-    require_unsettled,
-)
-from committers.publishing.spec import TableSpec, refuse_foreign, refuse_foreign_folder
-from committers.publishing.storage import Storage
-from committers.publishing.txid_bounds import with_bounds
-from committers.publishing.versions import (
-    COMPACTION_KEY,
-    TOKEN_KEY,
-    ActiveFile,
-    Commit,
-    active_files,
-    load_files,
-)
+from committers.publishing.files import ActiveFile
+from committers.publishing.followed import FollowedTable, exclusive
+from committers.publishing.rules import fenced, judge, require_newer, require_unsettled
+from committers.publishing.spec import TableSpec
 from committers.staging.area import random_id
-from txn.delta.retrying import retried
+from txn.delta.commits import TOKEN_KEY, Commit, epoch_app, txid_app
+from txn.delta.storage import Storage
 from txn.errors import CommitConflictError, TableRefusedError, TxnError
 from txn.interfaces import (
+    COMPACTION_KEY,
     FENCE_KEY,
     PUBLICATION_KEY,
     SETTLED_KEY,
@@ -83,33 +58,15 @@ from txn.interfaces import (
 
 __all__ = ["MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 MAX_TRIES = 20
 """Lost races in a row, each against a harmless commit, after which an attempt fails."""
 
 
-def _in_turn(method: Callable[P, R]) -> Callable[P, R]:
-    """One thread at a time: what one takes in, an append of another must not pass over unseen."""
-
-    @functools.wraps(method)
-    def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
-        with args[0]._turn:  # type: ignore[attr-defined]  # self
-            return method(*args, **kwargs)
-
-    return waiting
-
-
-class DeltaLog:
-    """The log of one table: its newest state in memory, and the only way to append to it.
-
-    One committer's turn at a time. Other threads may ask for `files_now`, and open the table: with
-    the first batch that has rows, while a txid without rows has its turn.
+class DeltaLog(FollowedTable):
+    """The log of one table: the only way to append to it.
 
     Args:
         storage: the table's folder.
-        storage_options: credentials and endpoints for delta-rs.
         new_id: source of commit tokens.
         now_ms: wall clock, milliseconds since 1970, for Delta's own bookkeeping only.
         incarnation: which life of the topology leads here; 0: not known, and not asked for.
@@ -120,118 +77,16 @@ class DeltaLog:
         self,
         storage: Storage,
         *,
-        storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         incarnation: int = 0,
         takes_over: Collection[int] = (),
     ) -> None:
-        self._storage = storage
-        self._name = storage.location
-        self._options = dict(storage_options or {})
-        self._reader = LogReader(storage, self._options)
+        super().__init__(storage, incarnation=incarnation, takes_over=takes_over)
         self._new_id = new_id
         self._now_ms = now_ms
-        self._incarnation = incarnation
-        self._takes_over = frozenset(takes_over)
-        self._loaded: DeltaTable | None = None
-        self._spec: TableSpec | None = None
-        self._topology = ""
-        self._files: dict[str, ActiveFile] = {}
-        self._files_lock = threading.Lock()
-        self._turn = threading.RLock()
-        self._version = -1
-        self._epoch = 0
-        self._last: tuple[int, Publication] | None = None
-        self._settled = 0
-        self._strangers = Strangers(self._name)
-        self._fingerprint: int | None = None
 
-    # --- open --------------------------------------------------------------------------------
-
-    @property
-    def version(self) -> int:
-        """The newest version that is known here; -1 before `attach` or `open`."""
-        return self._version
-
-    @property
-    def table_id(self) -> str | None:
-        """Delta's own id of the table; None before `attach` or `open`."""
-        return None if self._loaded is None else str(self._loaded.metadata().id)
-
-    @property
-    def files(self) -> Mapping[str, ActiveFile]:
-        """Path -> file, of `version`."""
-        return self._files
-
-    def files_now(self) -> tuple[ActiveFile, ...]:
-        """The files of `version`, for another thread than that of the commit turns."""
-        with self._files_lock:
-            return tuple(self._files.values())
-
-    @_in_turn
-    def columns(self) -> dict[str, Any] | None:
-        """The table's columns as Delta and Spark write them in JSON; None: there is no table."""
-        if self._loaded is None:
-            return None
-        columns: dict[str, Any] = json.loads(self._loaded.schema().to_json())
-        return columns
-
-    @_in_turn
-    def files_before(self, txid: int) -> tuple[int, frozenset[str]]:
-        """(newest txid, paths) of the newest version that holds nothing of `txid` and later.
-
-        What is there now, unless something of these txids has been published: then the commit
-        files are walked back, and what each version did is undone. The paths of versions that
-        others made since (OPTIMIZE) are left out with it.
-
-        Raises:
-            TableRefusedError: the commit files that would tell were cleaned out of the log.
-        """
-        paths = frozenset(self._files)
-        if self._last is None or self._last[1].last_txid < txid:
-            return (0 if self._last is None else self._last[1].last_txid), paths
-        before, newest, version = paths, 0, self._version
-        while version >= 0:
-            commit = self.read_commit(version)
-            if commit is None:
-                raise TableRefusedError(
-                    f"Table {self._name} cannot be read as of txid {txid - 1}: version {version} "
-                    "was cleaned out of its log, and later txids are published. Restore that "
-                    "commit file from a backup; raise delta.logRetentionDuration."
-                )
-            if _newest_of(commit) and _newest_of(commit) < txid:
-                break
-            paths = (paths - {add.path for add in commit.adds}) | commit.removes
-            if commit.publication is not None:
-                before, newest = paths, commit.publication.first_txid - 1
-            version -= 1
-        return newest, before
-
-    @_in_turn
-    def attach(self, topology: str) -> bool:
-        """Load an existing table of this topology; False when the folder holds none.
-
-        Raises:
-            TableRefusedError: not a Delta table, nobody's or another topology's.
-            TableChangedError: somebody else's rows came, or ours went, since we last wrote it.
-            RecoveryRefusedError: the topology leads it from another ensemble.
-        """
-        if not self._reader.exists():
-            entries = self._storage.entries()
-            # Unless it was made between the two looks.
-            if not self._reader.exists():
-                refuse_foreign_folder(entries, self._name)
-                return False
-        table = self._reader.load()
-        refuse_foreign(table, self._name, topology)
-        self._topology = topology
-        self._reload(table)
-        self._refuse_strangers()
-        self._led_by()
-        return True
-
-    @_in_turn
+    @exclusive
     def open(self, spec: TableSpec, epoch: int) -> None:
         """Check the table against `spec`, or create it, fenced by `epoch`. Writes no data.
 
@@ -240,7 +95,7 @@ class DeltaLog:
             CommitConflictError: it could not be created.
         """
         if self._loaded is None and not self.attach(spec.topology):
-            create_table(self._storage, spec, epoch, self._options, self._incarnation)
+            create_table(self._storage, spec, epoch, self._incarnation)
             if not self.attach(spec.topology):
                 raise TableRefusedError(
                     f"Table {self._name} is not there after it was created: something else "
@@ -249,110 +104,7 @@ class DeltaLog:
         self._require(spec)
         self._spec = spec
 
-    def _require(self, spec: TableSpec) -> None:
-        try:
-            spec.require(self._table, self._name)
-        except TableRefusedError as error:
-            culprit = self._strangers.last_metadata_change
-            if culprit is None:
-                raise
-            raise TableRefusedError(f"{error} It was changed in {changed_by(culprit)}.") from error
-
-    def _reload(self, table: DeltaTable) -> None:
-        """Take a table as it is, or, where storage is away, leave everything as it was."""
-        version = table.version()
-        files = with_bounds(load_files(table), self._storage)
-        told = self._reader.told(version)
-        txid = table.transaction_version(txid_app(self._topology))
-        with self._files_lock:
-            self._files = files
-        self._loaded, self._version = table, version
-        self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
-        self._last, self._settled, self._strangers = told.last, told.settled, told.strangers
-        self._fingerprint = told.fingerprint
-        if not told.is_known and txid is not None:
-            self._last = (version, Publication.lost(self._topology, txid))
-
-    @property
-    def _table(self) -> DeltaTable:
-        if self._loaded is None:
-            raise TableRefusedError(f"Table {self._name} is not there: open it with a schema.")
-        return self._loaded
-
-    # --- what the log says -------------------------------------------------------------------
-
-    def last_publication(self) -> tuple[int, Publication] | None:
-        """(version, publication) of the newest publication; None if there was none."""
-        return self._last
-
-    def read_commit(self, version: int) -> Commit | None:
-        """One version, from its commit file; None when that does not exist (any more)."""
-        return self._reader.commit(version)
-
-    def publications(self, limit: int | None = None) -> Iterator[tuple[int, Publication, int]]:
-        """(version, publication, milliseconds since 1970), newest first, as far as the log goes.
-
-        Works without `open`, on any table. Stops where commit files were cleaned up.
-        """
-        return self._reader.publications(limit)
-
-    @_in_turn
-    def refresh(self) -> list[Commit]:
-        """Take in the versions that others appended; returns them, oldest first.
-
-        Raises:
-            TableRefusedError: one of them changed the table into something else.
-            TableChangedError: one of them changed rows, or the table was replaced.
-            CommitConflictError: their commit files are gone; the state was loaded anew.
-        """
-        self._require_same()
-        self._follow(self._table)
-        return self._take_in()
-
-    def _follow(self, table: DeltaTable) -> None:
-        """Let delta-rs take in what was appended since."""
-        retried(table.update_incremental, f"read the log of table {self._name}")
-
-    def _take_in(self) -> list[Commit]:
-        """Apply the versions up to the one that delta-rs has loaded and will append to."""
-        commits: list[Commit] = []
-        if self._table.version() < self._version:
-            self._follow(self._table)  # which failed behind the append before
-        while self._version < self._table.version():
-            version = self._version + 1
-            commit = self.read_commit(version)
-            if commit is None:
-                self._reload(self._reader.load())
-                self._refuse_strangers()
-                raise CommitConflictError(
-                    f"Version {version} of table {self._name} is not in its log any more: the log "
-                    "was cleaned up while this process was behind. The batch is prepared again."
-                )
-            self._apply(commit)
-            commits.append(commit)
-        if self._spec and any(commit.metadata_change for commit in commits):
-            self._require(self._spec)
-        self._refuse_strangers()
-        return commits
-
-    def _apply(self, commit: Commit) -> None:
-        added = active_files(commit.adds)
-        if not commit.is_ours:
-            added = with_bounds(added, self._storage)
-        with self._files_lock:
-            for path in commit.removes:
-                self._files.pop(path, None)
-            self._files.update(added)
-        self._version, self._fingerprint = commit.version, commit.fingerprint
-        self._strangers.take(commit)
-        self._epoch = max(self._epoch, commit.epoch)
-        if commit.publication is not None:
-            self._last = (commit.version, commit.publication)
-        self._settled = max(self._settled, commit.settled_txid)
-
-    # --- append ------------------------------------------------------------------------------
-
-    @_in_turn
+    @exclusive
     def fence(self, epoch: int) -> bool:
         """Append an empty version carrying `epoch`: appends of older leaders now lose.
 
@@ -380,18 +132,9 @@ class DeltaLog:
                 return True
         raise self._exhausted("fence")
 
-    def _led_by(self) -> int:
-        """The incarnation that leads the table, 0 if none has said so; refuses a foreign one."""
-        if not self._incarnation:
-            return 0
-        found = self._table.transaction_version(incarnation_app(self._topology)) or 0
-        if found and found != self._incarnation and found not in self._takes_over:
-            raise led_elsewhere(self._name, self._topology, found, self._incarnation)
-        return found
-
-    @_in_turn
+    @exclusive
     def settle(self, txid: int, epoch: int) -> None:
-        """Append an empty version that says that everything up to `txid` is final.
+        """Append an empty version that marks everything up to `txid` as final.
 
         Nothing is appended when the log says so already: by an earlier mark, by a publication
         whose `first_txid` is later, or because it holds no publication at all.
@@ -411,7 +154,7 @@ class DeltaLog:
                 return
         raise self._exhausted(f"settle txid {txid}")
 
-    @_in_turn
+    @exclusive
     def compact(
         self,
         adds: Sequence[StagedFile],
@@ -450,7 +193,7 @@ class DeltaLog:
         apps: Sequence[Transaction] = (),
         **more: Any,
     ) -> Commit | None:
-        """One try at a version of ours that changes no row, and what it says of itself.
+        """One attempt to append a version without changes of rows, and its record.
 
         It carries the last publication (`_find_last`).
         """
@@ -462,7 +205,7 @@ class DeltaLog:
         app = list(apps) or leading(self._topology, epoch, 0)
         return self._append(list(actions), {key: mark}, app)
 
-    @_in_turn
+    @exclusive
     def publish(
         self,
         adds: Sequence[StagedFile],
@@ -503,7 +246,7 @@ class DeltaLog:
     def _append(
         self, actions: list[Any], metadata: Mapping[str, Any], app: list[Transaction]
     ) -> Commit | None:
-        """One try at `version + 1`: what landed there, or None when somebody else's commit did."""
+        """One attempt to append `version + 1`: what landed, or None if another writer won."""
         token, failure = self._new_id(), None
         table, expected = self._table, self._version + 1
         try:
@@ -557,27 +300,12 @@ class DeltaLog:
             FencedError, CommitConflictError, StateError: as `publish`.
         """
         self._require_same()
-        self._refuse_strangers()
+        self._refuse_foreign()
         require_newer(publication, self._last, self._epoch, self._name)
         require_unsettled(publication, self._settled, self._name)
-
-    def _refuse_strangers(self) -> None:
-        self._strangers.refuse(self._topology, self._table.metadata().configuration)
-
-    def _require_same(self) -> None:
-        now = self._reader.instead_of(self._table, self._version, self._fingerprint)
-        if now is not None:
-            raise replaced(self._name, self._topology, self._version, now)
 
     def _exhausted(self, what: str) -> CommitConflictError:
         return CommitConflictError(
             f"Table {self._name}: {MAX_TRIES} appends in a row lost against other writers "
             f"({what}). Pause the other jobs that write to this table; the batch is tried again."
         )
-
-
-def _newest_of(commit: Commit) -> int:
-    """The newest txid that the table had come to with a version of ours; 0: it does not say."""
-    if commit.publication is not None:
-        return commit.publication.last_txid
-    return int(commit.last["publication"]["last_txid"]) if commit.last else 0

@@ -1,4 +1,4 @@
-"""When a publication may be appended: pure rules over what the log says.
+"""When a publication may be appended: pure rules over the content of the log.
 
 `require_newer` looks at the newest publication that the table holds, `judge` at one commit that
 somebody else appended between the version that a publication was computed from and its own.
@@ -6,7 +6,7 @@ somebody else appended between the version that a publication was computed from 
 
 from __future__ import annotations
 
-from committers.publishing.versions import Commit
+from txn.delta.commits import Commit
 from txn.errors import CommitConflictError, FencedError, RecoveryRefusedError
 from txn.interfaces import Publication
 
@@ -83,7 +83,7 @@ def require_unsettled(publication: Publication, settled: int, table: str) -> Non
 
 
 def judge(commit: Commit | None, version: int, publication: Publication, table: str) -> None:
-    """Refuse to publish over somebody else's commit, unless it changed no row.
+    """Refuse to publish over another writer's commit that changed rows.
 
     Rows that stay changed are refused before (`committers.publishing.foreign_commits`); what comes
     here was taken back since.

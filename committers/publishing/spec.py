@@ -1,4 +1,4 @@
-"""What a table must be to be ours: its columns, its `txn.*` properties, its Delta features.
+"""The specification of our tables: columns, `txn.*` properties, Delta features.
 
 Written once when the table is created, compared at every opening and after every change of its
 metadata by somebody else. The first difference is named; nothing is adapted silently.
@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from committers.keeping import KEPT
-from committers.publishing.versions import BUCKET
+from committers.publishing.files import BUCKET
 from txn.delta.features import refused_features
 from txn.delta.locations import normal
-from txn.errors import TableRefusedError, TopologyError
+from txn.errors import TableRefusedError
 from txn.interfaces import Semantics
 from txn.spark.own_session import DEFAULT, same_setting
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from pyspark.sql.types import StructType
 
 __all__ = [
     "FORMAT",
@@ -30,7 +29,6 @@ __all__ = [
     "refuse_features",
     "refuse_foreign",
     "refuse_foreign_folder",
-    "storable_columns",
 ]
 
 FORMAT = "1"
@@ -42,25 +40,6 @@ removal leaves would count what is void; it refuses a kind that it does not know
 
 _REMOVE_WHERE = "txn.remove_where"
 _SESSION = "txn.session."
-_SIMPLE_TYPES = frozenset(
-    [
-        "string",
-        "long",
-        "integer",
-        "short",
-        "byte",
-        "float",
-        "double",
-        "boolean",
-        "binary",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-    ]
-)
-# Names that Parquet and Delta without column mapping cannot hold (Delta: PROTOCOL.md, and Spark's
-# DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES).
-_BAD_NAME_CHARACTERS = frozenset(" ,;{}()\n\t=`")
 
 
 @dataclass(frozen=True)
@@ -228,80 +207,13 @@ def refuse_features(table: DeltaTable, name: str, kind: str, semantics: Semantic
     Raises:
         TableRefusedError: naming the feature.
     """
-    protocol = table.protocol()
-    refused = refused_features(
-        (*(protocol.reader_features or ()), *(protocol.writer_features or ())),
-        table.metadata().configuration,
-        json.loads(table.schema().to_json())["fields"],
-        kind=kind,
-        opaque=semantics is Semantics.OPAQUE,
-    )
+    refused = refused_features(table, kind=kind, opaque=semantics is Semantics.OPAQUE)
     if refused:
         raise TableRefusedError(
             f"Table {name} uses the Delta feature {refused[0]}, which this publisher cannot "
             "honour. Drop the feature (ALTER TABLE ... DROP FEATURE, or unset the property), or "
             "give this committer a path of its own."
         )
-
-
-def storable_columns(schema: StructType, table: str) -> tuple[tuple[str, Any], ...]:
-    """(name, type as JSON) of every column: nullable throughout, without Spark's metadata.
-
-    Raises:
-        TopologyError: a name or type that an ordinary Delta table cannot hold, or two names that
-            differ in upper and lower case only.
-    """
-    seen: dict[str, str] = {}
-    for name in schema.fieldNames():
-        bad = sorted(_BAD_NAME_CHARACTERS & set(name))
-        if bad or not name:
-            raise TopologyError(
-                f"Column '{name}' cannot be stored in table {table}: Delta allows none of "
-                f"' ,;{{}}()=`', tabs and line breaks in a name. Rename it with .alias() or AS."
-            )
-        if name.lower() in seen:
-            raise TopologyError(
-                f"Table {table} would get the columns '{seen[name.lower()]}' and '{name}': names "
-                "must differ in more than upper and lower case. Rename one of them."
-            )
-        seen[name.lower()] = name
-    return tuple(
-        (field["name"], _storable(field["type"], field, table))
-        for field in schema.jsonValue()["fields"]
-    )
-
-
-def _storable(kind: Any, field: Mapping[str, Any], table: str) -> Any:
-    if isinstance(kind, str):
-        if kind not in _SIMPLE_TYPES and not kind.startswith("decimal("):
-            raise _unstorable(kind, field, table)
-        if any("collation" in key.lower() for key in field.get("metadata", {})):
-            raise _unstorable(f"{kind} with a collation", field, table)
-        return kind
-    if kind["type"] == "array":
-        element = _storable(kind["elementType"], field, table)
-        return {"type": "array", "elementType": element, "containsNull": True}
-    if kind["type"] == "map":
-        return {
-            "type": "map",
-            "keyType": _storable(kind["keyType"], field, table),
-            "valueType": _storable(kind["valueType"], field, table),
-            "valueContainsNull": True,
-        }
-    if kind["type"] == "struct":
-        fields = [
-            {**inner, "type": _storable(inner["type"], inner, table)} for inner in kind["fields"]
-        ]
-        cleaned = [{**inner, "nullable": True, "metadata": {}} for inner in fields]
-        return {"type": "struct", "fields": cleaned}
-    raise _unstorable(str(kind["type"]), field, table)
-
-
-def _unstorable(kind: str, field: Mapping[str, Any], table: str) -> TopologyError:
-    return TopologyError(
-        f"Column '{field['name']}' of table {table} has the type {kind}, which an ordinary Delta "
-        "table cannot hold. Cast it to another type before it reaches the table."
-    )
 
 
 def _text(kind: Any) -> str:

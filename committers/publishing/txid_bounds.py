@@ -1,4 +1,4 @@
-"""Which txids a file of a table holds, where the log does not say so: out of its Parquet footer.
+"""The txids in a table's file, from its Parquet footer if the log lacks them.
 
 Delta has bounds of the first 32 columns unless the table asks for more, and `txid` stands behind
 the columns of the rows. Our tables ask (`create_table`). Those of earlier releases do not, and
@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 from pyarrow import parquet
 
-from committers.publishing.storage import Storage
-from committers.publishing.versions import ActiveFile, active_files
+from committers.publishing.files import ActiveFile, active_files
 from committers.staging.parquet_stats import delta_stats
 from txn.delta.retrying import retried
+from txn.delta.storage import Storage
 from txn.interfaces import StagedFile
 
 __all__ = ["with_bounds"]
@@ -25,7 +25,7 @@ _THREADS = 16
 
 
 def with_bounds(files: Mapping[str, ActiveFile], storage: Storage) -> dict[str, ActiveFile]:
-    """The files, with the bounds of `txid` that their footers tell where the log has none.
+    """The files, with bounds of `txid` from their footers if the log has none.
 
     Raises:
         StorageUnavailableError, StorageRefusedError: a footer cannot be read now, or never.

@@ -1,1 +1,1 @@
-"""Files that lie in a table's folder and not in its log: written, counted, told apart."""
+"""Files in a table's folder that are not in its log: write, count and identify them."""

@@ -23,13 +23,13 @@ from pyarrow import parquet
 
 from committers.aggregates.base import overflows_of
 from committers.expressions import side_by_side
-from committers.publishing.storage import Storage
-from committers.publishing.versions import TXID
 from committers.staging.parquet_stats import delta_stats
 from committers.staging.reported import reported
 from committers.staging.row_digest import Summary, row_digest, summarize
 from txn.attempts import TransactionAttempt
+from txn.delta.commits import TXID
 from txn.delta.retrying import retried
+from txn.delta.storage import Storage
 from txn.errors import StagedFileError
 from txn.interfaces import Staged, StagedFile
 from txn.spark.own_session import to_write
@@ -102,7 +102,7 @@ class StagingArea:
         below: str = DATA,
         partition_by: str | None = None,
     ) -> Staged:
-        """As `write`, with the fingerprint of the rows (`committers.staging.row_digest`)."""
+        """Like `write`, with the rows' fingerprint (`committers.staging.row_digest`)."""
         return _staged(attempt, self._write(rows, [attempt], below, partition_by))
 
     def stage_together(
@@ -180,7 +180,7 @@ class StagingArea:
         return self._run(rows, folder, partition_by)
 
     def write_folder(self, rows: DataFrame, folder: str) -> tuple[StagedFile, ...]:
-        """As `write`, into a folder whose fate is the caller's."""
+        """Like `write`, into a folder that the caller deletes."""
         return tuple(file for file, _ in self._run(rows, folder, None))
 
     def _run(self, rows: DataFrame, folder: str, partition_by: str | None) -> list[_Found]:
@@ -222,7 +222,7 @@ class StagingArea:
                 files = list(pool.map(footer, found))
         else:
             files = [footer(one) for one in found]
-        # Spark writes an empty file for a job without rows; it says nothing that a log needs.
+        # Spark writes an empty file for a job without rows; the log does not need it.
         self._storage.delete_files(file.path for file, _ in files if file.rows == 0)
         return [(file, summary) for file, summary in files if file.rows > 0]
 
@@ -272,7 +272,7 @@ class StagingArea:
                 self._storage.delete_folder(folder)
 
     def _forget_referred(self) -> None:
-        """Of folders that nobody owns a part of, nothing will ever be deleted."""
+        """Forget folders that no attempt owns files in; they are never deleted."""
         self._referred &= set().union(*self._owned.values())
 
     def folders(self) -> list[str]:
@@ -302,7 +302,7 @@ class StagingArea:
 
 
 def newest_txid(folders: Iterable[str]) -> int:
-    """The newest txid of which there is staged data among `StagingArea.folders`; 0: none."""
+    """The newest txid with staged data among `StagingArea.folders`; 0 if none."""
     names = (folder.partition("/") for folder in folders)
     data = (_FOLDER.fullmatch(name) for below, _, name in names if below == DATA)
     return max((int(match[1]) for match in data if match), default=0)

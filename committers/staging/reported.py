@@ -1,4 +1,4 @@
-"""What a Spark job says that it wrote, held against the files that this process sees.
+"""Compare the rows that a Spark job reports with the files that this process sees.
 
 The files of a job are found by listing its folder. Where executors have another disk under the same
 path, the list is short, or empty, and nothing else would tell: the rows would be lost in silence.

@@ -1,1 +1,1 @@
-"""What both layouts of a state table have in common: partial aggregates, keys, reading."""
+"""The shared parts of both state layouts: partial aggregates, keys, reading."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
 from committers.expressions import passing
-from committers.publishing.versions import TXID
+from committers.state.keys import with_keys_of
 from committers.state.partials import merges
-from committers.upsert_layout.columns import REMOVED, with_keys_of
+from committers.state.removal import REMOVED
+from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def without_removed(rows: DataFrame, keys: Sequence[str], marks: DataFrame) -> D
     """
     from pyspark.sql import functions as sf
 
-    # A row without a txid is older than any: somebody else brought it, and it was accepted.
+    # A row without a txid is older than any: another writer brought it, and it was accepted.
     is_void = sf.coalesce(sf.col(TXID), sf.lit(0)) <= sf.col(quoted(_GONE))
     living = rows.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
     left = _beside(living, keys, marks, sf.col(TXID)).where(~sf.coalesce(is_void, sf.lit(False)))

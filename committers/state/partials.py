@@ -1,4 +1,4 @@
-"""Partial aggregates: what a batch's rows are before they meet a state table."""
+"""Partial aggregates: a batch's rows before they meet a state table, and the types they have."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.aggregates.base import quoted
-from committers.publishing.versions import TXID
+from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, merged, partials_over
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["ROWS", "columns_read", "merges", "partial_rows"]
+__all__ = [
+    "ROWS",
+    "columns_read",
+    "mergeable",
+    "merges",
+    "nullable",
+    "overrides",
+    "partial_rows",
+]
 
 ROWS = "txn_rows"
 """A column that a global aggregate needs for a moment; no key or value may be called so."""
@@ -23,6 +31,19 @@ def columns_read(keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> tu
     """The columns of a batch's rows that its partials are made of, each once."""
     inputs = [name for aggregate in aggregates.values() for name in aggregate.columns]
     return tuple(dict.fromkeys((*keys, *inputs)))
+
+
+def overrides(aggregate: Aggregate, step: str) -> bool:
+    """Whether an aggregate overrides `initial`, `merge` or `result`."""
+    return getattr(type(aggregate), step) is not getattr(Aggregate, step)
+
+
+def mergeable(aggregate: Aggregate) -> bool:
+    """Whether partials of one key can be merged before they are combined with stored values.
+
+    Not those of an aggregate that stores something else and does not say how partials are merged.
+    """
+    return overrides(aggregate, "merge") or not overrides(aggregate, "initial")
 
 
 def merges(aggregates: Mapping[str, Aggregate], kinds: Mapping[str, DataType]) -> list[Column]:
@@ -70,3 +91,16 @@ def partial_rows(
     ]
     kept = [] if count_as is None else [sf.col(ROWS).alias(count_as)]
     return whole.select(*values, *kept)
+
+
+def nullable(kind: DataType) -> DataType:
+    """`kind` with everything in it nullable, as the table stores it: Spark casts no other way."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(kind, ArrayType):
+        return ArrayType(nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(nullable(kind.keyType), nullable(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, nullable(field.dataType)) for field in kind])
+    return kind

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from deltalake.exceptions import DeltaError
 
 from committers.aggregates import quoted
-from committers.publishing.loading import load, require
-from committers.publishing.log import DeltaLog
-from committers.publishing.storage import Storage
-from committers.publishing.versions import BUCKET, load_files
+from committers.publishing.files import BUCKET, load_files
+from committers.publishing.rewritten import first_missing
+from committers.state.keys import bucket_of, with_keys_of
 from committers.state.shape import StateShape
-from committers.upsert_layout.columns import bucket_of, with_keys_of
+from txn.delta.loading import load, require
+from txn.delta.log import TableLog
+from txn.delta.storage import Storage
 from txn.errors import TableRefusedError, TxnError
 
 if TYPE_CHECKING:
@@ -23,26 +24,24 @@ if TYPE_CHECKING:
 __all__ = ["missing_file", "newest_version", "rows_of_keys", "version_of"]
 
 
-def newest_version(storage: Storage, options: Mapping[str, str]) -> int:
+def newest_version(storage: Storage) -> int:
     """The newest version of a table.
 
     Raises:
         TableAbsentError: there is no table.
     """
-    return require(storage, options).version()
+    return require(storage).version()
 
 
-def missing_file(storage: Storage, options: Mapping[str, str], version: int) -> str | None:
-    """A file of a version that is not in storage; None: all are, or nobody can say."""
+def missing_file(storage: Storage, version: int) -> str | None:
+    """A file of a version that is gone from storage; None if all exist or it is unknown."""
     try:
-        paths = sorted(load_files(load(storage, options, version)))
-        sizes = storage.sizes(paths)
+        return first_missing(storage, sorted(load_files(load(storage, version))))
     except (DeltaError, OSError, TxnError):
         return None
-    return next((path for path, size in zip(paths, sizes, strict=True) if size is None), None)
 
 
-def version_of(storage: Storage, options: Mapping[str, str], txid: int) -> int:
+def version_of(storage: Storage, txid: int) -> int:
     """The table version that holds the state as of `txid`.
 
     Walks back from the newest version, one commit file each. A txid that was published again is
@@ -54,12 +53,12 @@ def version_of(storage: Storage, options: Mapping[str, str], txid: int) -> int:
             with later ones, or that was cleaned out of its log.
     """
     where = storage.location
-    version = newest_version(storage, options)
-    log = DeltaLog(storage, storage_options=options)
+    version = newest_version(storage)
+    log = TableLog(storage)
     newest = later = None
     same_rows = version
     while version >= 0:
-        commit = log.read_commit(version)
+        commit = log.commit(version)
         if commit is None:
             raise TableRefusedError(
                 f"State table {where} cannot be read as of txid {txid}: version {version} and "

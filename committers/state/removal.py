@@ -1,4 +1,4 @@
-"""`remove_where`: the condition under which a state table lets go of a key."""
+"""`remove_where`: the condition under which a state table lets go of a key, and the mark of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["check_condition"]
+__all__ = ["REMOVED", "check_condition"]
+
+REMOVED = "txn_removed"
+"""True where a key was removed at `txid`: in a log table's marks, in an opaque one's tombstones.
+Only with `remove_where`."""
 
 
 def check_condition(spark: SparkSession, condition: str, shown: StructType, table: str) -> None:
@@ -21,7 +25,7 @@ def check_condition(spark: SparkSession, condition: str, shown: StructType, tabl
 
     nothing = no_rows(spark, shown)
     try:
-        # `where` alone says what is boolean; `select` is how it is evaluated: without subqueries.
+        # Only `where` checks that it is boolean; `select` evaluates it, without subqueries.
         nothing.where(condition).select(sf.expr(condition))
     except (AnalysisException, ParseException) as error:
         raise TopologyError(

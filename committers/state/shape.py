@@ -1,4 +1,4 @@
-"""What a state table says about itself to those who read it without its topology.
+"""The description that a state table carries for readers without its topology.
 
 Keys, values and the identities of the aggregates are table properties. Where an aggregate shows
 something else than what it stores (`Aggregate.result`), a reader needs the aggregate itself: those
@@ -17,7 +17,8 @@ from committers.aggregates import by_identity, identity, quoted
 from committers.aggregates.base import kept_in
 from committers.publishing.spec import LOG_WITH_REMOVAL
 from committers.state.fold import folded, marks_of, without_removed
-from committers.upsert_layout.columns import REMOVED, overrides
+from committers.state.partials import overrides
+from committers.state.removal import REMOVED
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate, Semantics
 
@@ -30,7 +31,7 @@ _RESULT, _OWN_RESULT = "result", "own result"
 
 
 def described(aggregate: Aggregate, *, always: bool = False) -> tuple[str, ...]:
-    """What `txn.values` says of an aggregate: its identity, and whose `result` it has, if any.
+    """An aggregate in `txn.values`: its identity, and whose `result` it has, if any.
 
     Args:
         always: readers need the aggregate itself, whether or not it has a `result`.

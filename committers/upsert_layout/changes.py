@@ -1,10 +1,7 @@
-"""What a txid changed in a state table: the keys that it touched, with values before and after.
-
-Source: Trident's `newValuesStream`, which has the new values only.
+"""What a txid changed in a table with layout="upsert" (`committers.state.changes`).
 
 An opaque table holds the previous values in the very rows that the txid wrote. The others' stand
-in the files that the version replaces, so the rows written are joined with those. A log table has
-the partials of all txids, so those before are put together for the keys that were staged.
+in the files that the version replaces, so the rows written are joined with those.
 """
 
 from __future__ import annotations
@@ -12,25 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
-from committers.publishing.versions import TXID
-from committers.state.fold import BEFORE, told_gone
-from committers.upsert_layout.columns import PREV_TXID, REMOVED, StateLayout, with_keys_of
-from txn.errors import TopologyError
-from txn.interfaces import Aggregate
+from committers.state.changes import refuse_taken_names
+from committers.state.keys import with_keys_of
+from committers.state.removal import REMOVED
+from committers.upsert_layout.columns import PREV_TXID, StateLayout
+from txn.delta.commits import TXID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = [
     "changes_schema",
-    "from_partials",
     "from_previous_values",
     "from_replaced_rows",
-    "refuse_taken_names",
-    "removed_keys",
 ]
 
 _AFTER, _BEFORE = "a", "b"
@@ -50,21 +44,6 @@ def changes_schema(
     shown = layout.shown_schema(spark, columns)
     previous = [StructField(f"prev_{name}", shown[name].dataType) for name in layout.values]
     return StructType([*shown.fields, *previous])
-
-
-def refuse_taken_names(keys: Sequence[str], values: Sequence[str], table: str) -> None:
-    """Refuse a table whose changes would have two columns of one name.
-
-    Raises:
-        TopologyError: a `prev_<value>` that is the name of a key or another value.
-    """
-    taken = {name.lower() for name in (*keys, *values)}
-    for name in values:
-        if f"prev_{name}".lower() in taken:
-            raise TopologyError(
-                f"The new values of state table {table} need a column 'prev_{name}' for the "
-                f"previous value of '{name}', and the table has one already. Rename it."
-            )
 
 
 def from_previous_values(layout: StateLayout, written: DataFrame, txid: int) -> DataFrame:
@@ -126,60 +105,6 @@ def from_replaced_rows(
         ]
     changed = rows.where(~is_there | (_col(_AFTER, TXID) == txid)).select(*columns)
     return changed if only is None else with_keys_of(changed, only, layout.keys)
-
-
-def from_partials(
-    rows: DataFrame,
-    keys: Sequence[str],
-    aggregates: Mapping[str, Aggregate],
-    removed: DataFrame | None,
-) -> DataFrame:
-    """Changes of a log table.
-
-    Args:
-        rows: `log_fold.touched`.
-        removed: the keys that the txid removes; None: it removes none.
-    """
-    from pyspark.sql import functions as sf
-
-    before = sf.col(quoted(BEFORE))
-    shown, gone = told_gone(_shown(rows, keys, aggregates), keys, removed)
-    existed = before.isNotNull()
-    columns = [sf.col(quoted(key)) for key in keys]
-    columns += [sf.when(~gone, sf.col(quoted(name))).alias(name) for name in aggregates]
-    for name, aggregate in aggregates.items():
-        old = aggregate.result(aggregate.initial(before.getField(name)))
-        columns.append(sf.when(existed, old).alias(f"prev_{name}"))
-    # One that is new and removed at once was never there.
-    return shown.where(~gone | existed).select(*columns)
-
-
-def removed_keys(
-    rows: DataFrame,
-    keys: Sequence[str],
-    aggregates: Mapping[str, Aggregate],
-    remove_where: str,
-) -> DataFrame:
-    """The keys of a log table that satisfy `remove_where` after their update.
-
-    Args:
-        rows: `log_fold.touched`.
-    """
-    from pyspark.sql import functions as sf
-
-    shown = _shown(rows, keys, aggregates).where(sf.expr(remove_where))
-    return shown.select(*(sf.col(quoted(key)) for key in keys))
-
-
-def _shown(rows: DataFrame, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> DataFrame:
-    """Keys and values as readers see them, and the partials before."""
-    from pyspark.sql import functions as sf
-
-    values = (
-        aggregate.result(aggregate.initial(sf.col(quoted(name)))).alias(name)
-        for name, aggregate in aggregates.items()
-    )
-    return rows.select(*(sf.col(quoted(key)) for key in keys), *values, sf.col(quoted(BEFORE)))
 
 
 def _side(frame: DataFrame, names: Sequence[str], side: str) -> DataFrame:

@@ -1,7 +1,7 @@
 """The columns of a state table: hash buckets, partial aggregates, previous values.
 
 A state table is partitioned into hash buckets of its keys, one file each. A commit reads only the
-buckets that the batch touches, joins them with the batch's partial aggregates (`state_join`) and
+buckets that the batch touches, joins them with the batch's partial aggregates (`join`) and
 writes them again. The bucket of a key is the partition in which Spark's own shuffle for a join by
 keys puts it: where partials are so many that the join needs one, each of its tasks holds one
 bucket and writes one file.
@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
-from committers.expressions import no_rows, passing
-from committers.publishing.versions import BUCKET, TXID
-from committers.state.partials import ROWS, partial_rows
+from committers.expressions import no_rows
+from committers.publishing.files import BUCKET
+from committers.state.keys import bucket_of
+from committers.state.partials import ROWS, nullable, overrides, partial_rows
+from committers.state.removal import REMOVED
+from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
@@ -25,23 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PREV_TXID",
-    "REMOVED",
     "RESERVED",
     "ROW",
     "StateLayout",
-    "bucket_of",
-    "mergeable",
-    "nullable",
-    "overrides",
-    "with_keys_of",
 ]
 
 PREV_TXID = "prev_txid"
 """The txid of the previous value; NULL: the row did not exist before `txid`."""
-REMOVED = "txn_removed"
-"""True in a tombstone: the key was removed at `txid`. Only in opaque tables with `remove_where`."""
-
-_KEY = passing("key")
 ROW = "txn_row"
 """A column that the removal of keys needs for a moment."""
 RESERVED = (REMOVED, ROWS, ROW)
@@ -123,7 +116,7 @@ class StateLayout:
         return types
 
     def shown(self, name: str, stored: Column) -> Column:
-        """What readers see of the stored value of `name`."""
+        """The value of `name` that readers see."""
         return self.aggregates[name].result(stored)
 
     # --- partials ----------------------------------------------------------------------------
@@ -171,81 +164,3 @@ class StateLayout:
         if self.keeps_removed:
             kept = sf.when(dead, existed).otherwise(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
         return stored.where(kept).select(*columns)
-
-
-def overrides(aggregate: Aggregate, step: str) -> bool:
-    """Whether an aggregate has an `initial`, `merge` or `result` of its own."""
-    return getattr(type(aggregate), step) is not getattr(Aggregate, step)
-
-
-def mergeable(aggregate: Aggregate) -> bool:
-    """Whether partials of one key can be put together before they meet what is stored.
-
-    Not those of an aggregate that stores something else and does not say how partials are merged.
-    """
-    return overrides(aggregate, "merge") or not overrides(aggregate, "initial")
-
-
-def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:
-    """The hash bucket of a row.
-
-    Args:
-        keys: key column -> type, in the table's order; none: the one bucket of a global aggregate.
-        buckets: how many there are.
-    """
-    from pyspark.sql import functions as sf
-
-    if not keys:
-        return sf.lit(0)
-    parts: list[Column] = []
-    for key, kind in keys.items():
-        column = sf.col(quoted(key))
-        filler = _filler(kind)
-        parts += [column if filler is None else sf.coalesce(column, filler), column.isNull()]
-    return sf.pmod(sf.hash(*parts), sf.lit(buckets)).cast("int")
-
-
-def with_keys_of(rows: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The rows whose key `wanted` has as well; NULL is a key like any other."""
-    from pyspark.sql import functions as sf
-
-    renamed = wanted.select(*(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys))
-    condition = sf.lit(True)
-    for key in keys:
-        condition &= sf.col(quoted(key)).eqNullSafe(sf.col(quoted(f"{_KEY}_{key}")))
-    return rows.join(renamed, condition, "left_semi")
-
-
-def nullable(kind: DataType) -> DataType:
-    """`kind` with everything in it nullable, as the table stores it: Spark casts no other way."""
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
-    if isinstance(kind, ArrayType):
-        return ArrayType(nullable(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(nullable(kind.keyType), nullable(kind.valueType))
-    if isinstance(kind, StructType):
-        return StructType([StructField(field.name, nullable(field.dataType)) for field in kind])
-    return kind
-
-
-def _filler(kind: DataType) -> Column | None:
-    """What Spark's null-safe join hashes in place of NULL, so that buckets follow its shuffle.
-
-    Source: `ExtractEquiJoinKeys` and `Literal.default`. A type that is missing here still works:
-    its NULL keys only come to lie in a second file of their bucket.
-    """
-    from pyspark.sql import functions as sf
-    from pyspark.sql import types
-
-    if isinstance(kind, types.BooleanType):
-        return sf.lit(False)
-    if isinstance(kind, types.NumericType):
-        return sf.lit(0).cast(kind)
-    if isinstance(kind, types.StringType | types.BinaryType):
-        return sf.lit("").cast(kind)
-    if isinstance(kind, types.DateType):
-        return sf.lit("1970-01-01").cast(kind)
-    if isinstance(kind, types.TimestampType):
-        return sf.timestamp_micros(sf.lit(0))
-    return None

@@ -10,26 +10,27 @@ from typing import TYPE_CHECKING
 from committers.aggregates import quoted
 from committers.aggregates.base import kept_in
 from committers.expressions import bigint, no_rows
-from committers.publishing.spec import TableSpec, storable_columns
-from committers.publishing.versions import BUCKET, TXID, ActiveFile
+from committers.publishing.files import BUCKET, ActiveFile
+from committers.publishing.rewritten import first_missing
+from committers.publishing.spec import TableSpec
+from committers.publishing.storable import storable_columns
+from committers.reading import strict_reader
 from committers.staging.area import SCRATCH, random_id
-from committers.state.partials import columns_read
+from committers.state.changes import refuse_taken_names
+from committers.state.partials import columns_read, mergeable
 from committers.state.removal import check_condition
 from committers.state.shape import described
-from committers.table_committer import (
-    TableCommitter,
-    require_same_columns,
-    strict_reader,
-)
+from committers.table_committer import TableCommitter, require_same_columns
 from committers.upsert_layout.changes import (
     changes_schema,
     from_previous_values,
     from_replaced_rows,
-    refuse_taken_names,
 )
-from committers.upsert_layout.columns import StateLayout, mergeable
+from committers.upsert_layout.columns import StateLayout
 from committers.upsert_layout.join import StateJoin
+from committers.upsert_layout.shares import shared_out
 from txn.attempts import TransactionAttempt
+from txn.delta.commits import TXID
 from txn.errors import StateError, TableRefusedError, TopologyError
 from txn.interfaces import (
     Prepared,
@@ -47,13 +48,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StateCommitter"]
 
-HASHED_BYTES = 32 * 1024 * 1024
-"""Largest staged (compressed) size of partials that a task joins in memory."""
-TASK_BYTES = 1024 * 1024
-"""Stored and staged bytes that are worth a task of their own."""
-MOST_TASKS = 32
-"""Tasks of a rewrite: each is a part of Spark's plan, which takes longer to make by that."""
-
 _VACUUMED = (
     "It is asked for because the txid was published before a crash, and something downstream of "
     "the table's new values was not. Restore the files from a backup, or start that part over "
@@ -66,7 +60,7 @@ class StateCommitter(TableCommitter):
     """What `StateTable.bind` returns: one state table with its keys and aggregates."""
 
     layout = "upsert"
-    """How rows lie in the table, for `txn plan`."""
+    """The table's layout, for `txn plan`."""
 
     def __init__(
         self,
@@ -91,7 +85,7 @@ class StateCommitter(TableCommitter):
     def _begin(self) -> None:
         super()._begin()
         self._told: Staged | None = None
-        """What was staged of the txid of which `changes` has told the removals."""
+        """The staged rows of the txid whose removals `changes` has handed on."""
         self._forget()
 
     def close(self) -> None:
@@ -100,13 +94,13 @@ class StateCommitter(TableCommitter):
         self._forget()
 
     def _forget(self) -> None:
-        """What was built for a session and a schema is built anew when it is needed."""
+        """Expressions built for a session and a schema are built again when needed."""
         for name in ("_join", "_stored", "_scratch"):
             self.__dict__.pop(name, None)
 
     @property
     def groups(self) -> bool:
-        """Whether the partials of several txids may be merged before they meet what is stored.
+        """Whether partials of several txids may be merged before they meet stored values.
 
         Not where a key may be removed by one txid and come back with the next.
         """
@@ -288,8 +282,8 @@ class StateCommitter(TableCommitter):
         return self._stored_rows(self._state_in(paths, None), paths)
 
     def _require_former(self, txid: int, paths: Collection[str]) -> None:
-        """Refuse a state of which VACUUM has deleted files: later versions do not have them."""
-        gone = self._missing(sorted(paths))
+        """Refuse a state whose files VACUUM has deleted: later versions lack them too."""
+        gone = first_missing(self._storage, sorted(paths))
         if gone is not None:
             raise TableRefusedError(
                 f"Table {self.name} cannot be read as of txid {txid}: a crash left it at txid "
@@ -327,7 +321,7 @@ class StateCommitter(TableCommitter):
         return last[1].last_txid if last else 0
 
     def _stored_schema(self) -> StructType:
-        """Columns of the table, also before any batch has said what they are."""
+        """Columns of the table, even before the first batch."""
         return self._table_schema or self._columns()
 
     # --- changes -----------------------------------------------------------------------------
@@ -349,7 +343,7 @@ class StateCommitter(TableCommitter):
         return changes_schema(self._layout, spark, columns, self.name)
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
-        """What this txid changes: one row per key that it touches, with `prev_<value>`.
+        """The changes of this txid: one row per touched key, with `prev_<value>`.
 
         Lazy, in the session of the run. A key that was removed has NULL values; one that was
         removed by the txid that brought it is not told. Keys of a failed attempt that an opaque
@@ -406,7 +400,7 @@ class StateCommitter(TableCommitter):
         return self._publish(prepared, publication)
 
     def _idle_schema(self) -> StructType:
-        """Columns of `changes` while nothing was staged: the table itself may have to say."""
+        """Columns of `changes` before anything is staged, perhaps from the table itself."""
         known = self._stored_schema() if self._log.version >= 0 else self._known_table_schema()
         return changes_schema(self._layout, self._spark, known, self.name)
 
@@ -435,39 +429,6 @@ class StateCommitter(TableCommitter):
                     f"told any more: file {path} of version {version} was vacuumed. {_VACUUMED}"
                 )
         return written, replaced
-
-
-def shared_out(
-    stored: Sequence[tuple[int, int]], staged: Sequence[tuple[int, int]], slots: int
-) -> tuple[list[set[int]], bool]:
-    """Hash buckets dealt out to tasks of about the same bytes; whether their partials are hashed.
-
-    Args:
-        stored: (bucket, bytes) of each file of the table.
-        staged: (bucket, bytes) of each file of partials.
-        slots: tasks that can run at once.
-    """
-    sizes, partials = (_summed(files) for files in ([*stored, *staged], staged))
-    wanted = sum(sizes.values()) // TASK_BYTES
-    few = max(1, min(slots, MOST_TASKS, wanted, len(sizes)))
-    for tasks in (few, len(sizes)):
-        shares: list[set[int]] = [set() for _ in range(tasks)]
-        loads = [0] * tasks
-        for bucket in sorted(sizes, key=lambda one: (-sizes[one], one)):
-            least = loads.index(min(loads))
-            shares[least].add(bucket)
-            loads[least] += sizes[bucket]
-        if all(sum(partials.get(one, 0) for one in share) <= HASHED_BYTES for share in shares):
-            return shares, True
-    return [set(sizes)], False
-
-
-def _summed(files: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Bucket -> bytes."""
-    sums: dict[int, int] = {}
-    for bucket, size in files:
-        sums[bucket] = sums.get(bucket, 0) + size
-    return sums
 
 
 def _bucket(file: StagedFile) -> int:

@@ -17,17 +17,12 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from committers.aggregates.base import quoted
-from committers.publishing.versions import BUCKET, TXID
-from committers.state.partials import merges
-from committers.upsert_layout.columns import (
-    PREV_TXID,
-    REMOVED,
-    ROW,
-    StateLayout,
-    bucket_of,
-    nullable,
-    overrides,
-)
+from committers.publishing.files import BUCKET
+from committers.state.keys import bucket_of
+from committers.state.partials import merges, nullable, overrides
+from committers.state.removal import REMOVED
+from committers.upsert_layout.columns import PREV_TXID, ROW, StateLayout
+from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, combined
 
 if TYPE_CHECKING:
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Pair", "StateJoin"]
 
 Pair = tuple["DataFrame | None", "DataFrame | None"]
-"""Stored rows and partial aggregates of the same hash buckets; None: there are none."""
+"""Stored rows and partial aggregates of the same hash buckets; None if there are none."""
 
 _STORED, _NEW = "s", "n"
 
@@ -194,7 +189,7 @@ class StateJoin:
 
 
 def _initial(aggregate: Aggregate, partial: Column, kind: DataType) -> Column:
-    """What is stored for a new key, in the type of the table's column."""
+    """The stored value of a new key, in the type of the table's column."""
     if not overrides(aggregate, "initial"):
         return partial
     return aggregate.initial(partial).cast(kind)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tests.chaos.processes import Server
 from tests.spouts.kafka_broker import free_ports
-from txn.embedded.files import JVM_FLAGS, LOG4J
-from txn.embedded.server import _classpath
+from txn.embedded.files import JVM_FLAGS, LOG4J, class_path
 from txn.machine.java import find_java
 
 __all__ = ["SERVERS", "Ensemble"]
@@ -53,7 +52,7 @@ class Ensemble:
             (own / "data" / "myid").write_text(f"{number + 1}\n")
             (own / "zoo.cfg").write_text(ZOO_CFG.format(host=LOOPBACK, port=port) + peers)
             (own / "log4j2.properties").write_text(LOG4J)
-            command = [str(find_java()), *JVM_FLAGS, "-cp", _classpath(), MAIN, "zoo.cfg"]
+            command = [str(find_java()), *JVM_FLAGS, "-cp", class_path(), MAIN, "zoo.cfg"]
             self.servers.append(Server(f"zookeeper-{number + 1}", lambda c=command: c, own))
 
     @property

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from txn.attempts import TransactionAttempt
-from txn.cli.live_view import JsonLines, LiveView, PlainLines, RunInfo, Speed, duration, render
+from txn.cli.live_view import LiveView, Speed, render
+from txn.cli.observers import JsonLines, PlainLines, RunInfo
 from txn.engine.report import STATIONS, BatchReport, InFlight, RunReport, RunStatus
 
 INFO = RunInfo("flights", 3, "embedded", "caught_up", 6)
@@ -164,15 +165,6 @@ def test_speed_is_that_of_the_last_ten_seconds() -> None:
     assert speed.of(10, 1000) == (10.0, 1000.0)
     speed.of(10, 1000)
     assert speed.of(12, 1240) == pytest.approx((2 / 12, 240 / 12))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (42.9, "42 s"), (185, "3 min 05 s"), (7860, "2 h 11 min")],
-)
-def test_durations_read_well(seconds: float, text: str) -> None:
-    """Durations are given in the two units that matter."""
-    assert duration(seconds) == text
 
 
 # --- a source that is away, and replays of what was quarantined --------------------------------

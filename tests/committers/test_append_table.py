@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -90,23 +89,6 @@ def test_an_empty_batch_is_a_version_without_files(driver: Any, warehouse: Path)
     assert [p.name for p in (warehouse / "data").rglob("part-*")] == []
 
 
-@pytest.mark.parametrize("replay", [REPLAY, []], ids=["other rows", "empty"])
-def test_an_opaque_replay_replaces_the_dead_attempt(
-    driver: Any, warehouse: Path, replay: list[Any]
-) -> None:
-    """The dead attempt's files leave in the version that brings the replay's.
-
-    Trident row 62.
-    """
-    table = opened(driver, warehouse)
-    commit(driver, table, ONE, 1)
-    dead = commit(driver, table, TWO, 2)
-    table = opened(driver, warehouse, epoch=2)
-    published = commit(driver, table, replay, 2, attempt=1, epoch=2)
-    assert rows(warehouse) == held((1, ONE), (2, replay))
-    assert published.version == dead.version + 2
-
-
 def test_an_opaque_replay_after_optimize(driver: Any, warehouse: Path) -> None:
     """Rows of several txids in one file are told apart, and only the dead ones go."""
     table = opened(driver, warehouse)
@@ -133,17 +115,6 @@ def test_optimize_between_prepare_and_publish(
     assert published.prepared is not None
     assert {f.path for f in published.files} == {f.path for f in published.prepared.adds}
     assert rows(warehouse) == held((1, ONE), (2, REPLAY))
-
-
-def test_a_transactional_replay_is_skipped(driver: Any, warehouse: Path) -> None:
-    """An identical replay appends nothing, and its files are deleted."""
-    table = opened(driver, warehouse, "transactional")
-    first = commit(driver, table, ONE, 1)
-    again = commit(driver, table, ONE, 1, attempt=1)
-    table.committed(TransactionAttempt(1, 1))
-    assert (again.version, again.skipped, again.files) == (first.version, True, first.files)
-    assert rows(warehouse) == held((1, ONE))
-    assert [p.name for p in (warehouse / "data").glob("1-1-*")] == []
 
 
 def test_a_transactional_replay_that_differs_is_refused(driver: Any, warehouse: Path) -> None:
@@ -192,14 +163,6 @@ def test_an_identical_replay_has_the_same_digest_however_it_is_spread(
     assert driver.turn(table, two).skipped
 
 
-def test_a_non_transactional_replay_is_appended_again(driver: Any, warehouse: Path) -> None:
-    """At least once."""
-    table = opened(driver, warehouse, "non_transactional")
-    commit(driver, table, ONE, 1)
-    commit(driver, table, TWO, 1, attempt=1)
-    assert rows(warehouse) == held((1, ONE), (1, TWO))
-
-
 def test_a_foreign_insert_is_refused(driver: Any, warehouse: Path, make_publication: Any) -> None:
     """Nothing is published on top of rows that somebody inserted; without them it goes on."""
     table = opened(driver, warehouse)
@@ -226,35 +189,6 @@ def test_a_staged_file_that_vanished(driver: Any, warehouse: Path) -> None:
     table.discard(staged.attempt)
     assert [p.name for p in (warehouse / "data").glob("1-0-*")] == []
     assert rows(warehouse) == Counter()
-
-
-def test_discard_never_touches_published_files(driver: Any, warehouse: Path) -> None:
-    """Discarding an attempt that was published after all changes nothing."""
-    table = opened(driver, warehouse)
-    commit(driver, table, ONE, 1)
-    table.discard(TransactionAttempt(1, 0))
-    table.committed(TransactionAttempt(1, 0))
-    assert rows(warehouse) == held((1, ONE))
-
-
-def test_attempts_are_staged_side_by_side(driver: Any, warehouse: Path) -> None:
-    """Four threads stage at once; each attempt has its own files, published in order."""
-    table = opened(driver, warehouse)
-    staged: dict[int, Any] = {}
-
-    def stage(txid: int) -> None:
-        batch = driver.frame([(f"k{txid}", i) for i in range(50)], SCHEMA)
-        staged[txid] = driver.stage(table, batch, txid)
-
-    threads = [threading.Thread(target=stage, args=(txid,)) for txid in (1, 2, 3, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for txid in (1, 2, 3, 4):
-        driver.turn(table, staged[txid])
-    expected = [(txid, [(f"k{txid}", i) for i in range(50)]) for txid in (1, 2, 3, 4)]
-    assert rows(warehouse) == held(*expected)
 
 
 def test_a_leader_that_was_paused_while_it_starts_deletes_nothing_of_its_successor(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +17,8 @@ from committers.aggregates import Sum
 from committers.append_table import AppendTable
 from committers.publishing.rules import require_newer
 from committers.state_table import StateTable
-from committers.upsert_layout import committer as state_committer
-from committers.upsert_layout.committer import shared_out
+from committers.upsert_layout import shares
+from committers.upsert_layout.shares import HASHED_BYTES, shared_out
 from tests.committers.aggregates import test_algebra as algebra
 from tests.committers.aggregates.test_merge import ALL as AGGREGATES
 from tests.committers.conftest import TOPOLOGY, Driver, Totals, publication
@@ -43,7 +42,6 @@ SCHEMA = "k string, v bigint"
 Rows = list[tuple[Any, ...]]
 ONE: Rows = [("a", 1), ("b", 10), ("c", 7)]
 BATCHES: dict[int, Rows] = {2: [("a", 2), ("d", 5)], 3: [("a", 3), ("b", 1)], 4: [("d", 9)]}
-LATER: dict[int, Rows] = {5: [("a", 50)], 6: [("e", 6), ("a", 60)]}
 
 
 def together(staged: Sequence[Staged], epoch: int = 1) -> tuple[Staged, Publication]:
@@ -107,25 +105,13 @@ def sums(*batches: Rows) -> dict[Any, tuple[int, int]]:
 # --- one version for several txids -----------------------------------------------------------
 
 
-def test_a_group_is_one_version_with_the_rows_of_all(driver: Driver, warehouse: Path) -> None:
-    """An append table adds the files of every member, and its log names every member."""
-    table = opened(driver, warehouse, "opaque")
-    first = commit(driver, table, {1: ONE})
-    group = commit(driver, table, BATCHES)
-    assert (group.version, group.skipped) == (first.version + 1, False)
-    assert appended(warehouse) == rows_of({1: ONE}, BATCHES)
-    last = table.last_publication()
-    assert last is not None
-    assert [(m.txid, m.rows) for m in last[1].txids] == [(2, 2), (3, 2), (4, 1)]
-
-
 @pytest.mark.parametrize("hashed", [True, False], ids=["in memory", "shuffled and sorted"])
 def test_a_group_rewrites_each_bucket_once(
     totals: Any, driver: Driver, monkeypatch: pytest.MonkeyPatch, hashed: bool
 ) -> None:
     """A state table has the values and txids of one by one, and previous values as of before."""
     if not hashed:
-        monkeypatch.setattr(state_committer, "HASHED_BYTES", 0)
+        monkeypatch.setattr(shares, "HASHED_BYTES", 0)
     table: Totals = totals("opaque")
     table.commit(1, ONE)
     group = commit(driver, table.committer, BATCHES)
@@ -211,51 +197,6 @@ def test_what_cannot_be_grouped_says_so(warehouse: Path) -> None:
 # --- replays ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "replay",
-    [{2: [("b", 5)]}, {2: [], 3: []}, {2: [("a", 9)], 3: [], 4: [("x", 1)], 5: [("d", 1)]}],
-    ids=["one", "empty", "a larger group"],
-)
-def test_an_opaque_group_is_taken_back_whole(
-    totals: Any, driver: Driver, warehouse: Path, replay: dict[int, Rows]
-) -> None:
-    """Whatever the replay groups: no row of the dead group stays, in either kind of table."""
-    table: Totals = totals("opaque")
-    rows = opened(driver, warehouse / "rows", "opaque")
-    for committer in (table.committer, rows):
-        commit(driver, committer, {1: ONE})
-        commit(driver, committer, BATCHES)
-        commit(driver, committer, replay, attempt=1)
-    assert table.read() == sums(ONE, *replay.values())
-    assert appended(warehouse / "rows") == rows_of({1: ONE}, replay)
-
-
-@pytest.mark.parametrize("epoch", [1, 2], ids=["same leader", "next leader"])
-def test_a_transactional_group_is_skipped_txid_by_txid(
-    totals: Any, driver: Driver, warehouse: Path, epoch: int
-) -> None:
-    """What the table holds is skipped, however the replay is grouped; the rest is applied."""
-    table: Totals = totals("transactional")
-    tables = [table.committer, opened(driver, warehouse / "rows", "transactional")]
-    for committer in tables:
-        commit(driver, committer, {1: ONE})
-        held = commit(driver, committer, BATCHES)
-        if epoch == 2:
-            committer.close()
-            driver.open(committer, SCHEMA, epoch)
-        again = commit(driver, committer, {2: BATCHES[2], 3: BATCHES[3]}, 1, epoch)
-        assert (again.skipped, again.version) == (True, held.version)
-        rest = {4: BATCHES[4], **LATER}
-        published = commit(driver, committer, rest, 1, epoch)
-        assert not published.skipped
-        last = committer.last_publication()
-        assert last is not None
-        assert [member.txid for member in last[1].txids] == [4, 5, 6]
-    batches = {1: ONE, **BATCHES, **LATER}
-    assert table.read() == sums(*batches.values())
-    assert appended(warehouse / "rows") == rows_of(batches)
-
-
 def test_a_member_that_differs_is_refused(totals: Any, driver: Driver) -> None:
     """A transactional replay is held against the member of its txid, and named by it."""
     table: Totals = totals("transactional")
@@ -299,48 +240,6 @@ def test_a_lost_group_leaves_each_file_to_its_attempt(driver: Driver, warehouse:
     assert there == [True, False, True]
     driver.turn(table, staged[0])
     assert appended(warehouse) == rows_of({2: BATCHES[2]})
-
-
-@pytest.mark.parametrize(("semantics", "seed"), [("opaque", 1), ("transactional", 2)])
-def test_random_histories_of_groups(
-    totals: Any, driver: Driver, warehouse: Path, semantics: str, seed: int
-) -> None:
-    """Groups of any size, leaders that die before their group is committed, replays grouped in
-    another way, and for an opaque spout with other rows: each committed txid counts once.
-    """
-    dice = random.Random(seed)
-    table: Totals = totals(semantics)
-    rows = opened(driver, warehouse / "rows", semantics)
-    batches: dict[int, Rows] = {}
-    committed = attempt = held = 0
-
-    def batch(txid: int) -> Rows:
-        if txid not in batches or semantics == "opaque":
-            keys = [f"k{dice.randrange(9)}" for _ in range(dice.randrange(4))]
-            batches[txid] = [(key, dice.randrange(100)) for key in keys]
-        return batches[txid]
-
-    for _ in range(7):
-        first = committed + 1
-        group = {txid: batch(txid) for txid in range(first, first + dice.randint(1, 3))}
-        attempt += 1
-        commit(driver, table.committer, group, attempt)
-        if dice.random() < 0.4:
-            continue  # dead before the second table has it
-        commit(driver, rows, group, attempt)
-        held = max(held, *group)
-        if dice.random() < 0.4:
-            continue  # dead before ZooKeeper has it
-        committed = dice.choice(list(group)) if semantics == "transactional" else max(group)
-    last = {committed + 1: batch(committed + 1)}
-    for committer in (table.committer, rows):
-        commit(driver, committer, last, attempt + 1)
-    opaque = semantics == "opaque"
-    for found, upto in ((table.read(), max(batches)), (appended(warehouse / "rows"), held)):
-        newest = committed + 1 if opaque else max(upto, committed + 1)
-        counted = {txid: batches[txid] for txid in range(1, newest + 1)}
-        expected = rows_of(counted) if isinstance(found, Counter) else sums(*counted.values())
-        assert found == expected
 
 
 # --- pure rules ------------------------------------------------------------------------------
@@ -396,7 +295,7 @@ def test_buckets_are_dealt_out_by_size() -> None:
 
 def test_partials_too_large_for_one_task_are_spread_and_then_shuffled() -> None:
     """First each bucket gets a task of its own; a bucket too large for that is not hashed."""
-    half = state_committer.HASHED_BYTES // 2 + 1
+    half = HASHED_BYTES // 2 + 1
     assert shared_out([], [(0, half), (1, half)], slots=1) == ([{0}, {1}], True)
     assert shared_out([], [(0, half), (0, half), (1, 1)], slots=2) == ([{0, 1}], False)
 
@@ -405,7 +304,7 @@ def test_shares_of_a_rewrite_are_tasks_of_their_own(
     totals: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Buckets that are dealt out to two tasks are written by two, each by one of them."""
-    monkeypatch.setattr(state_committer, "TASK_BYTES", 1)
+    monkeypatch.setattr(shares, "TASK_BYTES", 1)
     table: Totals = totals("transactional")
     keys = [(f"k{n}", n) for n in range(200)]
     # The first has nothing to join with: then it is up to the union to keep the shares apart.

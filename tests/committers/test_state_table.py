@@ -17,10 +17,8 @@ from committers.aggregates import Aggregate, Count, Max, Min, Sum
 from committers.state_table import StateTable
 from txn.attempts import TransactionAttempt
 from txn.errors import (
-    CommitConflictError,
     FencedError,
     RecoveryRefusedError,
-    SourceChangedError,
     StagedFileError,
     TableChangedError,
     TableRefusedError,
@@ -125,12 +123,6 @@ def test_many_batches_agree_with_plain_python(totals: Any) -> None:
 
 
 DEAD = [("a", 5), ("dead", 7)]  # what attempt 2:0 published before it failed
-REPLAYS = {
-    "key in both": [("a", 6), ("e", 8)],
-    "key only in the failed attempt": [("e", 8)],
-    "first inserted by the failed attempt": [("dead", 9)],
-    "empty": [],
-}
 BASE = [("a", 1), ("b", 10)]
 
 
@@ -140,91 +132,6 @@ def totals_of(*batches: list[tuple[str, int]]) -> dict[Any, tuple[int, int]]:
         n, s = sums.get(key, (0, 0))
         sums[key] = (n + 1, s + value)
     return sums
-
-
-@pytest.mark.parametrize("epoch", [1, 2], ids=["same leader", "next leader"])
-@pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS.keys())
-def test_an_opaque_replay_replaces_the_dead_attempt(totals: Any, replay: Any, epoch: int) -> None:
-    """Every row of the dead attempt goes back or away, mentioned by the replay or not (H1).
-
-    Trident row 56.
-    """
-    table = totals("opaque")
-    table.commit(1, BASE)
-    table.commit(2, DEAD)
-    if epoch == 2:
-        table.reopen(2)
-    table.commit(2, replay, attempt=1, epoch=epoch)
-    assert table.read() == totals_of(BASE, replay)
-    table.commit(3, [("a", 1), ("dead", 1), ("e", 1)], epoch=epoch)
-    assert table.read() == totals_of(BASE, replay, [("a", 1), ("dead", 1), ("e", 1)])
-
-
-def test_an_opaque_replay_of_a_replay(totals: Any) -> None:
-    """The third attempt reverts the second, which had reverted the first.
-
-    Trident row 57.
-    """
-    table = totals("opaque")
-    table.commit(1, BASE)
-    table.commit(2, DEAD)
-    table.commit(2, [("a", 100), ("b", 1)], attempt=1)
-    table.commit(2, [("b", 2)], attempt=2)
-    assert table.read() == totals_of(BASE, [("b", 2)])
-
-
-def test_an_empty_replay_of_the_very_first_batch(totals: Any) -> None:
-    """A table whose only rows were written by a dead attempt becomes empty."""
-    table = totals("opaque")
-    table.commit(1, DEAD)
-    table.commit(1, [], attempt=1)
-    assert table.read() == {}
-    table.commit(2, [A])
-    assert table.read() == {"a": (1, 1)}
-
-
-@pytest.mark.parametrize("epoch", [1, 2], ids=["same leader", "next leader"])
-def test_a_transactional_replay_changes_nothing(totals: Any, epoch: int) -> None:
-    """A txid that the table holds is skipped: no version is appended.
-
-    Trident row 55.
-    """
-    table = totals("transactional")
-    table.commit(1, BASE)
-    first = table.commit(2, DEAD)
-    if epoch == 2:
-        table.reopen(2)
-    again = table.commit(2, DEAD, attempt=1, epoch=epoch)
-    assert (again.skipped, again.version, again.files) == (True, first.version, first.files)
-    assert table.read() == totals_of(BASE, DEAD)
-    table.commit(3, [A], epoch=epoch)
-    assert table.read() == totals_of(BASE, DEAD, [A])
-
-
-@pytest.mark.parametrize(
-    "replay", [REPLAYS["key only in the failed attempt"], []], ids=["fewer keys", "empty"]
-)
-def test_a_transactional_replay_that_differs_is_refused(totals: Any, replay: Any) -> None:
-    """Another number of rows for the same txid means that the source is not transactional."""
-    table = totals("transactional")
-    table.commit(1, BASE)
-    table.commit(2, DEAD)
-    with pytest.raises(SourceChangedError, match="2:1 staged .* holds 2 rows"):
-        table.commit(2, replay, attempt=1)
-    assert table.read() == totals_of(BASE, DEAD)
-
-
-@pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS.keys())
-def test_a_non_transactional_replay_is_applied_again(totals: Any, replay: Any) -> None:
-    """At least once: the dead attempt's values stay, the replay's are added.
-
-    Trident row 54.
-    """
-    table = totals("non_transactional")
-    table.commit(1, BASE)
-    table.commit(2, DEAD)
-    table.commit(2, replay, attempt=1)
-    assert table.read() == totals_of(BASE, DEAD, replay)
 
 
 def test_transactional_tables_store_no_previous_values(totals: Any) -> None:
@@ -249,17 +156,6 @@ def test_what_a_zombie_published_before_the_fence_is_reverted(totals: Any) -> No
     assert table.read() == totals_of(BASE, [("b", 1)])
 
 
-def test_an_attempt_that_is_not_newer_is_refused(totals: Any) -> None:
-    """Within an epoch, an older or equal attempt of the same txid cannot publish any more."""
-    table = totals("opaque")
-    table.commit(1, BASE, attempt=1)
-    with pytest.raises(CommitConflictError, match="1:0 of epoch 1 is not newer"):
-        table.commit(1, BASE, attempt=0)
-    table.commit(2, [A])
-    with pytest.raises(CommitConflictError, match="1:7 of epoch 1 is not newer"):
-        table.commit(1, BASE, attempt=7)
-
-
 def test_a_coordinator_that_forgot_is_refused(totals: Any) -> None:
     """A new leader that begins again at a txid committed long ago is sent to `txn recover`."""
     table = totals("opaque")
@@ -269,16 +165,6 @@ def test_a_coordinator_that_forgot_is_refused(totals: Any) -> None:
     with pytest.raises(RecoveryRefusedError, match="txn recover"):
         table.commit(1, [A], epoch=2)
     assert table.read() == {"a": (3, 3)}
-
-
-def test_a_group_of_txids_is_reverted_together(totals: Any, driver: Any) -> None:
-    """A version that holds txids 2 to 4 goes back to txid 1 when 2 is replayed alone."""
-    table = totals("opaque")
-    table.commit(1, BASE)
-    driver.commit(table.committer, driver.frame(DEAD, table.SCHEMA), 4, first=2)
-    table.reopen(2)
-    table.commit(2, [("b", 1)], attempt=1, epoch=2)
-    assert table.read() == totals_of(BASE, [("b", 1)])
 
 
 # --- types and keys --------------------------------------------------------------------------
@@ -489,29 +375,6 @@ def test_readers_with_predicates_find_every_row(totals: Any, driver: Any) -> Non
         found = found.unionAll(probe)
     expected = {(r["k"], r["s"], r["txid"], r["prev_txid"]) for r in table.rows()[::6]}
     assert {tuple(row) for row in found.collect()} == expected
-
-
-def test_discard_deletes_what_was_never_published(totals: Any, driver: Any) -> None:
-    """A dead attempt's files go, also those that `prepare` wrote; published ones stay."""
-    table = totals()
-    table.commit(1, [A])
-    staged = driver.stage(table.committer, driver.frame([A], table.SCHEMA), 2)
-    (table.path / staged.files[0].path).unlink()
-    table.committer.discard(staged.attempt)
-    published = table.commit(2, [A], attempt=1)
-    table.committer.discard(type(staged.attempt)(2, 1))
-    assert [path.name for path in (table.path / "_txn").glob("2-*")] == []
-    assert (table.path / published.files[0].path).exists()
-    assert table.read() == {"a": (2, 2)}
-
-
-def test_an_empty_batch_is_published(totals: Any) -> None:
-    """A txid without rows has a version of its own, so that recovery finds it."""
-    table = totals()
-    table.commit(1, [A])
-    published = table.commit(2, [])
-    version, newest = table.committer.last_publication()
-    assert (version, newest.last_txid, published.files) == (published.version, 2, ())
 
 
 def test_a_sum_that_overflows_raises(totals: Any, driver: Any) -> None:

@@ -11,7 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from committers.aggregates import Aggregate, Avg, Count, Sum
-from committers.log_layout import committer as log_committer
+from committers.log_layout import folding
+from committers.log_layout.committer import LogCommitter
+from committers.log_layout.compaction import Compaction
 from committers.state_table import StateTable
 from tests.committers.conftest import publication
 from txn.attempts import TransactionAttempt
@@ -216,6 +218,11 @@ def test_a_random_history_agrees_with_plain_python(stock: Any, layout: str, seed
     assert folds > 2 or layout == "upsert"
 
 
+def publish(committer: LogCommitter, compaction: Compaction) -> None:
+    """Publish one compaction."""
+    committer._compactor.publish(compaction, committer._log, committer._opened.epoch)
+
+
 def test_a_fold_leaves_out_what_was_removed_in_a_file_that_it_does_not_fold(stock: Any) -> None:
     """A key's rows from before and after its removal are folded, and the file with the mark is not:
     the former do not come back, and the mark goes when no file has rows that it is for.
@@ -228,7 +235,7 @@ def test_a_fold_leaves_out_what_was_removed_in_a_file_that_it_does_not_fold(stoc
     assert table.read() == expected
     now = table.committer._log.files_now()
     some = tuple(file for file in now if file.txid_max != 2)
-    table.committer._publish_compaction(table.committer._fold(some, now, 3))
+    publish(table.committer, table.committer._fold(some, now, 3))
     assert table.read() == expected
     assert table.compact(3)
     assert table.read() == expected
@@ -247,7 +254,7 @@ def test_a_fold_of_a_table_with_removal_writes_one_file(
     a shuffle: with the marks that it has to keep, too. Above a size as many files as it takes.
     """
     table = stock("transactional", "log")
-    table.committer._compaction_session = computing_session(
+    table.committer._folding_session = computing_session(
         table.driver.spark,
         {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"},
     )
@@ -257,7 +264,7 @@ def test_a_fold_of_a_table_with_removal_writes_one_file(
     expected = {k: (2, 2 * v) for k, v in some if v > 1}
     compaction = table.committer._fold(now := table.committer._log.files_now(), now, 2)
     assert len(compaction.adds) == 1
-    table.committer._publish_compaction(compaction)
+    publish(table.committer, compaction)
     assert table.read() == expected
     table.commit(3, [("2", -4), ("3", 1)])
     table.commit(4, [("2", 5)])
@@ -267,11 +274,11 @@ def test_a_fold_of_a_table_with_removal_writes_one_file(
     young = tuple(file for file in now if (file.txid_min or 0) > 2)
     compaction = table.committer._fold(young, now, 4)
     assert (len(young) > 2, len(compaction.adds)) == (True, 1)
-    table.committer._publish_compaction(compaction)
+    publish(table.committer, compaction)
     assert table.read() == expected
     now = table.committer._log.files_now()
-    monkeypatch.setattr(log_committer, "ONE_TASK_BYTES", 1)
-    monkeypatch.setattr(log_committer, "FILE_BYTES", sum(file.size for file in now) / 2.5)
+    monkeypatch.setattr(folding, "ONE_TASK_BYTES", 1)
+    monkeypatch.setattr(folding, "FILE_BYTES", sum(file.size for file in now) / 2.5)
     assert len(table.committer._fold(now, now, 4).adds) == 3
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from spouts.memory import MemoryTransactionalSpout
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.graph import Source
-from txn.engine.emission import Emissions
+from txn.engine.spouts import Spouts
 from txn.errors import ProgressUnreadableError, TopologyError
 
 OLD = StructType().add("k", StringType())
@@ -78,20 +78,10 @@ def test_metadata_is_parsed_on_several_threads() -> None:
     spout: Any = MemoryTransactionalSpout([], "k string")
     spout.metadata_type = Metadata
     source = Source("s", spout)
-    emissions = Emissions(
-        None,  # type: ignore[arg-type]  # no job runs
-        None,  # type: ignore[arg-type]
-        "t",
-        [source],
-        [],
-        None,  # type: ignore[arg-type]
-        StreamColumns(print),
-        lambda publication, _: publication,
-        verify_rows=False,
-    )
+    spouts = Spouts("t", [source])
 
     def parse_many(thread: int) -> int:
-        return sum(emissions.parse(source, {"n": thread}).n for _ in range(20_000))
+        return sum(spouts.parse(source, {"n": thread}).n for _ in range(20_000))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

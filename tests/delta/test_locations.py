@@ -8,11 +8,11 @@ import pytest
 
 from committers.aggregates import Count
 from committers.append_table import AppendTable
-from committers.publishing.storage import Storage
 from committers.state_table import StateTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology
 from txn.delta.locations import identity, is_local, local_path, parent
+from txn.delta.storage import Storage
 from txn.errors import TopologyError
 
 

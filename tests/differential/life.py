@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from txn.attempts import TransactionAttempt
 from txn.engine.killpoints import observe
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from txn.engine.pipeline import Pipeline
     from txn.engine.report import RunReport
     from txn.topology import Topology
-    from txn.zookeeper import ZooKeeperProgress
 
 __all__ = ["HungError", "LifeRun"]
 
@@ -95,19 +94,16 @@ class LifeRun:
         progress.life = self
         self._progress = progress
 
-        class Running(RunningTopology):
-            def _connect(self) -> ZooKeeperProgress:
-                self._resources.callback(progress.close)
-                return cast("ZooKeeperProgress", progress)
+        life = self
 
-            def _prepare(self, store: ZooKeeperProgress) -> Pipeline:
-                pipeline = super()._prepare(store)
+        class Running(RunningTopology):
+            def _lead(self) -> Pipeline:
+                pipeline = super()._lead()
                 facts: Any = pipeline._facts
-                facts.next = self_.of_the_living(facts.next)
+                facts.next = life.of_the_living(facts.next)
                 return pipeline
 
-        self_ = self
-        return Running(topology, spark, zookeeper="memory", until=until)
+        return Running(topology.definition, spark, progress, until=until)
 
     def of_the_living(self, following: Callable[[], Any]) -> Callable[[], Any]:
         """What tells the thread that directs all others what to do next; nothing after death."""

@@ -296,7 +296,7 @@ def test_a_service_that_must_exist_makes_no_folder(tmp_path: Path) -> None:
 def test_importing_it_loads_neither_pyspark_nor_kazoo() -> None:
     """Finding pyspark's jars does not import pyspark."""
     code = (
-        "import sys, txn.embedded.server as e; e._classpath();"
+        "import sys, txn.embedded, txn.embedded.files as e; e.class_path();"
         "print([m for m in ('pyspark', 'kazoo') if m in sys.modules])"
     )
     done = subprocess.run(

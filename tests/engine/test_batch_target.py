@@ -11,7 +11,7 @@ from spouts.memory import MemoryPartitionedSpout
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Source
 from txn.engine.batch_target import ANSWERS_IN_A_ROW, FIRST_STEP, BatchTarget, BatchTargets
-from txn.engine.stations import BatchWork
+from txn.engine.spouts import Spouts
 from txn.protocol.events import Plan
 
 ANSWERS = st.lists(st.sampled_from(["full", "room", "idle"]), max_size=60)
@@ -114,17 +114,17 @@ def question(txid: int, *, is_new: bool = True) -> Plan:
     return Plan(TransactionAttempt(txid), ("s",), {}, is_new=is_new)
 
 
-def test_the_planner_tells_the_target_before_each_new_txid(spark):
+def test_the_planner_tells_the_target_before_each_new_txid():
     """And learns from the answer; a txid that is planned anew is none of its business."""
     spout = Told()
-    work = BatchWork(spark, "t", [Source("s", spout)], [], remember=print)
+    spouts = Spouts("t", [Source("s", spout)])
     for txid in (1, 2):
         spout.add_partition(f"p{txid}", [(1,)])
-        assert work.plan(question(txid), window_full=True)["s"] is not None
-    work.plan(question(2, is_new=False), window_full=True)
+        assert spouts.plan(question(txid), window_full=True)["s"] is not None
+    spouts.plan(question(2, is_new=False), window_full=True)
     assert spout.shares == [0.0, 1 / 16]
     spout.set_disabled("p1", True)
     spout.set_disabled("p2", True)
     for _ in range(2):
-        assert work.plan(question(3), window_full=True) == {"s": None}
+        assert spouts.plan(question(3), window_full=True) == {"s": None}
     assert spout.shares[2:] == [1 / 8, 1 / 16]

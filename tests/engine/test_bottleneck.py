@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from txn.attempts import TransactionAttempt
-from txn.cli.live_view import JsonLines, RunInfo, render
+from txn.cli.live_view import render
+from txn.cli.observers import JsonLines, RunInfo
 from txn.cli.words import STAGE_NAMES, held_up
 from txn.engine.bottleneck import STAGES, bound, waits
 from txn.engine.recorder import Recorder

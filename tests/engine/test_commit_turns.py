@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from txn.attempts import TransactionAttempt
-from txn.engine.commit_turns import CommitTurn, CommitTurns, TurnGivenUpError
+from txn.engine.attempt import CommitResult, LiveAttempt
+from txn.engine.commit import CommitTurn, TurnGivenUpError
+from txn.engine.commit_turns import CommitTurns
 from txn.engine.recorder import Recorder
 from txn.engine.report import Timeline
-from txn.engine.stations import AttemptWork, Turn
 from txn.engine.threads import Threads
 from txn.errors import FencedError, StagedFileError
 from txn.interfaces import Prepared, Published, Staged, StagedFile
@@ -25,10 +26,10 @@ WAIT_SECS = 30.0
 FIVE, SIX = TransactionAttempt(5, 1), TransactionAttempt(6)
 
 
-def work_of(attempt: TransactionAttempt) -> AttemptWork:
+def live_of(attempt: TransactionAttempt) -> LiveAttempt:
     """An attempt that has staged one file for one table."""
     ids = count(attempt.txid * 1000)
-    live = AttemptWork(
+    live = LiveAttempt(
         attempt, {"s": attempt.txid}, Timeline(), str(attempt), ProcessingLedger(ids.__next__, {})
     )
     live.staged["a"] = Staged(attempt, (StagedFile(f"{attempt}.parquet", 1, 1),))
@@ -39,24 +40,24 @@ class Kit:
     """Turns of the attempts 5:1 and 6:0 with real threads; `turn` is what a turn does."""
 
     def __init__(self) -> None:
-        self.lives = {attempt: work_of(attempt) for attempt in (FIVE, SIX)}
+        self.lives = {attempt: live_of(attempt) for attempt in (FIVE, SIX)}
         self.threads = Threads("t", 2)
         self.tracking = Tracking(3, enabled=True)
         self.facts: list[Any] = []
         self.failed: list[tuple[str, str]] = []
         self.raised: list[tuple[str, BaseException]] = []
-        self.ended: list[AttemptWork] = []
+        self.ended: list[LiveAttempt] = []
         self.cancelled: list[str] = []
-        self.turn: Callable[[CommitTurn], Turn] = self.publishes
+        self.turn: Callable[[CommitTurn], CommitResult] = self.publishes
         ids, kit = count(1), self
 
         class Doubles:
-            """What turns need of the work, and of the attempts alive."""
+            """What turns need of the stations, of the attempts alive, and of the shell."""
 
-            def planned_parts(self, metadata: Any, *, late: bool, empty: bool) -> dict[str, Any]:
+            def planned_parts(self, metadata: Any, *, late: bool) -> dict[str, Any]:
                 return {}
 
-            def publish(self, turn: CommitTurn, *_: Any) -> Turn:
+            def commit(self, turn: CommitTurn, *_: Any) -> CommitResult:
                 return kit.turn(turn)
 
             def release(self, attempt: TransactionAttempt) -> None:
@@ -65,11 +66,20 @@ class Kit:
             def cancel(self, tag: str) -> None:
                 kit.cancelled.append(tag)
 
-            def __getitem__(self, attempt: TransactionAttempt) -> AttemptWork:
+            def __getitem__(self, attempt: TransactionAttempt) -> LiveAttempt:
                 return kit.lives[attempt]
 
-            def thread_ended(self, live: AttemptWork) -> None:
+            def thread_ended(self, live: LiveAttempt) -> None:
                 kit.ended.append(live)
+
+            def post(self, fact: Any) -> None:
+                kit.facts.append(fact)
+
+            def failed(self, attempt: TransactionAttempt, why: str) -> None:
+                kit.failed.append((str(attempt), why))
+
+            def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
+                kit.raised.append((str(attempt), error))
 
         doubles: Any = Doubles()
         self.turns = CommitTurns(
@@ -78,25 +88,22 @@ class Kit:
             self.tracking,
             Recorder("t", 1, 4, lambda: 0.0),
             self.threads,
+            doubles,
             clock=lambda: 0.0,
             ids=ids.__next__,
-            assert_leading=lambda: None,
-            post=self.facts.append,
-            failed=lambda attempt, error: self.failed.append((str(attempt), error)),
-            raised=lambda attempt, error: self.raised.append((str(attempt), error)),
         )
 
-    def publishes(self, turn: CommitTurn) -> Turn:
+    def publishes(self, turn: CommitTurn) -> CommitResult:
         """The turn of a table that takes everything."""
         turn.begin_publishing()
         prepared = Prepared(turn.staged["a"], turn.staged["a"].files)
-        return Turn({"a": prepared}, {"a": Published(9, prepared.adds)}, {})
+        return CommitResult({"a": prepared}, {"a": Published(9, prepared.adds)}, {})
 
     def begin(self, *attempts: TransactionAttempt) -> None:
         """A turn is ordered."""
         *earlier, last = [(at, self.lives[at].metadata) for at in attempts]
         order = Publish(*last, {}, tuple(earlier))
-        self.turns.begin(order, lambda timings: publication_of(order, "t", 1, timings))
+        self.turns.begin(self.turns.make(order), publication_of(order, "t", 1, {}))
 
     def settle(self) -> list[Any]:
         """Let the commit thread end, and the protocol's thread do all that it was handed."""
@@ -130,10 +137,10 @@ def test_a_group_ends_in_one_fact(kit: Kit) -> None:
 def test_a_file_of_one_member_that_is_not_published_fails_the_group(kit: Kit) -> None:
     """What the tables' logs say is held against what all members have staged."""
 
-    def forgets(turn: CommitTurn) -> Turn:
+    def forgets(turn: CommitTurn) -> CommitResult:
         turn.begin_publishing()
         prepared = Prepared(turn.staged["a"], turn.staged["a"].files)
-        return Turn({"a": prepared}, {"a": Published(9, prepared.adds[1:])}, {})
+        return CommitResult({"a": prepared}, {"a": Published(9, prepared.adds[1:])}, {})
 
     kit.turn = forgets
     kit.begin(FIVE, SIX)
@@ -147,7 +154,7 @@ def test_a_file_of_one_member_that_is_not_published_fails_the_group(kit: Kit) ->
 def test_a_group_that_raises_before_it_publishes_is_in_no_table(kit: Kit) -> None:
     """Its members keep what they have staged, and may be discarded like any others."""
 
-    def fails(turn: CommitTurn) -> Turn:
+    def fails(turn: CommitTurn) -> CommitResult:
         raise StagedFileError("gone")
 
     kit.turn = fails
@@ -160,7 +167,7 @@ def test_a_group_that_raises_before_it_publishes_is_in_no_table(kit: Kit) -> Non
 def test_a_group_that_raises_while_it_publishes_may_be_in_a_table(kit: Kit) -> None:
     """Its members' files must stay: a version may refer to them."""
 
-    def fails(turn: CommitTurn) -> Turn:
+    def fails(turn: CommitTurn) -> CommitResult:
         turn.begin_publishing()
         raise OSError("no answer")
 
@@ -175,7 +182,7 @@ def test_a_turn_of_one_txid_raises_for_itself(kit: Kit) -> None:
     """Its error is judged like that of any station."""
     error = OSError("no answer")
 
-    def fails(turn: CommitTurn) -> Turn:
+    def fails(turn: CommitTurn) -> CommitResult:
         raise error
 
     kit.turn = fails
@@ -187,7 +194,7 @@ def test_an_error_that_names_its_cause_ends_the_run(kit: Kit) -> None:
     """A newer leader, for one, is nothing that txids could have one by one."""
     error = FencedError("epoch 3 leads")
 
-    def fails(turn: CommitTurn) -> Turn:
+    def fails(turn: CommitTurn) -> CommitResult:
         raise error
 
     kit.turn = fails
@@ -199,7 +206,7 @@ def test_a_group_that_hangs_is_given_up_and_publishes_nothing(kit: Kit) -> None:
     """After its time it may not begin to publish, however late it comes to that."""
     begun, go_on, late = threading.Event(), threading.Event(), []
 
-    def hangs(turn: CommitTurn) -> Turn:
+    def hangs(turn: CommitTurn) -> CommitResult:
         begun.set()
         assert go_on.wait(WAIT_SECS)
         try:
@@ -225,7 +232,7 @@ def test_a_group_that_hangs_in_a_publication_may_be_in_a_table(kit: Kit) -> None
     """What it publishes after its time is known to be possible, and its end is nobody's news."""
     begun, go_on = threading.Event(), threading.Event()
 
-    def hangs(turn: CommitTurn) -> Turn:
+    def hangs(turn: CommitTurn) -> CommitResult:
         turn.begin_publishing()
         begun.set()
         assert go_on.wait(WAIT_SECS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from committers import keeping
-from committers.publishing.storage import Storage
+from txn.delta.storage import Storage
 from txn.engine.keeping import TableKeeper
 from txn.errors import ProgressUnreadableError, StorageRefusedError, StorageUnavailableError
 from txn.testing.committer import RecordingCommitter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ WAIT_SECS = 30.0
 
 
 class Work:
-    """Two tables; what `maintain` does is given."""
+    """Two tables, and the jobs on them; what `maintain` does is given."""
 
     maintained = ("a", "b")
 
@@ -28,15 +29,22 @@ class Work:
         self._maintain = maintain
         self.asked: list[tuple[str, int]] = []
         self.cancelled = threading.Event()
+        self.tags: list[str] = []
 
-    def maintain(
-        self, table: str, newest: TransactionAttempt, tag: str
-    ) -> Callable[[], None] | None:
+    @contextmanager
+    def tagged(self, tags: list[str], attempts: list[TransactionAttempt], _: str) -> Iterator[None]:
+        """What is asked inside has this tag."""
+        assert len(attempts) == 1
+        self.tags = tags
+        yield
+        self.tags = []
+
+    def maintain(self, table: str, txid: int) -> Callable[[], None] | None:
         """Asked on the maintenance thread."""
         assert threading.current_thread().name.startswith("txn-maintenance")
-        assert tag == "tag"
-        self.asked.append((table, newest.txid))
-        return self._maintain(table, newest.txid)
+        assert self.tags == ["tag"]
+        self.asked.append((table, txid))
+        return self._maintain(table, txid)
 
     def cancel(self, tag: str) -> None:
         """Its jobs are to end."""
@@ -44,7 +52,7 @@ class Work:
 
 
 class Kit:
-    """Maintenance over a `Work`, with real threads."""
+    """Maintenance over a `Work`, with real threads; the shell that it knows."""
 
     def __init__(self) -> None:
         self.threads = Threads("t", 1)
@@ -54,14 +62,16 @@ class Kit:
     def over(self, work: Work) -> Maintenance:
         """The maintenance of its tables."""
         given: Any = work
-        return Maintenance(
-            "t",
-            "tag",
-            given,
-            self.threads,
-            assert_leading=lambda: self.said.append(threading.current_thread().name),
-            halt=self.halted.append,
-        )
+        shell: Any = self
+        return Maintenance("t", "tag", given, given, self.threads, shell)
+
+    def assert_leading(self) -> None:
+        """It does; said on the thread that publishes."""
+        self.said.append(threading.current_thread().name)
+
+    def halt(self, error: BaseException) -> None:
+        """The run is to end."""
+        self.halted.append(error)
 
     def idle(self) -> None:
         """Wait until both threads have nothing to do."""

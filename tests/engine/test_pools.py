@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from txn.engine.stations import COMMIT_POOL, PROCESSING_POOL
+from txn.engine.jobs import COMMIT_POOL, MAINTENANCE_POOL, PROCESSING_POOL
 from txn.session import session_conf
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_every_session_is_given_the_pools(master: str) -> None:
     """A file of the driver's, on any master: commits first, maintenance last."""
     found = pools(session_conf(master, {}))
     commit, processing = found[COMMIT_POOL], found[PROCESSING_POOL]
-    maintenance = found["txn-maintenance"]
+    maintenance = found[MAINTENANCE_POOL]
     assert commit["weight"] > processing["weight"] > maintenance["weight"] == 1
     assert commit["minShare"] > processing["minShare"] == maintenance["minShare"]
     assert session_conf(master, {})[FILE].startswith("file:///")

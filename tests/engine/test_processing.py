@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from txn.attempts import TransactionAttempt
-from txn.engine.processing import JOB_SECS, Processing, ProcessingQueue, Told
+from txn.engine.attempt import LiveAttempt, Staging
+from txn.engine.processing import Processing
+from txn.engine.processing_phases import JOB_SECS, ProcessingQueue
 from txn.engine.report import Timeline
-from txn.engine.stations import AttemptWork
-from txn.engine.tables import Staging
 from txn.errors import ColumnsUnknownError, FailedException
 from txn.interfaces import Staged
 from txn.protocol.ledgers import ProcessingLedger
 from txn.testing import ManualClock
 
 
-def work_of(txid: int) -> AttemptWork:
+def live_of(txid: int) -> LiveAttempt:
     """An attempt that has not begun."""
     attempt = TransactionAttempt(txid)
-    return AttemptWork(attempt, {}, Timeline(), f"tag-{txid}", ProcessingLedger(lambda: 1, {}))
+    return LiveAttempt(attempt, {}, Timeline(), f"tag-{txid}", ProcessingLedger(lambda: 1, {}))
 
 
-def txids(groups: Sequence[tuple[list[AttemptWork], bool]]) -> list[list[int]]:
+def txids(groups: Sequence[tuple[list[LiveAttempt], bool]]) -> list[list[int]]:
     """The txids of each group."""
-    return [[work.attempt.txid for work in group] for group, _ in groups]
+    return [[live.attempt.txid for live in group] for group, _ in groups]
 
 
 def test_attempts_that_wait_are_taken_together_oldest_first() -> None:
     """A free job takes what waits, by txid, and no more than a group may have."""
     queue = ProcessingQueue(jobs=1, group=3, slots=4, clock=ManualClock())
     for txid in (4, 2, 1, 3, 5):
-        queue.add(work_of(txid))
+        queue.add(live_of(txid))
     first = list(queue.take())
     assert txids(first) == [[1, 2, 3]]
     assert not list(queue.take()), "the only job is busy"
@@ -46,16 +47,16 @@ def test_attempts_that_wait_are_taken_together_oldest_first() -> None:
 def test_each_batch_gets_one_task_while_there_are_enough_batches() -> None:
     """One batch for two slots may use both; two batches get one each, queued or at work."""
     queue = ProcessingQueue(jobs=2, group=1, slots=2, clock=ManualClock())
-    queue.add(work_of(1))
+    queue.add(live_of(1))
     assert [crowded for _, crowded in queue.take()] == [False]
-    queue.add(work_of(2))
+    queue.add(live_of(2))
     assert [crowded for _, crowded in queue.take()] == [True], "with the one at work there are two"
 
 
 def test_dead_attempts_neither_wait_nor_hold_up_others() -> None:
     """A cancelled attempt is not taken, and one that hangs leaves its job to the living."""
     queue = ProcessingQueue(jobs=1, group=2, slots=2, clock=ManualClock())
-    hanging, dropped, next_one = (work_of(txid) for txid in (1, 2, 3))
+    hanging, dropped, next_one = (live_of(txid) for txid in (1, 2, 3))
     queue.add(hanging)
     list(queue.take())
     queue.add(dropped)
@@ -71,7 +72,7 @@ def test_a_job_takes_as_many_as_it_can_do_in_a_few_seconds() -> None:
     clock = ManualClock()
     queue = ProcessingQueue(jobs=1, group=8, slots=2, clock=clock)
     for txid in range(1, 40):
-        queue.add(work_of(txid))
+        queue.add(live_of(txid))
     sizes = []
     for secs_each in (0.1, JOB_SECS / 4, JOB_SECS / 4, 2 * JOB_SECS, 0.1, 0.1):
         ((group, _),) = queue.take()
@@ -86,7 +87,7 @@ def test_a_group_that_was_cancelled_says_nothing_of_the_next() -> None:
     clock = ManualClock()
     queue = ProcessingQueue(jobs=1, group=4, slots=4, clock=clock)
     for txid in range(1, 10):
-        queue.add(work_of(txid))
+        queue.add(live_of(txid))
     ((group, _),) = queue.take()
     clock.advance(100 * JOB_SECS)
     group[0].cancelled.set()
@@ -135,29 +136,48 @@ class Station:
     def release(self, attempt: TransactionAttempt) -> None:
         """Nothing is kept here."""
 
-    @contextmanager
-    def job(self, _: Sequence[AttemptWork]) -> Iterator[None]:
-        """No tags here."""
-        yield
+    def discard(self, attempt: TransactionAttempt) -> None:
+        """Its files go."""
+        self.discarded.append(attempt.txid)
 
-    def run(self, works: Sequence[AttemptWork]) -> None:
+    def tagged(self, *_: Any) -> AbstractContextManager[None]:
+        """No tags here."""
+        return nullcontext()
+
+    def check_settings(self) -> None:
+        """They are what they were."""
+
+    def run(self, lives: Sequence[LiveAttempt]) -> None:
         """Run the phase of a group, and keep what is told."""
-        told = Told(
-            lambda work, *_: self.events.append(("staged", work.attempt.txid)),
-            lambda work: self.events.append(("emitted", work.attempt.txid)),
-            lambda work, error: self.errors.update({work.attempt.txid: error}),
-        )
-        discard = lambda work: self.discarded.append(work.attempt.txid)  # noqa: E731
         stand_in = cast("Any", self)
-        Processing(stand_in, stand_in, self.job, discard, lambda: None).run(
-            works, told, one_task=False
-        )
+        outcomes = Told(self.events, self.errors)
+        Processing(stand_in, stand_in, stand_in, stand_in).run(lives, outcomes, one_task=False)
+
+
+@dataclass
+class Told:
+    """The outcomes of a phase, as they came."""
+
+    events: list[tuple[str, int]]
+    errors: dict[int, BaseException]
+
+    def staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
+        """One table."""
+        self.events.append(("staged", live.attempt.txid))
+
+    def emitted(self, live: LiveAttempt) -> None:
+        """All of them."""
+        self.events.append(("emitted", live.attempt.txid))
+
+    def failed(self, live: LiveAttempt, error: BaseException) -> None:
+        """None of them, it may be."""
+        self.errors[live.attempt.txid] = error
 
 
 def test_a_group_is_one_job() -> None:
     """Three attempts are staged by one job per table, and each is told of."""
     station = Station()
-    station.run([work_of(txid) for txid in (1, 2, 3)])
+    station.run([live_of(txid) for txid in (1, 2, 3)])
     assert station.jobs == [[1, 2, 3]]
     assert station.events == [
         *(("staged", txid) for txid in (1, 2, 3)),
@@ -170,7 +190,7 @@ def test_a_group_is_one_job() -> None:
 def test_who_fails_in_a_group_fails_alone(poisoned: int) -> None:
     """The attempt that cannot be read fails; the others of its group are staged one by one."""
     station = Station(poisoned=poisoned)
-    station.run([work_of(txid) for txid in (1, 2, 3)])
+    station.run([live_of(txid) for txid in (1, 2, 3)])
     others = [txid for txid in (1, 2, 3) if txid != poisoned]
     assert station.jobs == [[txid] for txid in others]
     assert [txid for what, txid in station.events if what == "emitted"] == others
@@ -181,7 +201,7 @@ def test_who_fails_in_a_group_fails_alone(poisoned: int) -> None:
 def test_who_waits_for_columns_holds_up_nobody(joint_fails: bool) -> None:
     """It is told of once, and the others of its group are staged by one job, which may fail."""
     station = Station(waits=[2], joint_fails=joint_fails)
-    station.run([work_of(txid) for txid in (1, 2, 3)])
+    station.run([live_of(txid) for txid in (1, 2, 3)])
     assert station.jobs == [[1, 3], *([[1], [3]] if joint_fails else [])]
     assert [type(error) for error in station.errors.values()] == [ColumnsUnknownError]
     assert {txid for what, txid in station.events if what == "emitted"} == {1, 3}
@@ -191,7 +211,7 @@ def test_who_waits_for_columns_holds_up_nobody(joint_fails: bool) -> None:
 def test_a_lost_joint_job_blames_nobody() -> None:
     """What a failed joint job staged is discarded, and each attempt is staged by its own job."""
     station = Station(joint_fails=True)
-    station.run([work_of(txid) for txid in (1, 2)])
+    station.run([live_of(txid) for txid in (1, 2)])
     assert station.jobs == [[1, 2], [1], [2]]
     assert station.discarded == [1, 2]
     assert not station.errors
@@ -200,8 +220,8 @@ def test_a_lost_joint_job_blames_nobody() -> None:
 def test_a_cancelled_attempt_is_left_out_of_its_group() -> None:
     """Only the living are staged, and nothing is told of the dead."""
     station = Station()
-    works = [work_of(txid) for txid in (1, 2, 3)]
-    works[1].cancelled.set()
-    station.run(works)
+    lives = [live_of(txid) for txid in (1, 2, 3)]
+    lives[1].cancelled.set()
+    station.run(lives)
     assert station.jobs == [[1, 3]]
     assert ("emitted", 2) not in station.events

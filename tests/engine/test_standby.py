@@ -12,11 +12,11 @@ import pytest
 
 from committers.append_table import AppendTable
 from committers.publishing.log import DeltaLog
-from committers.publishing.storage import Storage
 from spouts.memory import MemoryTransactionalSpout
 from tests.faults.harness import wait_for
 from tests.faults.support import rows_of
 from txn import Topology, TopologyConfig
+from txn.delta.storage import Storage
 from txn.embedded import EmbeddedZooKeeper
 from txn.engine.running import RunningTopology
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, UserError
@@ -151,7 +151,7 @@ def test_the_embedded_server_is_refused(
     spark: SparkSession, make: Make, tmp_path: Path, spec: str
 ) -> None:
     """It ends with the leader, and so nothing is started for it."""
-    with pytest.raises(UserError, match="ends with it.*host:2181"):
+    with pytest.raises(UserError, match="ends together with the leader.*host:2181"):
         make().start(spark, zookeeper=spec.format(tmp_path), standby=True)
     assert not (tmp_path / "zk").exists()
 

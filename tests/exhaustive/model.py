@@ -1,7 +1,7 @@
 """A small world around the real core: every event that may come next, from any state.
 
 Real are `coordinator.step` and `recovered_state`, `recovery.reconcile`, `require_newer`, `judge`
-and the guard of transactional and opaque tables (`TableCommitter._held`). Modelled are ZooKeeper
+and the guard of transactional and opaque tables (`committers.guard`). Modelled are ZooKeeper
 (an epoch, COMMITTED, one node per open txid; every write checks the epoch), tables (a log of
 fences and publications, and the records of each txid), up to two processes, and one append that is
 under way. What happens within a process between two durable writes is one move; a crash may come
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import committers.publishing.log
+import committers.table_committer
 import txn.engine.running
-from committers.publishing.versions import Commit
-from committers.table_committer import TableCommitter
+import txn.engine.start
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
+from txn.delta.commits import Commit
 from txn.errors import CommitConflictError, TxnError
 from txn.interfaces import Member, Publication, Semantics
 from txn.protocol import coordinator
@@ -340,7 +340,7 @@ class Model:
             }
             skipping = [f"t{n}" for n, s in enumerate(self.scope.semantics) if s != "opaque"]
             try:
-                known = txn.engine.running.reconcile(
+                known = txn.engine.start.reconcile(
                     "x", [STREAM], self._opaque, progress, tables, skipping=skipping
                 )
             except TxnError as error:
@@ -657,16 +657,11 @@ class Model:
         """The newest txid that the table skips, by the product's own guards; 0: none."""
         publication = self._publication(pub)
         last = last_of(log)
-        held = None if last is None else (last[0], self._publication(last[1]))
+        newest = None if last is None else (last[0], self._publication(last[1]))
         epoch = max(epoch for epoch, _ in log)
-        committers.publishing.log.require_newer(publication, held, epoch, f"t{table}")
-        stub = SimpleNamespace(
-            _log=SimpleNamespace(last_publication=lambda: held),
-            semantics=Semantics(self.scope.semantics[table]),
-            name=f"t{table}",
-        )
-        stub._require_identical = lambda *of: TableCommitter._require_identical(stub, *of)  # type: ignore[arg-type]
-        return TableCommitter._held(stub, publication)[1]  # type: ignore[arg-type]
+        committers.publishing.log.require_newer(publication, newest, epoch, f"t{table}")
+        semantics = Semantics(self.scope.semantics[table])
+        return committers.table_committer.held(newest, semantics, publication, f"t{table}")[1]
 
     def _publication(self, pub: Pub) -> Publication:
         known = self._publications.get(pub)

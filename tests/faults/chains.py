@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from tests.faults.harness import (
     rows_expected,
     totals_expected,
 )
+from tests.faults.warm import warm_jvm
+from tests.thorough import THOROUGH
 
 __all__ = ["Chain", "Kill", "assert_consistent", "live_through"]
 
@@ -38,6 +41,8 @@ class Chain:
 
     records: list[Record]
     killed: list[Kill]
+    orders: list[tuple[str, ...]]
+    """The order of the tables in each process that was killed."""
     after_kill: list[dict[str, TableImage]]
     """The tables as each process left them."""
     end: dict[str, TableImage]
@@ -54,20 +59,24 @@ def live_through(
 ) -> Chain:
     """Let one process after the other be killed as it says, and one more run to its end.
 
+    They share a JVM, unless the tests are to be thorough: then each has its own, which dies too.
+
     Args:
         crashes: of the processes that die, all in one folder.
         last: the one that does not, made of the last that did.
     """
-    killed, after_kill = [], []
-    with drivers() as start:
+    killed, orders, after_kill = [], [], []
+    jvm = nullcontext(dict[str, str]()) if THOROUGH else warm_jvm()
+    with jvm as environment, drivers(environment=environment) as start:
         for spec in crashes:
             driver = start(spec)
             code = driver.wait()
             assert code == -signal.SIGKILL, f"{spec.at}: {code}\n{driver.stderr()[-4000:]}"
             killed.append(_kill(driver, str(spec.at)))
+            orders.append(spec.tables)
             after_kill.append(_images(spec))
         ended = start(last(spec)).report()["ended"]
-    return Chain(records, killed, after_kill, _images(spec), ended)
+    return Chain(records, killed, orders, after_kill, _images(spec), ended)
 
 
 def _kill(driver: Driver, point: str) -> Kill:

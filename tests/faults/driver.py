@@ -23,6 +23,7 @@ from committers.aggregates import Count, Max, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from tests.faults.harness import SCHEMA, Spec, planned_end, wait_for
+from tests.faults.warm import adopt
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
 from txn.engine.killpoints import MAINTENANCE_POINTS, observe
 from txn.engine.running import RunningTopology
@@ -32,6 +33,14 @@ from txn.topology import TxnState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+CONF = {
+    "spark.driver.memory": "1g",
+    # A process that lives for seconds: C2 would cost it a quarter of them (measured).
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 class Span(BaseModel):
@@ -158,14 +167,8 @@ def main(spec: Spec, topology: Topology, packages: Sequence[str] = ()) -> int:
 
     observer = Observer(spec)
     observe(observer)
-    conf = {
-        "spark.driver.memory": "1g",
-        # A process that lives for seconds: C2 would cost it a quarter of them (measured).
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": f"{spec.folder}/spark-warehouse",
-        **spec.conf,
-    }
+    adopt()
+    conf = {**CONF, "spark.sql.warehouse.dir": f"{spec.folder}/spark-warehouse", **spec.conf}
     spark = delta_session("txn-faults", master=spec.master, conf=conf, packages=packages)
     try:
         observer.running = topology.start(spark, zookeeper=spec.zookeeper, until=spec.until)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,7 +97,7 @@ class Driver:
 
     module = "tests.faults.driver"
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, environment: Mapping[str, str]) -> None:
         self.spec = spec
         self.folder = Path(spec.folder)
         number = len(list(self.folder.glob("stdout-*")))
@@ -106,6 +106,7 @@ class Driver:
         self.process = subprocess.Popen(
             [sys.executable, "-m", self.module, spec.model_dump_json()],
             cwd=ROOT,
+            env=os.environ | dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=self._stdout,
             stderr=self._stderr,
@@ -174,12 +175,18 @@ class Driver:
 
 
 @contextmanager
-def drivers(kind: type[Driver] = Driver) -> Iterator[Callable[[Spec], Driver]]:
-    """A function that starts drivers; none of them outlives the block."""
+def drivers(
+    kind: type[Driver] = Driver, environment: Mapping[str, str] | None = None
+) -> Iterator[Callable[[Spec], Driver]]:
+    """A function that starts drivers; none of them outlives the block.
+
+    Args:
+        environment: in addition to this process's own, such as that of a `warm_jvm`.
+    """
     started: list[Driver] = []
 
     def start(spec: Spec) -> Driver:
-        started.append(kind(spec))
+        started.append(kind(spec, environment or {}))
         return started[-1]
 
     try:

@@ -125,7 +125,7 @@ def test_a_start_that_never_returns_is_named_and_leads_no_longer(
 ) -> None:
     """A transform that hangs when it is tried keeps neither the caller nor the leadership."""
     name, obstacle = warehouse.parent.name, Obstacle("start")
-    monkeypatch.setattr("txn.engine.running.START_SECS", 5.0)
+    monkeypatch.setattr("txn.engine.start.START_SECS", 5.0)
     topology = build(name, obstacle, warehouse, message_timeout_secs=5)
     try:
         with pytest.raises(AbandonedError, match=r"trying what .* in meet \(.*test_endings\.py"):

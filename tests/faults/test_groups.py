@@ -69,19 +69,14 @@ def run(spark: SparkSession, warehouse: Path) -> Run:
         stream.partition_persist(AppendTable(warehouse / "rows", kind))
         state = StateTable(warehouse / "totals", kind, buckets=2)
         stream.group_by("k").persistent_aggregate(state, n=Count(), total=Sum("v"))
-        lag.running = InMemory(topology, spark, zookeeper="memory", until="caught_up")
+        lag.running = RunningTopology(
+            topology.definition, spark, MemoryProgress(topology.name), until="caught_up"
+        )
         with observing(lag):
             lag.running.begin()
             return lag.running.await_termination()
 
     return running
-
-
-class InMemory(RunningTopology):
-    """A run whose progress is in memory."""
-
-    def _connect(self) -> Any:
-        return MemoryProgress(self._topology.name)
 
 
 def versions(table: Path) -> dict[int, list[int]]:
@@ -175,7 +170,9 @@ def test_a_topology_that_hands_on_new_values_makes_no_groups(
     kept = stream.group_by("k").persistent_aggregate(state, n=Count())
     kept.new_values().partition_persist(AppendTable(warehouse / "changes", "transactional"))
     lag = Lag()
-    lag.running = InMemory(topology, spark, zookeeper="memory", until="caught_up")
+    lag.running = RunningTopology(
+        topology.definition, spark, MemoryProgress(topology.name), until="caught_up"
+    )
     with observing(lag):
         lag.running.begin()
         lag.running.await_termination()

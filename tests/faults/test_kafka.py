@@ -87,7 +87,10 @@ def assert_each_record_once(folder: Path, records: int) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "records", "kills", "restarts"),
-    [("opaque", RECORDS, KILLS, RESTARTS), ("transactional", 8000, 1, 0)],
+    [
+        ("opaque", RECORDS, KILLS, RESTARTS),
+        pytest.param("transactional", 8000, 1, 0, marks=pytest.mark.thorough),
+    ],
     ids=["opaque", "transactional"],
 )
 def test_each_record_of_a_topic_is_in_each_table_once(

@@ -41,7 +41,9 @@ def server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
         yield embedded
 
 
-@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("transactional", marks=pytest.mark.thorough), "opaque"]
+)
 def test_a_leader_that_was_paused_past_its_session_can_write_nothing_more(
     start: Start, server: EmbeddedZooKeeper, tmp_path: Path, kind: str
 ) -> None:

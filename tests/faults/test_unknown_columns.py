@@ -19,7 +19,7 @@ from spouts.delta import DeltaSpout
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import rows_of
 from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.engine.tables import Tables
+from txn.engine.staging import Stager
 from txn.errors import BatchError
 from txn.interfaces import Spout, SpoutKind
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from txn.dataflow.graph import Sink
     from txn.embedded import EmbeddedZooKeeper
-    from txn.engine.emission import Emission
+    from txn.engine.attempt import Emission
     from txn.engine.report import RunStatus
     from txn.engine.running import RunningTopology
 
@@ -363,11 +363,11 @@ def test_a_ledger_does_not_close_without_the_job_that_read(
     """
     topology.stream("rows", known()).partition_persist(AppendTable(warehouse / "rows"))
 
-    def forgets(_: Tables, sink: Sink, emission: Emission) -> None:
+    def forgets(_: Stager, sink: Sink, emission: Emission) -> None:
         """Compute what is to be staged, as always, and then stage nothing."""
         emission.evaluation.rows(sink.parent)
 
-    monkeypatch.setattr(Tables, "_rows", forgets)
+    monkeypatch.setattr(Stager, "_rows", forgets)
     with pytest.raises(BatchError, match="planned and never read: part"):
         topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert not deltalake.DeltaTable(str(warehouse / "rows")).to_pyarrow_table().num_rows

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from committers.publishing.storage import Storage
 from tests.fuzz.inputs import COUNTED, fuzz, junk_text
 from txn import Topology
 from txn.cli.app import cli
 from txn.config import TopologyConfig
 from txn.delta.locations import identity, parent
+from txn.delta.storage import Storage
 from txn.doctor.machine import fits
 from txn.doctor.tables import duration_secs
 from txn.errors import SetupError, TopologyError, UserError
@@ -174,7 +174,7 @@ def boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "broken.py").write_text("raise RuntimeError('\\x1b[2J')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("txn.embedded.server.zookeeper_service", no_server)
+    monkeypatch.setattr("txn.embedded.service.zookeeper_service", no_server)
     monkeypatch.setattr(
         "txn.cli.driver.drive", lambda *_, **__: (_ for _ in ()).throw(SetupError("x"))
     )

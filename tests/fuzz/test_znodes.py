@@ -13,18 +13,24 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.fuzz.inputs import COUNTED, broken_bytes, broken_json, fuzz, junk_text
-from txn.cli.tables import quarantine_table, status_json, status_table
+from txn.cli.tables import quarantine_table, status_table
 from txn.errors import NewerFormatError, ProgressUnreadableError, TxnError
 from txn.operations.progress_file import _checksum, _parse, dump
-from txn.protocol.records import BatchRecord, CommittedRecord, QuarantineRecord, ReplayRequests
+from txn.operations.status import status_of
+from txn.protocol.records import (
+    BatchRecord,
+    CommittedRecord,
+    EpochRecord,
+    LeaderIdentity,
+    QuarantineRecord,
+    ReplayRequests,
+)
 from txn.zookeeper.connection import Node
 from txn.zookeeper.image import read_image
 from txn.zookeeper.leadership import read_epoch, read_leader
 from txn.zookeeper.status import TopologyStatus
 from txn.zookeeper.znodes import (
-    EpochRecord,
     FormatRecord,
-    LeaderIdentity,
     PartsIndex,
     Paths,
     check_topology_name,
@@ -118,16 +124,17 @@ def test_a_topology_with_one_bad_node_is_shown_or_refused(model: Any, data: st.D
     except ProgressUnreadableError:
         return
     aside = tuple(stored.record for stored in image.quarantine.values())
-    status = TopologyStatus(
-        "t", image.progress, epoch.epoch, holder[0] if holder else None, epoch.leader, aside
+    leader = holder[0] if holder else None
+    status = status_of(
+        TopologyStatus("t", image.progress, epoch.epoch, leader, epoch.leader, aside)
     )
     out = io.StringIO()
     console = Console(file=out, width=120, markup=False, emoji=False)
     console.print(status_table(status, "h:1"), highlight=False)
-    console.print(quarantine_table(status), highlight=False)
+    console.print(quarantine_table(status.quarantine), highlight=False)
     out.getvalue().encode("utf-8")
     assert not {"\x1b", "\x07", "\u202e"} & set(out.getvalue())
-    json.dumps(status_json(status))
+    json.dumps(status.to_json())
 
 
 @fuzz(4)

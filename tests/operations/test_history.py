@@ -10,7 +10,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.delta.publishing import append, publication, publish
 from txn.errors import RecoveryRefusedError, UserError
 from txn.interfaces import Publication
-from txn.operations.history import TableLog, describe, history, recent_publications
+from txn.operations.history import describe, history, recent_publications, table_log
 
 
 def test_history_puts_the_tables_together(tmp_path: Path) -> None:
@@ -65,20 +65,25 @@ def test_recent_publications_are_those_of_the_last_two_txids(tmp_path: Path) -> 
     """Rebuilding needs the newest txid, all its attempts, and the one before it."""
     for txid, attempt in ((1, 0), (2, 0), (3, 0), (3, 1)):
         publish(tmp_path / "a", txid, attempt)
-    found = recent_publications(TableLog(str(tmp_path / "a")), "t")
+    found = recent_publications(table_log(str(tmp_path / "a")), "t")
     assert [(v, p.last_txid, p.attempt_id) for v, p in found] == [(3, 3, 1), (2, 3, 0), (1, 2, 0)]
 
 
-@pytest.mark.parametrize("key", ["txn_fence", "txn_settled", "txn_compaction"])
-def test_a_mark_tells_of_a_publication_whose_file_is_gone(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "own"),
+    [("txn_fence", {}), ("txn_settled", {"txid": 4}), ("txn_compaction", {"txids": [1, 4]})],
+)
+def test_a_mark_tells_of_a_publication_whose_file_is_gone(
+    tmp_path: Path, key: str, own: dict[str, Any]
+) -> None:
     """When old commit files were cleaned up, any other version of ours has the last publication."""
     table = tmp_path / "a"
     publish(table, 4)
     last = {"version": 0, "publication": publication(4)}
-    append(table, key, {"topology": "t", "epoch": 2, "last": last}, epoch=2)
+    append(table, key, {"topology": "t", "epoch": 2, "last": last, **own}, epoch=2)
     DeltaTable(str(table)).create_checkpoint()
     (table / "_delta_log" / f"{0:020d}.json").unlink()
-    log = TableLog(str(table))
+    log = table_log(str(table))
     assert log.epoch("t") == 2
     assert [(v, p.last_txid) for v, p in recent_publications(log, "t")] == [(0, 4)]
 
@@ -92,8 +97,8 @@ def test_a_log_that_lost_its_last_publication_is_no_empty_table(tmp_path: Path) 
         commit_properties=CommitProperties(app_transactions=[Transaction("txn/t", 4)]),
     )
     with pytest.raises(RecoveryRefusedError, match="holds txid 4 .* cleaned out of the log"):
-        recent_publications(TableLog(str(table)), "t")
-    assert [] == recent_publications(TableLog(str(table)), "another")
+        recent_publications(table_log(str(table)), "t")
+    assert [] == recent_publications(table_log(str(table)), "another")
 
 
 def test_a_mark_that_repeats_a_lost_publication_tells_nothing(tmp_path: Path) -> None:
@@ -109,7 +114,7 @@ def test_a_mark_that_repeats_a_lost_publication_tells_nothing(tmp_path: Path) ->
         ),
     )
     with pytest.raises(RecoveryRefusedError, match="holds txid 4 .* cleaned out of the log"):
-        recent_publications(TableLog(str(table)), "t")
+        recent_publications(table_log(str(table)), "t")
 
 
 def test_missing_table_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

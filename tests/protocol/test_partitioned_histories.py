@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.protocol.coordinator_run import a
 from tests.protocol.partitioned_world import World, live_through
+from tests.protocol.scenarios.language import attempt_of as a
 from txn.attempts import TransactionAttempt
 from txn.interfaces import SpoutKind
 from txn.protocol.events import Finish

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from txn.engine.running import newest_metadata
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
 from txn.protocol.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
-from txn.protocol.recovery import Recovered, by_todays_names, reconcile, require_tables
+from txn.protocol.recovery import (
+    Recovered,
+    by_todays_names,
+    newest_metadata,
+    reconcile,
+    require_tables,
+)
 
 COMMITTED = CommittedRecord(txid=4, epoch=2, spouts={"s": "p4"}, tables={"a": 14, "b": 24})
 OPEN = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txn.embedded import supervisor
-from txn.embedded.server import _classpath
+from txn.embedded.files import class_path
 from txn.machine.java import find_java
 
 CONFIGURATION = """\
@@ -40,7 +40,7 @@ def running(
     """A server with some lines of configuration, once somebody listens on the port."""
     (folder / "data").mkdir(parents=True)
     (folder / "zoo.cfg").write_text(CONFIGURATION.format(folder=folder) + "\n".join(lines) + "\n")
-    jars = str(Path(_classpath().split(os.pathsep)[0]).parent / "*")
+    jars = str(Path(class_path().split(os.pathsep)[0]).parent / "*")
     java = [str(find_java()), "-Xmx256m", *flags, "-cp", jars]
     main = "org.apache.zookeeper.server.ZooKeeperServerMain"
     with (folder / "out").open("wb") as out:

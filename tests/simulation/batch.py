@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 import time
@@ -12,10 +13,16 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.context import BaseContext
+from pathlib import Path
 
 from tests.simulation.chance import FAULTS
 
-__all__ = ["Summary", "catch", "run_chunk", "run_many"]
+__all__ = ["LIMIT", "Summary", "catch", "known_seeds", "run_chunk", "run_many", "scan"]
+
+LIMIT = 1000
+"""Seeds within which every mutant must be caught."""
+KNOWN = Path(__file__).with_name("mutants.json")
+"""Mutant -> the first seed that catches it, as the last `scan` has found it."""
 
 CHUNK = 200
 """Seeds of one process: it collects no garbage, and takes it along when it ends."""
@@ -100,6 +107,26 @@ def run_chunk(seeds: Iterable[int], mutant: str | None = None, *, first: bool = 
 def catch(mutant: str, seeds: Iterable[int]) -> Summary:
     """Run a mutant up to the first seed that catches it."""
     return run_chunk(seeds, mutant, first=True)
+
+
+def known_seeds() -> dict[str, int]:
+    """Mutant -> a seed that has caught it."""
+    known: dict[str, int] = json.loads(KNOWN.read_text())
+    return known
+
+
+def scan(workers: int | None = None) -> dict[str, Summary]:
+    """Look for the first seed that catches each mutant, and write down which one it is."""
+    from tests.simulation.mutants import MUTANTS
+
+    names = sorted(MUTANTS)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers or len(os.sched_getaffinity(0)), context) as processes:
+        seeds = partial(catch, seeds=range(LIMIT))
+        found = dict(zip(names, processes.map(seeds, names), strict=True))
+    known = {name: summary.failures[0][0] for name, summary in found.items() if summary.failures}
+    KNOWN.write_text(json.dumps(known, indent=2) + "\n")
+    return found
 
 
 def _apart(context: BaseContext, seeds: range, mutant: str | None) -> Summary:

@@ -14,16 +14,11 @@ from typing import Any, TypeVar
 
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from committers.publishing.versions import (
-    ActiveFile,
-    Commit,
-    active_files,
-    commit_path,
-    parse_commit,
-)
+from committers.publishing.files import ActiveFile, active_files
 from tests.simulation.primitives import CLOCK
 from tests.simulation.world import World, current_world
 from txn.delta import retrying
+from txn.delta.commits import Commit, commit_path, parse_commit
 
 __all__ = [
     "Blob",
@@ -316,7 +311,7 @@ def _append(
 
 
 def load_files(table: SimDeltaTable) -> dict[str, ActiveFile]:
-    """In place of `committers.publishing.versions.load_files`."""
+    """In place of `committers.publishing.files.load_files`."""
     return dict(table.active)
 
 
@@ -330,11 +325,12 @@ def _ask(what: str) -> None:
 
 
 class SimStorage:
-    """In place of `committers.publishing.storage.Storage`: one folder of the store."""
+    """In place of `txn.delta.storage.Storage`: one folder of the store."""
 
     is_local = False
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, options: object = None) -> None:
+        self.options: dict[str, str] = {}
         self.location = self.uri = self.root = location
         self.table = current_world().table(location)
 

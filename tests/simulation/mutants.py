@@ -10,35 +10,36 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import committers.log_layout.committer
+import committers.log_layout.compactor
 import committers.publishing.log
+import committers.table_committer
 import txn.engine.pipeline
-import txn.engine.running
+import txn.engine.start
 import txn.protocol.coordinator
 import txn.protocol.recovery
+import txn.zookeeper.foundation
 import txn.zookeeper.image
 import txn.zookeeper.leadership
 from committers.append_table import AppendingCommitter
-from committers.publishing.append import epoch_app, file_actions, txid_app
+from committers.publishing.append import file_actions
 from committers.publishing.log import MAX_TRIES, DeltaLog
-from committers.publishing.versions import Commit
 from committers.table_committer import TableCommitter
 from committers.upsert_layout.committer import StateCommitter
 from tests.simulation.seams import Patch
 from txn.attempts import TransactionAttempt
-from txn.engine.commit_turns import CommitTurn
+from txn.delta.commits import Commit, epoch_app, txid_app
+from txn.engine.attempt_failures import AttemptFailures
+from txn.engine.commit import CommitTurn
 from txn.engine.in_flight import LiveAttempts
-from txn.engine.pipeline import Pipeline
 from txn.errors import ProgressUnreadableError
 from txn.interfaces import PUBLICATION_KEY, Prepared, Publication, Published, Semantics, Staged
 from txn.protocol.events import BatchFailed, BatchPublished, Event, PersistStart, Succeed
 from txn.protocol.ledgers import ProcessingLedger
-from txn.protocol.records import CommittedRecord
-from txn.protocol.rules import AT_WORK, without_batches
+from txn.protocol.records import CommittedRecord, EpochRecord
+from txn.protocol.rules import AT_WORK
 from txn.zookeeper import ZooKeeperProgress
 from txn.zookeeper.connection import OutcomeUnknownError
 from txn.zookeeper.leadership import Leadership
-from txn.zookeeper.znodes import EpochRecord
 
 __all__ = ["MUTANTS", "Mutant"]
 
@@ -67,7 +68,8 @@ def _with_handler(kind: type[Event], handler: Callable[..., Any]) -> Patch:
 def _knocked_out(state: Any, event: BatchFailed) -> Any:
     batch = state.batches.get(event.attempt.txid)
     if batch is not None and batch.attempt != event.attempt and batch.phase in AT_WORK:
-        return without_batches(state, {event.attempt.txid}), ()
+        kept = {t: b for t, b in state.batches.items() if t != event.attempt.txid}
+        return replace(state, batches=kept), ()
     return _on_failed(state, event)
 
 
@@ -80,14 +82,14 @@ _recovered = txn.protocol.coordinator._recovered
 def _failed_unguarded(
     self: Any, attempt: TransactionAttempt, error: str, *, blocked: bool = False, **named: Any
 ) -> None:
-    batch = self._state.batches.get(attempt.txid)
+    batch = self._shell.state.batches.get(attempt.txid)
     if batch is not None and batch.attempt != attempt:
-        self.post(BatchFailed(attempt, error, blocked))
+        self._shell.post(BatchFailed(attempt, error, blocked))
         return
     _failed(self, attempt, error, blocked=blocked, **named)
 
 
-_failed = Pipeline._failed
+_failed = AttemptFailures.failed
 
 
 def _counter_lost(record: Any, *args: Any, **named: Any) -> Any:
@@ -95,8 +97,8 @@ def _counter_lost(record: Any, *args: Any, **named: Any) -> Any:
     return replace(batch, attempt=TransactionAttempt(record.txid, 0))
 
 
-def _process_first(state: Any, batch: Any) -> Any:
-    state, actions = _launch(state, batch)
+def _process_first(state: Any, batch: Any, cause: Any) -> Any:
+    state, actions = _launch(state, batch, cause)
     return state, tuple(sorted(actions, key=lambda one: isinstance(one, PersistStart)))
 
 
@@ -202,7 +204,7 @@ def _prepare_added(self: Any, staged: Staged, publication: Publication) -> Prepa
     return Prepared(staged, staged.files, (), self._log.version)
 
 
-def _hold_nothing(self: Any, publication: Publication) -> tuple[int, int]:
+def _hold_nothing(*_: object) -> tuple[int, int]:
     return -1, 0
 
 
@@ -277,7 +279,7 @@ def _publish_withdrawing(self: Any, prepared: Prepared, publication: Publication
 
 
 def _discard_always(self: Any, live: Any) -> None:
-    self._threads.clean(lambda: self._work.discard(live.attempt))
+    self._threads.clean(lambda: self._stations.discard(live.attempt))
 
 
 def _close_anyway(self: Any, tracking: Any, done: Any) -> None:
@@ -291,7 +293,7 @@ def _fold_anything(files: Any, committed: int, factor: int, full: int | None = N
     return _files_to_fold(files, committed + 100, factor, full)
 
 
-_files_to_fold = committers.log_layout.committer.files_to_fold
+_files_to_fold = committers.log_layout.compactor.files_to_fold
 
 
 def _staged_all(self: Any, sink: str, read: Any) -> int:
@@ -332,7 +334,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "published-dropped": Mutant(
         "Recovery forgets which open txids some table holds.",
-        ((txn.engine.running, "reconcile", _none_published),),
+        ((txn.engine.start, "reconcile", _none_published),),
     ),
     "discard-after-turn": Mutant(
         "What an attempt staged is deleted also when it came to its commit turn.",
@@ -348,7 +350,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "stale-failure": Mutant(
         "The failure of a dead attempt removes the live one (Storm).",
-        (_with_handler(BatchFailed, _knocked_out), (Pipeline, "_failed", _failed_unguarded)),
+        (_with_handler(BatchFailed, _knocked_out), (AttemptFailures, "failed", _failed_unguarded)),
     ),
     "attempt-counter-lost": Mutant(
         "After a restart attempts are counted from 0.",
@@ -372,7 +374,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "transactional-again": Mutant(
         "A transactional table applies a replay of what it holds.",
-        ((TableCommitter, "_held", _hold_nothing),),
+        ((committers.table_committer, "held", _hold_nothing),),
     ),
     "publish-retried": Mutant(
         "A lost append is tried at the next version without judging what stands there.",
@@ -398,12 +400,13 @@ MUTANTS: dict[str, Mutant] = {
         (
             (txn.zookeeper.image, "decode", _decode_or_empty),
             (txn.zookeeper.image, "decode_index", _index_or_none),
+            (txn.zookeeper.foundation, "decode", _decode_or_empty),
             (txn.zookeeper.leadership, "decode", _decode_or_empty),
         ),
     ),
     "compact-uncommitted": Mutant(
         "Compaction folds files of txids that are not committed.",
-        ((committers.log_layout.committer, "files_to_fold", _fold_anything),),
+        ((committers.log_layout.compactor, "files_to_fold", _fold_anything),),
     ),
     "start-unchecked": Mutant(
         "START does not check COMMITTED.",

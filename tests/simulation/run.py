@@ -11,8 +11,7 @@ from typing import Any
 
 from deltalake.transaction import AddAction
 
-from committers.publishing.append import epoch_app
-from committers.publishing.versions import ActiveFile
+from committers.publishing.files import ActiveFile
 from tests.simulation import primitives
 from tests.simulation.books import ROOT, Books
 from tests.simulation.chance import Faults
@@ -25,6 +24,7 @@ from tests.simulation.spark import SparkSession, stats_of
 from tests.simulation.tables import SimTable, make_committer
 from tests.simulation.world import World, set_world
 from tests.simulation.zookeeper import Ensemble
+from txn.delta.commits import epoch_app
 from txn.engine.running import RunningTopology
 from txn.errors import (
     BatchError,
@@ -68,33 +68,25 @@ class Result:
 
 
 class SimStore(ZooKeeperProgress):
-    """The real store; a standby waits for its turn."""
+    """The real store over the simulated ZooKeeper.
 
-    waits = False
+    Args:
+        waits: whether it waits for its turn to lead, whatever it is told.
+    """
+
+    def __init__(self, world: World, *, waits: bool) -> None:
+        super().__init__(
+            HOSTS,
+            NAME,
+            world.plan.config,
+            sleep=CLOCK.sleep,
+            clock=CLOCK.monotonic,
+            new_id=world.new_id,
+        )
+        self.waits = waits
 
     def lead(self, *, wait: bool = False, **others: Any) -> int:
         return super().lead(wait=wait or self.waits, **others)
-
-
-class SimRunning(RunningTopology):
-    """The real start-up and shell, connected to the simulated ZooKeeper."""
-
-    world: World
-    waits = False
-
-    def _connect(self) -> ZooKeeperProgress:
-        store = SimStore(
-            HOSTS,
-            self._topology.name,
-            self._topology.config,
-            sleep=CLOCK.sleep,
-            clock=CLOCK.monotonic,
-            new_id=self.world.new_id,
-        )
-        store.waits = self.waits
-        self._store = store
-        self._resources.callback(store.close)
-        return store
 
 
 class Run:
@@ -106,7 +98,9 @@ class Run:
         self.random = world.random
         self.plan = world.plan
         self.alive: dict[str, Process] = {}
-        self.running: dict[Process, SimRunning] = {}
+        self.running: dict[Process, RunningTopology] = {}
+        self.waited: set[Process] = set()
+        """Those of them that waited for their turn to lead."""
         self.wanted: set[int] = set()
         self.asked = False
         self.original: tuple[str, bytes] | None = None
@@ -166,18 +160,21 @@ class Run:
         world = self.world
         error: BaseException | None = None
         try:
-            running = SimRunning(
-                self._topology(),
+            definition = self._topology().definition
+            waits = slot == "b" and self.plan.standby
+            running = RunningTopology(
+                definition,
                 spark,
-                zookeeper="simulated",
+                SimStore(world, waits=waits),
                 until=self.plan.until,  # type: ignore[arg-type]
                 clock=CLOCK.time,
+                monotonic=CLOCK.monotonic,
                 ids=world.edge_id,
             )
-            running.world = world
-            running.waits = slot == "b" and self.plan.standby
             running.begin()
             self.running[process] = running
+            if waits:
+                self.waited.add(process)
             if world.faults.strikes("stop"):
                 after = self.random.uniform(0, 1)
                 self.kernel.at(self.kernel.now + after, lambda: self._stop(process))
@@ -221,7 +218,7 @@ class Run:
         elif isinstance(error, RecoveryRefusedError):
             # Nothing is guessed from a listing that is older than what ZooKeeper knows.
             stale = world.books.has_struck("stale listing", process)
-            starting = process not in self.running or self.running[process].waits
+            starting = process not in self.running or process in self.waited
             fair = starting and (stale or taken)
         elif isinstance(error, CommitConflictError | StorageUnavailableError):
             fair = process not in self.running  # the store failed while it started

@@ -16,24 +16,30 @@ from typing import Any
 from typing_extensions import Self
 
 import committers.publishing.append
-import committers.publishing.loading
+import committers.publishing.followed
 import committers.publishing.log
-import committers.publishing.newest
+import committers.publishing.same_table
 import committers.staging.area
 import committers.table_committer
 import committers.upsert_layout.committer
 import txn.dataflow.columns
 import txn.dataflow.evaluation
 import txn.dataflow.graph
+import txn.delta.loading
+import txn.engine.commit
 import txn.engine.emission
+import txn.engine.equipment
+import txn.engine.jobs
+import txn.engine.lookups
 import txn.engine.mailbox
 import txn.engine.maintenance
 import txn.engine.running
-import txn.engine.stations
+import txn.engine.staging
 import txn.engine.tables
 import txn.engine.threads
 import txn.zookeeper.connection
 import txn.zookeeper.leadership
+import txn.zookeeper.liveness
 import txn.zookeeper.progress
 import txn.zookeeper.standbys
 from tests.simulation import delta, primitives, spark, tables
@@ -95,25 +101,22 @@ def _patches() -> list[Patch]:
         (txn.zookeeper.connection, "Session", Session),
         (txn.zookeeper.connection, "_POLL_SECS", 0.05),
         (txn.zookeeper.leadership, "threading", threading),
-        (txn.zookeeper.leadership, "os", _Os),
-        (txn.zookeeper.leadership, "socket", _Socket),
         (txn.zookeeper.leadership, "datetime", _Now),
-        (txn.zookeeper.leadership, "machine_id", _machine_id),
-        (txn.zookeeper.standbys, "os", _Os),
-        (txn.zookeeper.standbys, "socket", _Socket),
+        (txn.zookeeper.liveness, "os", _Os),
+        (txn.zookeeper.liveness, "socket", _Socket),
+        (txn.zookeeper.liveness, "machine_id", _machine_id),
         (txn.zookeeper.standbys, "datetime", _Now),
         (txn.zookeeper.progress, "threading", threading),
         (txn.zookeeper.progress, "queue", queue),
         (txn.engine.mailbox, "queue", queue),
         (txn.engine.threads, "Pool", pool),
-        (txn.engine.stations, "Pool", pool),
+        (txn.engine.commit, "Pool", pool),
         (txn.engine.maintenance, "threading", threading),
         (txn.engine.maintenance, "wait", primitives.wait),
         (txn.engine.running, "threading", threading),
-        (txn.engine.running, "time", clock),
         (txn.engine.tables, "threading", threading),
         (txn.engine.emission, "empty_frame", spark.empty_frame),
-        (txn.engine.tables, "empty_frame", spark.empty_frame),
+        (txn.engine.lookups, "empty_frame", spark.empty_frame),
         (txn.dataflow.columns, "threading", threading),
         (txn.dataflow.columns, "columns_of", spark.columns_of),
         (txn.dataflow.evaluation, "_nothing_of", spark.nothing_of),
@@ -121,17 +124,18 @@ def _patches() -> list[Patch]:
         (committers.upsert_layout.committer, "no_rows", spark.empty_frame),
         (committers.upsert_layout.committer, "from_previous_values", tables.from_previous_values),
         (committers.upsert_layout.committer, "from_replaced_rows", tables.from_replaced_rows),
-        (txn.engine.stations, "own_session", spark.same_session),
-        (txn.engine.stations, "Watch", spark.NoWatch),
-        (txn.engine.stations, "make_active", spark.no_thread),
+        (txn.engine.equipment, "own_session", spark.same_session),
+        (txn.engine.jobs, "Watch", spark.NoWatch),
+        (txn.engine.jobs, "make_active", spark.no_thread),
         (txn.engine.emission, "moved", spark.same_frame),
-        (txn.engine.tables, "moved", spark.same_frame),
-        (committers.publishing.log, "retried", delta.retried),
-        (committers.publishing.log, "threading", threading),
-        (committers.publishing.log, "load_files", delta.load_files),
-        (committers.publishing.loading, "DeltaTable", delta.SimDeltaTable),
-        (committers.publishing.loading, "retried", delta.retried),
-        (committers.publishing.newest, "retried", delta.retried),
+        (txn.engine.lookups, "moved", spark.same_frame),
+        (txn.engine.staging, "moved", spark.same_frame),
+        (committers.publishing.followed, "retried", delta.retried),
+        (committers.publishing.followed, "threading", threading),
+        (committers.publishing.followed, "load_files", delta.load_files),
+        (txn.delta.loading, "DeltaTable", delta.SimDeltaTable),
+        (txn.delta.loading, "retried", delta.retried),
+        (committers.publishing.same_table, "retried", delta.retried),
         (committers.publishing.log, "time", clock),
         (committers.publishing.append, "DeltaTable", delta.SimDeltaTable),
         (committers.publishing.append, "RemoveAction", delta.RemoveAction),

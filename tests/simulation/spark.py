@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from committers.publishing.versions import BUCKET, TXID
+from committers.publishing.files import BUCKET
 from committers.staging.area import StagingArea
 from tests.simulation import rows as model
 from tests.simulation.delta import Blob, SimStorage
 from tests.simulation.kernel import Task
 from tests.simulation.world import current_world
+from txn.delta.commits import TXID
 from txn.interfaces import StagedFile
 
 __all__ = [

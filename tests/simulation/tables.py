@@ -7,8 +7,8 @@ from typing import Any
 
 from committers.append_table import AppendingCommitter
 from committers.log_layout.committer import LogCommitter
+from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
-from committers.publishing.versions import TXID, ActiveFile
 from committers.upsert_layout.columns import StateLayout
 from committers.upsert_layout.committer import StateCommitter
 from tests.simulation import rows as model
@@ -19,6 +19,7 @@ from tests.simulation.sources import STREAM_SIZE
 from tests.simulation.spark import RECORDS, Frame, SparkFault
 from tests.simulation.world import World, current_world
 from txn.attempts import TransactionAttempt
+from txn.delta.commits import TXID
 from txn.interfaces import Committer, Publication, Semantics, StagedFile, State
 
 __all__ = ["SimTable", "from_previous_values", "from_replaced_rows", "make_committer"]

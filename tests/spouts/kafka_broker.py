@@ -312,7 +312,7 @@ def wait_until(condition: Any, what: str, seconds: float = 60.0) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports below those of outgoing connections (see txn.embedded.server)."""
+    """Free ports below those of outgoing connections (see txn.embedded.folder)."""
     found: list[int] = []
     while len(found) < count:
         port = random.SystemRandom().randrange(20000, 32000)

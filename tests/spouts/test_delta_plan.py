@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spouts._delta_log import AddedFile, SourceVersion, parse_version
+from spouts._delta_log import AddedFile, SourceLog, SourceVersion
 from spouts._delta_plan import Rules, final_version, next_batch, schema_difference
+from txn.delta.commits import commit_path
 from txn.errors import SourceChangedError
 
 HISTORIES = 2000
@@ -226,7 +228,9 @@ def test_schemas_differ_by_names_and_types(found: str, difference: str | None) -
         b"[" * 100_000,
     ],
 )
-def test_a_commit_that_is_none_is_refused_by_version(text: bytes) -> None:
+def test_a_commit_that_is_none_is_refused_by_version(tmp_path: Path, text: bytes) -> None:
     """Somebody else's log is read as strictly as our own."""
-    with pytest.raises(SourceChangedError, match="Version 7 of a source table cannot be read"):
-        parse_version(7, text)
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / commit_path(7)).write_bytes(text)
+    with pytest.raises(SourceChangedError, match="Version 7 of source table .* cannot be read"):
+        SourceLog(str(tmp_path)).read(7)

@@ -431,7 +431,7 @@ def test_metadata_cannot_make_it_read_elsewhere(tmp_path: Path, path: str) -> No
     spout = FileSpout("in/*.csv", format="csv", schema="a int")
     looked: list[str] = []
     spout._listing.stat = looked.append  # type: ignore[method-assign,assignment]
-    with pytest.raises(SourceChangedError, match="pattern never looks"):
+    with pytest.raises(SourceChangedError, match="pattern does not reach"):
         spout._check_unchanged(PlannedFile(path=path, size=1, mtime_ns=1), TransactionAttempt(1, 0))
     assert looked == []
 

@@ -287,7 +287,9 @@ def test_a_topic_made_again_is_not_taken_for_the_old_one(
     kafka.create(topic)
     kafka.produce(topic, range(7))
     if on_loss == "error":
-        with pytest.raises(SourceChangedError, match=f"topic '{topic}' was deleted and made again"):
+        with pytest.raises(
+            SourceChangedError, match=f"topic '{topic}' was deleted and created again"
+        ):
             plan(spout, first)
         return
     second = plan(spout, first)
@@ -306,7 +308,7 @@ def test_a_topic_that_is_gone_is_waited_for(kafka: Broker, topic: str) -> None:
     first = plan(spout)
     kafka.delete(topic)
     kafka.produce(other, [1])
-    with pytest.raises(SourceUnavailableError, match=f"topic '{topic}' gone.*waits"):
+    with pytest.raises(SourceUnavailableError, match=f"topic '{topic}' is gone.*waits"):
         plan(spout, first)
     skipping = KafkaSpout(kafka.servers, topics=[topic, other], on_data_loss="skip")
     second = plan(skipping, first)
@@ -339,7 +341,7 @@ def test_a_wrong_password_is_told_and_not_shown(
 ) -> None:
     """Refused credentials stop the topology, and the password is in neither message nor log."""
     monkeypatch.setattr("spouts._kafka_cluster.REQUEST_SECS", 2.0)
-    with caplog.at_level(logging.DEBUG), pytest.raises(TopologyError, match="is refused") as error:
+    with caplog.at_level(logging.DEBUG), pytest.raises(TopologyError, match=" refuse ") as error:
         plan(secure(kafka, topic, "wrong-9152"))
     assert "Authentication failed" in str(error.value)
     assert "wrong-9152" not in f"{error.value} {caplog.text}"

@@ -106,7 +106,7 @@ def test_a_position_is_kept_without_its_defaults() -> None:
         ({}, "topics.*or pattern"),
         ({"topics": ["a"], "pattern": "b"}, "topics.*or pattern"),
         ({"topics": "a"}, "topics.*or pattern"),
-        ({"pattern": "("}, "no regular expression"),
+        ({"pattern": "("}, "not a regular expression"),
         ({"kind": "non_transactional"}, "kind='non_transactional'.*opaque, transactional"),
         ({"first_poll": "newest"}, "first_poll='newest'.*earliest, latest"),
         ({"on_data_loss": "ignore"}, "on_data_loss='ignore'.*error, skip"),

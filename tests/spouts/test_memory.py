@@ -72,7 +72,7 @@ def test_two_exceptions_fail_two_attempts(spark: SparkSession) -> None:
 def test_fewer_batches_than_were_planned_are_refused(spark: SparkSession) -> None:
     """Metadata that points behind the last batch says that the program was changed."""
     spout = MemoryTransactionalSpout([[("a", 1)]], SCHEMA)
-    with pytest.raises(TopologyError, match="has 1 batches, and 3:0 was planned to be number 3"):
+    with pytest.raises(TopologyError, match="has 1 batches, but 3:0 was planned as number 3"):
         spout.emit_batch(spark, attempt(3), MemoryPosition(index=2))
 
 

@@ -112,7 +112,7 @@ def test_a_planned_partition_that_is_away_at_the_emission_is_named(
         source.set_disabled("p1", True)
     else:
         source.remove_partition("p1")
-    then = "waits until it is back" if kind is SpoutKind.TRANSACTIONAL else "planned anew, without"
+    then = "waits until it is back" if kind is SpoutKind.TRANSACTIONAL else "planned again, without"
     with pytest.raises(SourceUnavailableError, match=rf"'p1'.* 1:1 .* is {how}\. .*{then}"):
         source.rows_at(TransactionAttempt(1, 1), first.read)
 

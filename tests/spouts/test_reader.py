@@ -68,9 +68,9 @@ def test_it_promises_nothing_and_stronger_tables_are_refused() -> None:
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (values("('a', 1)"), "columns k string, v int, but its schema says k string, v bigint"),
-        (lambda spark: [("a", 1)], "not list"),
-        (lambda spark: spark.readStream.format("rate").load(), "not a streaming one"),
+        (values("('a', 1)"), "columns k string, v int, but its schema has k string, v bigint"),
+        (lambda spark: [("a", 1)], "but returned list"),
+        (lambda spark: spark.readStream.format("rate").load(), "but returned a streaming one"),
     ],
     ids=["columns", "no-frame", "stream"],
 )
@@ -86,7 +86,7 @@ def test_what_is_not_a_frame_of_the_schema_is_refused(
 
 def test_an_interval_that_means_nothing_is_refused() -> None:
     """`every` is above 0."""
-    with pytest.raises(TopologyError, match="every 0 seconds"):
+    with pytest.raises(TopologyError, match="every=0: give more than 0 seconds"):
         ReaderSpout(values("('a', 1L)"), SCHEMA, every=0)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
-from tests.zookeeper.progress_store import CONFIG, committed, start
+from tests.zookeeper.progress_store import start
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
-from txn.embedded import EmbeddedZooKeeper
 from txn.engine.killpoints import observe
-from txn.errors import BatchError, FencedError, LeaderExistsError
-from txn.interfaces import CommitterContext, Publication, Semantics
-from txn.protocol.records import ColumnsRecord, QuarantineRecord
+from txn.errors import BatchError, FencedError
 from txn.testing import (
     ManualClock,
     MemoryNodes,
@@ -29,14 +24,11 @@ from txn.testing import (
     RecordingCommitter,
     run_in_memory,
 )
-from txn.zookeeper import ZooKeeperProgress
-from txn.zookeeper.replay_requests import request_replays
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "k string, v int"
-Store = MemoryProgress | ZooKeeperProgress
 
 
 def test_importing_the_doubles_is_light() -> None:
@@ -60,130 +52,6 @@ def test_a_manual_clock_goes_when_told_to() -> None:
 
 
 # --- progress ----------------------------------------------------------------------------------
-
-
-def test_memory_progress_has_the_methods_of_the_real_one() -> None:
-    """Whatever a run may call on `ZooKeeperProgress` is there, with the same parameters."""
-
-    def methods(store: type) -> dict[str, list[str]]:
-        return {
-            name: list(inspect.signature(value).parameters)
-            for name, value in inspect.getmembers(store, inspect.isfunction)
-            if not name.startswith("_")
-        }
-
-    real, double = methods(ZooKeeperProgress), methods(MemoryProgress)
-    del real["rebuild"]  # `txn recover`, not a run
-    assert {name: double.get(name) for name in real} == real
-
-
-def life(connect: Callable[[], Store], request: Callable[[list[int]], object]) -> list[Any]:
-    """What a store answers over three leaders, each of which knows only what is durable."""
-    answers: list[Any] = []
-
-    def note(call: Callable[[], Any]) -> None:
-        try:
-            answers.append(call())
-        except (BatchError, FencedError, LeaderExistsError, ValueError) as error:
-            answers.append(type(error).__name__)
-
-    first, rival = connect(), connect()
-    note(first.lead)
-    note(first.load)
-    note(rival.lead)  # refused: the first one leads
-    rival.close()
-    note(lambda: first.persist_start(start(1, s={"at": 1})))
-    note(lambda: first.persist_start(start(1, attempt=1, s={"at": 2})))
-    note(lambda: first.persist_start(start(2, s=None)))
-    note(lambda: first.persist_start(start(3, s={"at": object()})))  # no JSON
-    note(lambda: first.persist_start(start(3, s=float("nan"))))  # no JSON either
-    note(lambda: first.persist_start(start(3, epoch=2)))  # another leader's
-    note(lambda: first.persist_committed(committed(1, s={"at": 2})))
-    note(lambda: first.persist_columns(ColumnsRecord(stream="s", columns={"fields": 1})))
-    note(lambda: first.persist_columns(ColumnsRecord(stream="s", columns={"fields": object()})))
-    first.close()
-
-    second = connect()
-    note(lambda: (second.lead(), second.leading, second.epoch))
-    note(second.load)
-    gone = QuarantineRecord(txid=2, attempt=5, spouts={"s": {"at": 3}}, error="poison")
-    note(lambda: second.persist_committed(committed(2, epoch=2), gone))
-    note(lambda: second.requested_replay([]))
-    request([2])
-    note(lambda: second.requested_replay([]))
-    note(lambda: second.requested_replay([2]))
-    note(lambda: second.persist_start(start(3, epoch=2)))
-    note(lambda: second.persist_committed(committed(3, epoch=2), None, 2))
-    note(lambda: second.persist_columns(ColumnsRecord(stream="s", columns={"fields": 2})))
-    note(lambda: second.requested_replay([]))
-    second.close()
-
-    third = connect()
-    note(lambda: third.lead(at_least=9))
-    note(third.load)
-    note(lambda: third.requested_replay([]))
-    third.close()
-    return answers
-
-
-def test_memory_progress_answers_as_zookeeper_does(zookeeper: EmbeddedZooKeeper) -> None:
-    """The same calls over three leaders give the same answers and errors as on a real server."""
-    hosts, nodes = zookeeper.hosts, MemoryNodes()
-
-    def ask(txids: list[int]) -> None:
-        MemoryProgress("life", nodes).request_replays(txids)
-
-    real = life(
-        lambda: ZooKeeperProgress(hosts, "life", CONFIG),
-        lambda txids: request_replays(hosts, "life", CONFIG, txids),
-    )
-    assert real == life(lambda: MemoryProgress("life", nodes), ask)
-    assert real[2:4] == ["LeaderExistsError", None]
-    assert real[6:9] == ["BatchError", "BatchError", "ValueError"]
-
-
-def test_a_leader_that_lost_its_session_is_fenced_by_the_next() -> None:
-    """After another one has led, the old leader can neither write nor say that it leads."""
-    old = MemoryProgress("fenced")
-    old.lead()
-    old.load()
-    lost: list[str] = []
-    old.on_lost = lambda: lost.append("told")
-    old.lose_session()
-    assert (lost, old.leading) == (["told"], False)
-    old.assert_leading()  # nobody else led meanwhile: the session is taken up again
-    assert old.leading
-
-    old.lose_session()
-    new = MemoryProgress("fenced", old.nodes)
-    assert new.lead() == 2
-    with pytest.raises(FencedError, match="epoch 2"):
-        old.persist_start(start(1))
-    with pytest.raises(FencedError, match="epoch 2"):
-        old.assert_leading()
-    assert new.load().batches == ()
-
-
-def test_a_standby_waits_for_the_leader_to_close() -> None:
-    """`lead(wait=True)` says who leads, and returns the next epoch once that one is gone."""
-    leader = MemoryProgress("standby")
-    leader.lead()
-    told: list[Any] = []
-    epochs: list[int] = []
-    waiting = threading.Event()
-
-    def wait() -> None:
-        standby = MemoryProgress("standby", leader.nodes)
-        epochs.append(
-            standby.lead(wait=True, on_waiting=lambda who: (told.append(who), waiting.set()))
-        )
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert waiting.wait(10)
-    leader.close()
-    thread.join(10)
-    assert ([who.epoch for who in told], epochs) == ([1], [2])
 
 
 def test_a_start_that_leaves_a_gap_is_refused() -> None:
@@ -245,34 +113,6 @@ def test_a_topology_runs_without_zookeeper_and_delta(spark: SparkSession, tmp_pa
     assert [tuple(row) for row in table.read(spark, txid=3).collect()] == [("c", 3)]
     kept = json.loads(nodes.data["/txn/memory/committed"])
     assert (kept["txid"], kept["epoch"], kept["spouts"]) == (3, 2, {"s": {"index": 2}})
-
-
-@pytest.mark.parametrize(
-    ("semantics", "expected"),
-    [("opaque", ["new"]), ("transactional", ["old"]), ("non_transactional", ["new", "old"])],
-)
-def test_the_recording_committer_keeps_its_semantics(
-    spark: SparkSession, tmp_path: Path, semantics: str, expected: list[str]
-) -> None:
-    """A replay of a txid that was published is reverted, skipped or appended, by semantics."""
-    table = RecordingCommitter(tmp_path / "table", semantics)
-    contents = []
-    for epoch, value in ((1, "old"), (2, "new")):
-        table.open(spark, CommitterContext("t", epoch), None)
-        table.fence()
-        frame = spark.createDataFrame([(value,)], "v string")
-        attempt = TransactionAttempt(1, epoch)
-        publication = Publication(
-            topology="t", epoch=epoch, first_txid=1, last_txid=1, attempt_id=epoch
-        )
-        staged = table.stage(table.partials(frame), attempt)
-        published = table.publish(table.prepare(staged, publication), publication)
-        contents.append((published.version, published.skipped))
-    assert sorted(row.v for row in table.read(spark).collect()) == expected
-    assert contents[1][1] == (semantics == "transactional")
-    version, held = table.last_publication() or (None, None)
-    assert (version, held and held.epoch) == ((1, 1) if contents[1][1] else (3, 2))
-    assert table.semantics is Semantics(semantics)
 
 
 def test_what_fails_after_a_takeover_is_told_as_one(spark: SparkSession, tmp_path: Path) -> None:

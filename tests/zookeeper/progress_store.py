@@ -60,3 +60,13 @@ def reloaded(store: ZooKeeperProgress) -> Progress:
         return successor.load()
     finally:
         successor.close()
+
+
+def expire(store: ZooKeeperProgress) -> None:
+    """End a store's session behind its back: whoever knows id and password may close it."""
+    session = store._connection._session
+    assert session is not None
+    thief = KazooClient(store._connection.servers, client_id=session.client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()

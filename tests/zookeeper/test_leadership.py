@@ -13,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from pydantic import SecretStr
 
+from tests.zookeeper.progress_store import expire
 from txn.config import TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import (
@@ -108,16 +109,6 @@ def contender(
     yield make
     for store in made:
         store.close()
-
-
-def expire(store: ZooKeeperProgress) -> None:
-    """End a store's session behind its back: whoever knows id and password may close it."""
-    session = store._connection._session
-    assert session is not None
-    thief = KazooClient(store._connection.servers, client_id=session.client.client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
@@ -426,7 +417,7 @@ def test_a_leader_whose_successor_came_while_its_session_was_lost_is_fenced(
     store.lead()
     store.load()
     # The keeper is at once to take the node again; it is kept from it as long as it has no turn.
-    with store._turn:
+    with store._lock:
         expire(store)
         assert 2 == successor.lead(wait=True)
     with pytest.raises(FencedError, match="epoch 2"):

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from txn.errors import BatchError, ProgressUnreadableError, TopologyError
-from txn.protocol.records import BatchRecord, CommittedRecord, QuarantineRecord
+from txn.protocol.records import BatchRecord, CommittedRecord, EpochRecord, QuarantineRecord
 from txn.zookeeper.znodes import (
     DEPTH_LIMIT,
     NODE_LIMIT,
     RECORD_LIMIT,
-    EpochRecord,
     Paths,
     check_topology_name,
     decode,

@@ -1,4 +1,4 @@
-"""The command line: words for people over what `operations` and a run tell."""
+"""The command line: text for people over the results of `operations` and of a run."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def doctor(
     zookeeper: str,
     as_json: bool,
 ) -> None:
-    """Check Java, versions, ZooKeeper, storage and tables, and say what to do.
+    """Check Java, versions, ZooKeeper, storage and tables; show what to do.
 
     Changes nothing that it does not clean up. Ends with 1 if anything is an error, else with 0.
     """

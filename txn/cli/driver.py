@@ -1,4 +1,4 @@
-"""`txn run`: a session, a ZooKeeper, a topology, and a loop that tells an observer about them.
+"""`txn run`: a session, a ZooKeeper, a topology, and a loop that reports to an observer.
 
 Spark and an embedded ZooKeeper are started side by side. Ctrl-C and SIGTERM ask the topology for a
 clean stop, the second one leaves at once; either is safe at any moment.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import logging.handlers
 import os
 import signal
 import sys
@@ -16,11 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from txn.cli.live_view import Observer, RunInfo
+from txn.cli.observers import Observer, RunInfo
+from txn.cli.signals import received_signals, terminable
 from txn.engine.report import RunReport
 from txn.errors import AbandonedError, LeaderExistsError, SetupError, TxnError
 from txn.zookeeper.location import resolve
@@ -29,15 +27,11 @@ if TYPE_CHECKING:
     from txn.engine.running import RunningTopology
     from txn.topology import Topology, Until
 
-__all__ = ["LOG_FOLDER", "drive", "logging_to_file"]
-
-LOG_FOLDER = Path(".txn/logs")
-"""Where `txn run` logs, relative to the working directory."""
+__all__ = ["drive"]
 
 _LEAVE_SECS = 15.0
 _LOOK_SECS = 0.1
 _PATIENCE_SECS = 3.0
-_LOG_BYTES = 5_000_000
 
 log = logging.getLogger("txn")
 
@@ -66,7 +60,7 @@ def drive(
     """
     from txn.session import delta_session
 
-    with contextlib.ExitStack() as resources, observer, _terminable(), _leaving():
+    with contextlib.ExitStack() as resources, observer, terminable(), _leaving():
         server = _server_of(zookeeper)
         if server is not None:  # said now, before the seconds that Spark takes
             _refuse_second(server, topology)
@@ -78,7 +72,7 @@ def drive(
             resources.callback(spark.stop)
             connect = hosts.result()
         running = topology.start(spark, zookeeper=connect, until=until, standby=standby)
-        with _signals() as received:
+        with received_signals() as received:
             if standby:
                 _stand_by(topology.name, running, observer, received, sleep)
             if running.leads:
@@ -149,7 +143,7 @@ def _enter_zookeeper(
     sleep: Callable[[float], None],
 ) -> str:
     """A connect string. Says so if the folder is in use because the topology already runs."""
-    from txn.embedded.server import zookeeper_service
+    from txn.embedded.service import zookeeper_service
 
     deadline = time.monotonic() + _PATIENCE_SECS
     while True:
@@ -167,7 +161,7 @@ def _enter_zookeeper(
 
 
 def _server_of(spec: str) -> str | None:
-    from txn.embedded.server import running_server
+    from txn.embedded.service import running_server
 
     folder = resolve(spec).folder
     return None if folder is None else running_server(folder)
@@ -175,7 +169,7 @@ def _server_of(spec: str) -> str | None:
 
 def _refuse_second(hosts: str, topology: Topology) -> None:
     """Raise LeaderExistsError if the topology has a leader; a dead one is no reason to refuse."""
-    from txn.cli.tables import is_alive
+    from txn.zookeeper.liveness import is_alive
     from txn.zookeeper.status import read_status
 
     try:
@@ -206,70 +200,3 @@ def _leaving() -> Iterator[None]:
         timer.daemon = True
         timer.start()
         raise
-
-
-# --- signals ---------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM during the start is what Ctrl-C is: unwind, and leave nothing running."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[Sequence[int]]:
-    """Ctrl-C and SIGTERM as they come, for the loop to act on; the second one ends the process."""
-    received: list[int] = []
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        del frame
-        if received:
-            # What is durable is consistent at every moment; the next run picks it up.
-            os._exit(128 + number)
-        received.append(number)
-
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-
-
-# --- log -------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def logging_to_file(topology: str, level: str) -> Iterator[Path | None]:
-    """Send the log of `txn`, and warnings of the libraries below it, to a file of the topology.
-
-    Yields:
-        The file; None when the folder cannot be written to, and nothing is logged.
-    """
-    path = LOG_FOLDER / f"{topology}.log"
-    handler: logging.Handler
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.handlers.RotatingFileHandler(
-            path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8"
-        )
-        written: Path | None = path
-    except OSError:
-        handler, written = logging.NullHandler(), None
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    # On the root: without any handler Python prints warnings into the picture on the screen.
-    root = logging.getLogger()
-    before = log.level
-    root.addHandler(handler)
-    log.setLevel(level.upper())
-    try:
-        yield written
-    finally:
-        root.removeHandler(handler)
-        log.setLevel(before)
-        handler.close()

@@ -1,17 +1,9 @@
-"""What `txn run` shows: a live view on a terminal, plain lines or JSON lines elsewhere.
-
-Three observers of one run, with the same four methods. They draw values (`RunStatus`,
-`BatchReport`) and know nothing of the run itself; the loop that asks for them is in `txn.cli.app`.
-"""
+"""The live view of `txn run`: a picture on a terminal that redraws itself in place."""
 
 from __future__ import annotations
 
-import json
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO, Any
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,25 +11,12 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from txn.cli.words import STAGE_NAMES, held_up, phases_ms, short_name, short_versions, summary
-from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Standby, Timeline
+from txn.cli.observers import Observer, RunInfo
+from txn.cli.words import STAGE_NAMES, held_up, phases_ms, short_versions, standing_by, summary
+from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Standby
 from txn.text import duration, printable
 
-__all__ = [
-    "JsonLines",
-    "LiveView",
-    "Observer",
-    "PlainLines",
-    "RunInfo",
-    "Speed",
-    "duration",
-    "held_up",
-    "phases_ms",
-    "render",
-    "short_name",
-    "short_versions",
-    "summary",
-]
+__all__ = ["LiveView", "Speed", "render"]
 
 _PHASE_STYLES = {
     "waiting": "yellow",
@@ -52,64 +31,8 @@ _RECENT = 5
 _LINES_AROUND = 21
 """Lines of the view besides batches in flight: header, captions, who waits for whom, recent
 batches, what blocks, failure, and an empty one for the cursor."""
-_WAITING_EVENT_SECS = 1.0
 _FAILURE_CHARACTERS = 150
 """Two lines of 80; the whole of it is in the log."""
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """What does not change while a topology runs."""
-
-    topology: str
-    epoch: int
-    zookeeper: str
-    """As the user wrote it."""
-    until: str
-    committed_txid: int
-    """Committed before this run."""
-
-
-class Observer(ABC):
-    """Told about a run by the loop in `txn.cli.app`, on one thread."""
-
-    def starting(self, topology: str) -> None:
-        """Spark and ZooKeeper are being started, tables and state are being read."""
-
-    def standing_by(self, topology: str, standby: Standby) -> None:
-        """Ready, and waiting for the leader to end; again when that has changed."""
-
-    @abstractmethod
-    def started(self, info: RunInfo) -> None:
-        """The topology leads, has recovered and runs."""
-
-    @abstractmethod
-    def update(
-        self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
-    ) -> None:
-        """Several times a second: a snapshot, and what is new since the last call.
-
-        Args:
-            batches: newly committed, in txid order.
-            failures: each "txid:attempt: reason".
-        """
-
-    @abstractmethod
-    def note(self, text: str) -> None:
-        """Something to tell the user, in one line."""
-
-    @abstractmethod
-    def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
-        """The run is over; `error` if it did not end well."""
-
-    def close(self) -> None:
-        """Nothing more will be told. Idempotent; also comes when nothing was started."""
-
-    def __enter__(self) -> None:
-        """Nothing yet."""
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Speed:
@@ -255,29 +178,6 @@ def _table(title: str) -> Table:
     )
 
 
-# --- observers -------------------------------------------------------------------------------
-
-
-def _standing_by(topology: str, standby: Standby) -> str:
-    since = time.strftime("%H:%M:%S", time.localtime(standby.since))
-    return f"{topology}: standing by since {since}, waiting for {standby}"
-
-
-class _Blocked:
-    """Which batches have begun or ceased to wait for a source that is away."""
-
-    def __init__(self) -> None:
-        self._known: set[int] = set()
-
-    def changes(self, status: RunStatus) -> tuple[list[InFlight], list[int]]:
-        """(newly blocked, txids no longer blocked) since the last call."""
-        blocked = [batch for batch in status.in_flight if batch.blocked]
-        begun = [batch for batch in blocked if batch.txid not in self._known]
-        ceased = sorted(self._known - {batch.txid for batch in blocked})
-        self._known = {batch.txid for batch in blocked}
-        return begun, ceased
-
-
 class LiveView(Observer):
     """Redraws itself in place; the last picture stays.
 
@@ -302,7 +202,7 @@ class LiveView(Observer):
     def standing_by(self, topology: str, standby: Standby) -> None:
         """Say so beside what moves."""
         if self._status is not None:
-            self._status.update(_standing_by(topology, standby))
+            self._status.update(standing_by(topology, standby))
 
     def started(self, info: RunInfo) -> None:
         """Begin to draw."""
@@ -328,7 +228,7 @@ class LiveView(Observer):
         self._console.print(text, highlight=False, markup=False)
 
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
-        """Leave the last picture and say how it ended; an error is said by the caller."""
+        """Leave the last picture and print how the run ended; the caller prints an error."""
         self.close()
         if error is None:
             for line in filter(None, (held_up(report), summary(report, status))):
@@ -339,139 +239,3 @@ class LiveView(Observer):
         for drawn in (self._live, self._status):
             if drawn is not None:
                 drawn.stop()
-
-
-class PlainLines(Observer):
-    """One line per committed batch, failure and wait, for pipes and log files."""
-
-    def __init__(self, out: IO[str]) -> None:
-        self._out = out
-        self._blocked = _Blocked()
-
-    def standing_by(self, topology: str, standby: Standby) -> None:
-        """One line."""
-        self._print(_standing_by(topology, standby))
-
-    def started(self, info: RunInfo) -> None:
-        """Say what runs."""
-        self._print(
-            f"{info.topology}: running, epoch {info.epoch}, from txid {info.committed_txid + 1}, "
-            f"until {info.until}, zookeeper {info.zookeeper}"
-        )
-
-    def update(
-        self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
-    ) -> None:
-        """One line each."""
-        begun, ceased = self._blocked.changes(status)
-        for held in begun:
-            why = " ".join((held.blocked or "").split())
-            self._print(f"{status.topology}: blocked {held.txid}:{held.attempt_id}: {why}")
-        for unblocked in ceased:
-            self._print(f"{status.topology}: txid {unblocked} is no longer blocked")
-        for failure in failures:
-            self._print(f"{status.topology}: failed {' '.join(failure.split())}")
-        for batch in batches:
-            processing, waiting, commit = phases_ms(batch)
-            self._print(
-                f"{status.topology}: committed {batch.attempt} rows={sum(batch.rows.values())} "
-                f"processing={processing:.0f}ms waiting={waiting:.0f}ms commit={commit:.0f}ms "
-                f"tables: {short_versions(batch.tables)}"
-            )
-
-    def note(self, text: str) -> None:
-        """One line."""
-        self._print(text)
-
-    def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
-        """Say how it ended; an error is said by the caller."""
-        if error is None:
-            for line in filter(None, (held_up(report), summary(report, status))):
-                self._print(line)
-
-    def _print(self, line: str) -> None:
-        print(printable(line), file=self._out, flush=True)
-
-
-class JsonLines(Observer):
-    """One JSON object per line, each an event.
-
-    They are: standby, started, committed, failed, blocked, unblocked, waiting (which stage waits
-    for which; at most once a second), note, ended.
-
-    Args:
-        wall: seconds since the epoch; the `at` of every event.
-    """
-
-    def __init__(self, out: IO[str], wall: Callable[[], float] = time.time) -> None:
-        self._out = out
-        self._wall = wall
-        self._blocked = _Blocked()
-        self._waits: tuple[str, ...] = ()
-        self._waits_told = float("-inf")
-
-    def standing_by(self, topology: str, standby: Standby) -> None:
-        """Event `standby`."""
-        self._print("standby", {"topology": topology, **vars(standby)})
-
-    def started(self, info: RunInfo) -> None:
-        """Event `started`."""
-        self._print("started", vars(info))
-
-    def update(
-        self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
-    ) -> None:
-        """Events `blocked`, `unblocked`, `failed`, `committed`, and each second `waiting`."""
-        begun, ceased = self._blocked.changes(status)
-        for waiting in begun:
-            fields = {"txid": waiting.txid, "attempt": waiting.attempt_id, "error": waiting.blocked}
-            self._print("blocked", {**fields, "since": waiting.blocked_since})
-        for unblocked in ceased:
-            self._print("unblocked", {"txid": unblocked})
-        for failure in failures:
-            attempt, _, error = failure.partition(": ")
-            txid, _, attempt_id = attempt.partition(":")
-            self._print("failed", {"txid": int(txid), "attempt": int(attempt_id), "error": error})
-        for batch in batches:
-            self._print(
-                "committed",
-                {
-                    "txid": batch.attempt.txid,
-                    "attempt": batch.attempt.attempt_id,
-                    "rows": dict(batch.rows),
-                    "tables": dict(batch.tables),
-                    "ms": Timeline(dict(batch.times)).durations_ms(),
-                },
-            )
-
-        now = self._wall()
-        if status.waits != self._waits and now >= self._waits_told + _WAITING_EVENT_SECS:
-            self._waits, self._waits_told = status.waits, now
-            held = {"held_up_by": status.held_up_by, "waits": list(status.waits)}
-            self._print("waiting", held)
-
-    def note(self, text: str) -> None:
-        """Event `note`."""
-        self._print("note", {"text": text})
-
-    def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
-        """Event `ended`, with the error if there was one."""
-        self._print(
-            "ended",
-            {
-                "ended": "error" if error is not None else report.ended,
-                "error": None if error is None else f"{type(error).__name__}: {error}",
-                "committed_txid": status.committed_txid,
-                "batches_committed": report.batches_committed,
-                "rows_committed": status.rows_committed,
-                "replays": report.replays,
-                "seconds": round(status.seconds, 3),
-                "bound_seconds": {
-                    stage: round(seconds, 3) for stage, seconds in report.bound_seconds.items()
-                },
-            },
-        )
-
-    def _print(self, event: str, fields: Mapping[str, Any]) -> None:
-        line = json.dumps({"event": event, "at": round(self._wall(), 3), **fields})
-        print(line, file=self._out, flush=True)

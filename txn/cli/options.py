@@ -1,4 +1,4 @@
-"""What the commands of `txn` share: the options of all of them, and how they print."""
+"""Shared by the commands of `txn`: common options and printing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def console() -> Console:
     """Where tables are printed; in a pipe, wide enough for them."""
     from rich.console import Console
 
-    # What is printed may hold what strangers wrote: brackets in it are no markup.
+    # Output may contain text by others: treat brackets as text, not as markup.
     found = Console(markup=False, emoji=False)
     if not found.is_terminal:
         found.width = max(found.width, _PIPE_WIDTH)

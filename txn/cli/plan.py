@@ -1,4 +1,4 @@
-"""`txn plan` and `txn plugins`: what would run, and what there is to run it with."""
+"""`txn plan`: what would run, and what each table guarantees."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import click
 from txn.cli.options import output_options, print_json
 from txn.operations.loading import load_topology
 from txn.operations.plan import TopologyPlan, plan_topology
-from txn.operations.plugins import COMMITTERS, SPOUTS, Plugin, find_plugins
 
-__all__ = ["plan", "plugins"]
+__all__ = ["plan"]
 
 
 @click.command()
@@ -48,36 +47,6 @@ def _plan_lines(found: TopologyPlan) -> Iterator[str]:
 
 def _phase(phase: str) -> str:
     return "in the commit turn" if phase == "commit" else ""
-
-
-@click.command()
-@output_options
-def plugins(as_json: bool) -> None:
-    """List the spouts and committers that are installed, and what each one guarantees.
-
-    A plugin is an entry point in the group txn.spouts or txn.committers. One that cannot be
-    loaded is listed with its error.
-    """
-    found = find_plugins()
-    if as_json:
-        print_json([plugin.to_json() for plugin in found])
-    else:
-        click.echo("\n".join(_plugin_lines(found)))
-
-
-def _plugin_lines(found: list[Plugin]) -> Iterator[str]:
-    for group, title in ((SPOUTS, "spouts"), (COMMITTERS, "committers")):
-        yield title if group == SPOUTS else f"\n{title}"
-        for plugin in (p for p in found if p.group == group):
-            yield f"  {plugin.name}  {plugin.target}  ({plugin.distribution} {plugin.version})"
-            if plugin.kind is not None:
-                default = f", {plugin.default} if left out" if plugin.default else ""
-                guarantee = f": {plugin.guarantee}" if plugin.guarantee else ""
-                yield f"    {plugin.kind}{default}{guarantee}"
-            if plugin.summary:
-                yield f"    {plugin.summary}"
-            if plugin.error is not None:
-                yield f"    error: {plugin.error}"
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -26,16 +26,16 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
 
     NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
-    from txn.cli.tables import quarantine_json, quarantine_table
-    from txn.embedded.server import zookeeper_service
-    from txn.zookeeper.status import read_status
+    from txn.cli.tables import quarantine_table
+    from txn.embedded.service import zookeeper_service
+    from txn.operations.quarantine import list_quarantined
 
     name, config, _ = named_topology(name)
     with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        found = read_status(hosts, name, config)
+        found = list_quarantined(hosts, name, config)
     if as_json:
-        print_json({"topology": name, "quarantine": quarantine_json(found)})
-    elif found.quarantine:
+        print_json({"topology": name, "quarantine": [entry.to_json() for entry in found]})
+    elif found:
         console().print(quarantine_table(found), highlight=False)
     else:
         click.echo(f"Topology '{name}' has no quarantined txids.")
@@ -57,11 +57,11 @@ def replay_command(
 
     NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
-    from txn.embedded.server import zookeeper_service
-    from txn.zookeeper.replay_requests import request_replays
+    from txn.embedded.service import zookeeper_service
+    from txn.operations.quarantine import request_replays
 
     if everything == bool(txids):
-        raise click.UsageError("Give the txids that are to be replayed, or --all.")
+        raise click.UsageError("Give the txids to replay, or --all.")
     name, config, _ = named_topology(name)
     with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
         asked = request_replays(hosts, name, config, None if everything else txids)

@@ -1,32 +1,25 @@
-"""How `txn status`, `history` and `recover` look: text for people, JSON for programs."""
+"""How `txn status`, `quarantine`, `history` and `recover` look to people."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from txn.cli.live_view import short_name
+from txn.cli.words import short_name
 from txn.operations.history import HistoryEntry, describe
+from txn.operations.quarantine import Quarantined
+from txn.operations.status import Status
 from txn.protocol.records import BatchRecord, Progress
 from txn.text import printable
-from txn.zookeeper.leadership import machine_id
-from txn.zookeeper.status import TopologyStatus
-from txn.zookeeper.znodes import LeaderIdentity, StandbyIdentity
 
 __all__ = [
     "history_table",
-    "is_alive",
-    "progress_json",
     "progress_table",
-    "quarantine_json",
     "quarantine_table",
-    "status_json",
     "status_table",
 ]
 
@@ -34,48 +27,10 @@ __all__ = [
 _SHOWN_TXIDS = 5
 
 
-def is_alive(leader: LeaderIdentity | StandbyIdentity | None) -> bool:
-    """Whether the process that ZooKeeper names is there; its node outlives a crash for a while."""
-    if leader is None:
-        return False
-    if not leader.machine or leader.machine != machine_id():
-        return True
-    try:
-        os.kill(leader.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
 # --- status ----------------------------------------------------------------------------------
 
 
-def status_json(status: TopologyStatus) -> dict[str, Any]:
-    """Everything that ZooKeeper says about a topology."""
-    committed = status.progress.committed
-    return {
-        "topology": status.topology,
-        "committed_txid": committed.txid,
-        "epoch": status.epoch,
-        "leader": _leader_json(status.leader, is_alive(status.leader)),
-        "last_leader": _leader_json(status.last_leader, is_alive(status.leader)),
-        "standbys": [
-            {**s.model_dump(mode="json", include={"host", "pid", "since"}), "alive": is_alive(s)}
-            for s in status.standbys
-        ],
-        "batches": [
-            batch.model_dump(mode="json", exclude={"version"}) for batch in status.progress.batches
-        ],
-        "spouts": committed.spouts,
-        "tables": committed.tables,
-        "quarantined": len(status.quarantine),
-        "quarantine": quarantine_json(status),
-    }
-
-
-def status_table(status: TopologyStatus, zookeeper: str) -> RenderableType:
+def status_table(status: Status, zookeeper: str) -> RenderableType:
     """A short overview for people."""
     committed, open_batches = status.progress.committed, status.progress.batches
     overview = _grid()
@@ -101,15 +56,8 @@ def status_table(status: TopologyStatus, zookeeper: str) -> RenderableType:
     return Group(*parts)
 
 
-def _leader_json(leader: LeaderIdentity | None, alive: bool) -> dict[str, Any] | None:
-    if leader is None:
-        return None
-    fields = leader.model_dump(mode="json", include={"host", "pid", "started", "epoch"})
-    return {**fields, "alive": alive}
-
-
-def _leader_text(status: TopologyStatus) -> Text:
-    if status.leader is not None and is_alive(status.leader):
+def _leader_text(status: Status) -> Text:
+    if status.leader is not None and status.leader_alive:
         return Text(printable(str(status.leader)), style="green")
     if status.leader is not None:
         return Text(printable(f"none: {status.leader} is gone, its session ends soon"))
@@ -117,8 +65,8 @@ def _leader_text(status: TopologyStatus) -> Text:
     return Text(printable(last))
 
 
-def _standbys_text(status: TopologyStatus) -> str:
-    shown = [f"{one}" + ("" if is_alive(one) else ", gone") for one in status.standbys]
+def _standbys_text(status: Status) -> str:
+    shown = [f"{one.identity}" + ("" if one.alive else ", gone") for one in status.standbys]
     return printable("\n".join(shown)) or "nobody"
 
 
@@ -133,8 +81,8 @@ def _attempt(batch: BatchRecord) -> str:
     return f"{batch.txid}:{batch.attempt}" + (f" ({', '.join(notes)})" if notes else "")
 
 
-def _quarantined(status: TopologyStatus) -> str:
-    txids = [record.txid for record in status.quarantine]
+def _quarantined(status: Status) -> str:
+    txids = [quarantined.record.txid for quarantined in status.quarantine]
     if not txids:
         return "nothing"
     newest = ", ".join(str(txid) for txid in txids[-_SHOWN_TXIDS:])
@@ -152,29 +100,16 @@ def _versions(tables: Mapping[str, int]) -> Table:
 # --- quarantine ------------------------------------------------------------------------------
 
 
-def quarantine_json(status: TopologyStatus) -> list[dict[str, Any]]:
-    """The quarantined txids; `replay` is None, "requested", or the txid that replays it."""
-    replays = _replays(status)
-    return [
-        {
-            **record.model_dump(mode="json", exclude={"version"}),
-            "replay": replays.get(record.txid),
-        }
-        for record in status.quarantine
-    ]
-
-
-def quarantine_table(status: TopologyStatus) -> RenderableType:
+def quarantine_table(entries: Sequence[Quarantined]) -> RenderableType:
     """One line per quarantined txid, the oldest first."""
     result = _table("txid", "read", "replay", "error")
-    replays = _replays(status)
-    for record in status.quarantine:
+    for entry in entries:
+        record, replay = entry.record, entry.replay or "-"
         read = "; ".join(
             f"{printable(stream)} {describe(metadata)}"
             for stream, metadata in record.spouts.items()
             if metadata is not None
         )
-        replay = replays.get(record.txid, "-")
         result.add_row(
             f"{record.txid}:{record.attempt}",
             read or "nothing",
@@ -182,12 +117,6 @@ def quarantine_table(status: TopologyStatus) -> RenderableType:
             printable(record.error),
         )
     return result
-
-
-def _replays(status: TopologyStatus) -> dict[int, int | str]:
-    """Quarantined txid -> the open txid that replays it, or "requested"."""
-    at_work = {b.replay_of: b.txid for b in status.progress.batches if b.replay_of}
-    return {**dict.fromkeys(status.replays_requested, "requested"), **at_work}
 
 
 # --- history ---------------------------------------------------------------------------------
@@ -225,16 +154,8 @@ def _local_time(ms: int) -> str:
 # --- recover ---------------------------------------------------------------------------------
 
 
-def progress_json(progress: Progress) -> dict[str, Any]:
-    """What `txn recover` writes."""
-    return {
-        "committed": progress.committed.model_dump(mode="json", exclude={"version"}),
-        "batches": [b.model_dump(mode="json", exclude={"version"}) for b in progress.batches],
-    }
-
-
 def progress_table(topology: str, progress: Progress, zookeeper: str) -> RenderableType:
-    """What `txn recover` is about to write."""
+    """The state that `txn recover` will write."""
     committed = progress.committed
     plan = _grid()
     plan.add_row("topology", Text(topology, style="bold"))

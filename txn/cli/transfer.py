@@ -29,7 +29,7 @@ def export_command(name: str, output: Path | None, zookeeper: str, as_json: bool
 
     NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
-    from txn.embedded.server import zookeeper_service
+    from txn.embedded.service import zookeeper_service
     from txn.operations.progress_file import dump, write_file
     from txn.operations.transfer import export_progress
 
@@ -51,7 +51,7 @@ def export_command(name: str, output: Path | None, zookeeper: str, as_json: bool
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("name", required=False)
 @click.option(
-    "--replace", is_flag=True, help="Also where ZooKeeper knows the topology: forget what it says."
+    "--replace", is_flag=True, help="Replace the topology's state if ZooKeeper has it already."
 )
 @zookeeper_option
 @output_options
@@ -65,7 +65,7 @@ def import_command(
     NAME may be FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
     from txn.config import TopologyConfig
-    from txn.embedded.server import zookeeper_service
+    from txn.embedded.service import zookeeper_service
     from txn.operations.progress_file import read_file
     from txn.operations.transfer import import_progress
 

@@ -1,10 +1,11 @@
-"""Words for what a run tells: its stages, table versions, and how it went as a whole."""
+"""Text for a run's reports: its stages, table versions, and its summary."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
-from txn.engine.report import BatchReport, RunReport, RunStatus, Timeline
+from txn.engine.report import BatchReport, RunReport, RunStatus, Standby, Timeline
 from txn.text import duration
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "phases_ms",
     "short_name",
     "short_versions",
+    "standing_by",
     "summary",
 ]
 
@@ -50,8 +52,14 @@ def short_name(table: str) -> str:
     return table.rstrip("/").rpartition("/")[2] or table
 
 
+def standing_by(topology: str, standby: Standby) -> str:
+    """Since when a standby waits, and for whom, in one line."""
+    since = time.strftime("%H:%M:%S", time.localtime(standby.since))
+    return f"{topology}: standing by since {since}, waiting for {standby}"
+
+
 def summary(report: RunReport, status: RunStatus) -> str:
-    """How a run that ended well went, in one line."""
+    """The summary of a run without an error, in one line."""
     if not report.epoch and not report.batches_committed:
         return f"{report.topology}: {report.ended} while standing by; nothing was run."
     how = {
@@ -67,7 +75,7 @@ def summary(report: RunReport, status: RunStatus) -> str:
 
 
 def held_up(report: RunReport) -> str | None:
-    """What held the run up for how much of its time, in one line; None when nothing was seen."""
+    """The shares of the stages that held the run up, in one line; None if none was seen."""
     shares = [(stage, share) for stage, share in report.bound_shares.items() if share >= 0.005]
     if not shares:
         return None

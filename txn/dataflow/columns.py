@@ -1,4 +1,4 @@
-"""What a run knows of the columns of its streams, and what the next run is to know of them.
+"""The columns of a run's streams, kept for the next run.
 
 A spout may say its columns when it is opened; of others they are known once they have emitted
 something. Both are written down before a batch that needed them can be committed, so that a restart
@@ -47,7 +47,7 @@ class StreamColumns:
             self._recalled = frozenset(self._known)
 
     def get(self, stream: str) -> StructType | None:
-        """The columns of a stream; None: nobody knows them yet."""
+        """The columns of a stream; None if they are not known yet."""
         return self._known.get(stream)
 
     @property
@@ -56,7 +56,7 @@ class StreamColumns:
         return self._recalled
 
     def learn(self, stream: str, found: StructType) -> None:
-        """The spout has said, or emitted, these columns. Returns when they are durable.
+        """Record the columns that a spout declared or emitted. Returns when they are durable.
 
         Raises:
             TopologyError: they are not those that it had before in this run.
@@ -102,7 +102,7 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
 
 
 def may_be_kept(kept: Any) -> bool:
-    """Whether a schema can be read back as data: a type of the user's own names code to load."""
+    """Whether a schema can be stored as data; a user-defined type would name code to load."""
     if isinstance(kept, Mapping):
         return kept.get("type") != "udt" and all(map(may_be_kept, kept.values()))
     return not isinstance(kept, list) or all(map(may_be_kept, kept))

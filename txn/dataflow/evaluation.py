@@ -45,25 +45,25 @@ class Rows:
     streams: frozenset[str] = frozenset()
     """The streams from whose DataFrames of this attempt `frame` was built."""
     lacks: frozenset[str] = frozenset()
-    """Where further columns come from, which nobody knows yet: NULL in every row of `frame`."""
+    """The streams whose unknown columns are missing; they are NULL in every row of `frame`."""
     empty: bool = False
-    """Whether it is certain, without a job, that there is no row."""
+    """Whether it certainly has no rows; found without a job."""
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A node of which not even the rows can be computed, since columns are not known yet."""
+    """A node whose rows cannot be computed, because columns are not known yet."""
 
     waits_for: frozenset[str]
     """The streams and tables whose columns would help."""
     empty: bool
-    """Whether it is certain all the same that there is no row."""
+    """Whether it certainly has no rows nevertheless."""
     streams: frozenset[str] = frozenset()
     """The streams with something to read in this attempt from which it would be computed."""
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of this attempt is left out with it."""
+        """Whether the attempt loses nothing by it."""
         return self.empty and not self.streams
 
 
@@ -108,7 +108,7 @@ class Evaluation:
     assumed: Collection[str] = frozenset()
     done: dict[Node, Result] = field(default_factory=dict)
     doubts: dict[str, UserError] = field(default_factory=dict)
-    """What did not fit the columns of earlier runs, by stream, as `Unknown.waits_for` names it."""
+    """What did not fit the columns of earlier runs, by stream name of `Unknown.waits_for`."""
 
     def rows(self, node: Node) -> Result:
         """The rows of `node`, as far as they are known."""
@@ -122,7 +122,7 @@ class Evaluation:
         return self.done[node]
 
     def fitting(self, node: Node, compute: Callable[[], Result]) -> Result:
-        """What `compute` makes of `node`; Unknown where columns of earlier runs do not fit.
+        """The result of `compute`; Unknown if columns of earlier runs do not fit.
 
         Raises:
             UserError: columns do not fit that this run itself has seen.
@@ -225,7 +225,7 @@ def _aggregated(node: Aggregation, rows: Result) -> Result:
 
 
 def _merged(node: Merge, inputs: Sequence[Result]) -> Result:
-    """The union; what is not known of one side, the others tell: their columns are the same."""
+    """The union; unknown columns of one side are those of the others."""
     empty = all(rows.empty for rows in inputs)
     known = [rows for rows in inputs if isinstance(rows, Rows)]
     if not known or any(isinstance(rows, Unknown) and not rows.idle for rows in inputs):
@@ -287,7 +287,7 @@ def _joined(node: Join, left: Result, right: Result) -> Result:
 
 
 def consumers(sinks: Sequence[Sink]) -> dict[Node, int]:
-    """How many nodes and sinks read each node."""
+    """The number of nodes and sinks that read each node."""
     counts: dict[Node, int] = {}
     seen: set[Node] = set()
     stack = [sink.parent for sink in sinks]

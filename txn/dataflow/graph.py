@@ -85,7 +85,7 @@ class Node:
 
     @property
     def in_commit_turn(self) -> bool:
-        """Whether its rows are known in the commit turn only."""
+        """Whether its rows are only known in the commit turn."""
         return any(parent.in_commit_turn for parent in self.parents)
 
     def compute(self, inputs: Sequence[DataFrame]) -> DataFrame:
@@ -220,7 +220,7 @@ class Join(Node):
 
     @property
     def kind(self) -> str:
-        """What becomes of rows without a match: a value of `JOIN_KINDS`."""
+        """How rows without a match are treated: a value of `JOIN_KINDS`."""
         return JOIN_KINDS[_plain(self.how)]
 
     def require_on(self, frame: DataFrame, side: Node) -> None:
@@ -236,7 +236,7 @@ class Join(Node):
 
 @dataclass(frozen=True, eq=False)
 class NewValues(Node):
-    """What a table's commit changes, within the same txid (Trident's `newValuesStream`)."""
+    """The changes of a table's commit, in the same txid (Trident's `newValuesStream`)."""
 
     sink: Sink
 
@@ -311,7 +311,7 @@ class StateQuery(Node):
         return rows.join(renamed, condition, "left").drop(*own.values())
 
     def with_nulls(self, rows: DataFrame) -> DataFrame | None:
-        """Every row with NULL for the values of a state that nobody has written yet.
+        """Every row, with NULL for the values of a state that is not written yet.
 
         None: their types follow from columns that are not known. Those of a count follow from none.
         """
@@ -338,14 +338,14 @@ class StateQuery(Node):
 
 
 def _results(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> list[Column]:
-    """What readers see of the aggregates of these rows."""
+    """The results of these rows' aggregates, as readers see them."""
     partials = partials_over(rows, aggregates)
     return [a.result(a.initial(partials[name])).alias(name) for name, a in aggregates.items()]
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What a stream promises about replays, and the weakest thing that it follows from."""
+    """A stream's promise about replays, and the weakest source of it."""
 
     kind: SpoutKind
     why: str
@@ -404,7 +404,7 @@ class Sink:
 
     @property
     def promise(self) -> Promise:
-        """What its stream promises about replays."""
+        """Its stream's promise about replays."""
         return promise_of(self.parent)
 
     def check_pairing(self) -> None:
@@ -450,7 +450,7 @@ def require_columns(frame: DataFrame, needed: Sequence[str], stream: str) -> Non
 
 
 def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
-    """Run user code that builds a DataFrame; say which stream a refusal by Spark belongs to."""
+    """Run user code that builds a DataFrame; name the stream if Spark refuses it."""
     from pyspark.errors import AnalysisException, ParseException
 
     try:
@@ -467,7 +467,7 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
 
 
 def takes_attempt(function: Callable[..., Any]) -> bool:
-    """Whether a transform wants the attempt too: two positional parameters without default."""
+    """Whether a transform takes the attempt: two positional parameters without default."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some callables written in C tell nothing

@@ -1,60 +1,329 @@
-"""A Delta commit file, whoever wrote it: read as a whole, and its JSON taken apart.
+"""What one version of a Delta log says: its commit file, read once, for everybody.
 
-For tables of ours, for those that a spout reads, and for `txn history`. What is wrong with a file
-each of them says in its own words, around everything in `BROKEN`.
+For tables of ours, for those that a spout reads, and for `txn history`. Commit files are read here
+and not through `DeltaTable.history`, which numbers the versions by position in its own answer.
+
+Source: Delta's PROTOCOL.md, "Delta Log Entries" and "Actions"; and `txn.interfaces` for what a
+topology writes into `commitInfo`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
+
+from pydantic import ValidationError
 
 from txn.errors import RecoveryRefusedError
+from txn.interfaces import (
+    COMPACTION_KEY,
+    FENCE_KEY,
+    PUBLICATION_KEY,
+    SETTLED_KEY,
+    Publication,
+    StagedFile,
+)
 
-__all__ = ["BROKEN", "READ_LIMIT", "actions_of", "info_of", "json_object", "read_whole"]
-
-READ_LIMIT = 512 * 1024 * 1024
-"""Bytes of a file that is read as a whole, such as a commit: a commit that adds 500,000 files."""
-_PIECE = 16 * 1024 * 1024
+__all__ = [
+    "BROKEN",
+    "TOKEN_KEY",
+    "TXID",
+    "Commit",
+    "commit_path",
+    "epoch_app",
+    "file_path",
+    "fingerprint_of",
+    "incarnation_app",
+    "parse_commit",
+    "txid_app",
+    "txid_in",
+]
 
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 """What a commit file that is not Delta's raises while it is taken apart."""
+TXID = "txid"
+"""The column of our tables that says which txid last wrote a row."""
+TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append
+"""Key of the random token by which a writer knows its own commit again."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_LATEST_MS = 253_402_300_800_000
+"""The end of the year 9999: there is no later time to show."""
 
 
-def read_whole(stream: Any, what: str) -> bytes:
-    """All that a stream has.
+def txid_app(topology: str) -> str:
+    """The application id whose version is the newest txid."""
+    return f"txn/{topology}"
 
-    Args:
-        stream: has `read(bytes)`.
-        what: the file, for the message.
+
+def epoch_app(topology: str) -> str:
+    """The application id whose version is the newest epoch."""
+    return f"txn/{topology}/epoch"
+
+
+def incarnation_app(topology: str) -> str:
+    """The application id whose version is the id of the incarnation that leads the table.
+
+    A number that says nothing by being larger: it is compared for equality. Kept as application
+    transactions are, for ever, whatever is cleaned out of the log.
+    """
+    return f"txn/{topology}/incarnation"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One version of a table's log."""
+
+    version: int
+    timestamp_ms: int
+    """When it was appended, milliseconds since 1970; 0 when it does not say."""
+    operation: str
+    adds: tuple[StagedFile, ...] = ()
+    """`rows` is -1 where the log has no statistics."""
+    removes: frozenset[str] = frozenset()
+    metadata: Mapping[str, Any] | None = None
+    """The `metaData` action, if any: id, schemaString, configuration."""
+    metadata_change: bool = False
+    """True when schema, properties or protocol were written."""
+    publication: Publication | None = None
+    fence: Mapping[str, Any] | None = None
+    settled: Mapping[str, Any] | None = None
+    """The mark of `Committer.settle`: like a fence, with the newest final txid."""
+    compaction: Mapping[str, Any] | None = None
+    """The record of a compaction: like a fence, with the txids of the folded rows."""
+    last: tuple[int, Publication] | None = None
+    """(version, publication) of the last publication, as a mark repeats it."""
+    token: str | None = None
+    changed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    """Of the files added and of those removed, the paths that brought or took rows."""
+    deletion_vectors: frozenset[str] = frozenset()
+    """Of the files added, those of which some rows are marked as deleted."""
+    elsewhere: frozenset[str] = frozenset()
+    """Of all the files, those outside of the table's folder, as in a shallow clone."""
+    writer: str = ""
+    """Its writer and engine, as far as recorded."""
+    fingerprint: int = 0
+    """Of the commit file: tells whether it is still the same one."""
+
+    @property
+    def data_change(self) -> bool:
+        """Whether rows came or went; not in OPTIMIZE, metadata and empty commits."""
+        return any(self.changed)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether a topology wrote it: a publication, a fence, a mark or a compaction."""
+        return self.publication is not None or self.mark is not None
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the leader that wrote it; 0 for anybody else's commit."""
+        if self.publication is not None:
+            return self.publication.epoch
+        return int(self.mark["epoch"]) if self.mark else 0
+
+    @property
+    def mark(self) -> Mapping[str, Any] | None:
+        """What a version of ours that publishes nothing says of itself; None for any other."""
+        return self.fence or self.settled or self.compaction
+
+    @property
+    def last_publication(self) -> tuple[int, Publication] | None:
+        """(version, publication) of the newest one up to here, as a version of ours says."""
+        return (self.version, self.publication) if self.publication else self.last
+
+    @property
+    def settled_txid(self) -> int:
+        """The newest txid that this version marks as final; 0 if it marks none.
+
+        A compaction folds committed txids only, and what it has folded cannot be taken back.
+        """
+        if self.settled is not None:
+            return int(self.settled["txid"])
+        folded = int(self.compaction["txids"][1]) if self.compaction else 0
+        return max(folded, int(self.mark.get("settled", 0))) if self.mark else 0
+
+
+def commit_path(version: int) -> str:
+    """Path of a version's commit file, relative to the table's folder."""
+    return f"_delta_log/{version:020d}.json"
+
+
+def fingerprint_of(text: bytes) -> int:
+    """A checksum of a commit file."""
+    return zlib.crc32(text)
+
+
+def parse_commit(version: int, text: bytes, table: str) -> Commit:
+    """Read one commit file.
 
     Raises:
-        RecoveryRefusedError: it is larger than anything that is read as a whole.
+        RecoveryRefusedError: it holds a publication of a format that this version does not know,
+            or is not what Delta writes at all.
     """
-    pieces: list[bytes] = []
-    while piece := stream.read(_PIECE):
-        pieces.append(piece)
-        if len(pieces) * _PIECE > READ_LIMIT:
-            raise RecoveryRefusedError(
-                f"{what} has more than {READ_LIMIT:,} bytes, which no commit has. Restore that "
-                "file from a backup."
-            )
-    return b"".join(pieces)
+    try:
+        return _parsed(version, text, table)
+    except BROKEN as error:
+        raise RecoveryRefusedError(
+            f"Version {version} of table {table} cannot be read: its file in _delta_log is not "
+            "what Delta, or a topology, writes. Restore that file from a backup, or restore the "
+            "table to an earlier version."
+        ) from error
 
 
-def actions_of(text: bytes) -> Iterator[dict[str, Any]]:
-    """The actions of a commit file, one by one; raises what is in `BROKEN`."""
-    return (json_object(json.loads(line)) for line in text.splitlines() if line.strip())
+def file_path(path: str) -> tuple[str, bool]:
+    """(the path of a file that a log names, decoded; whether it lies in the table's folder)."""
+    decoded = unquote(path)
+    # A scheme stands at the beginning of what is not decoded; anything else may be encoded.
+    is_elsewhere = _SCHEME.match(path) or decoded.startswith("/")
+    odd = not decoded or ".." in decoded.split("/") or "\0" in decoded
+    return decoded, not (is_elsewhere or odd)
 
 
-def info_of(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """`commitInfo` out of a commit file's actions, empty when there is none; raises as they do."""
-    return json_object(next((a["commitInfo"] for a in actions if "commitInfo" in a), {}))
+def txid_in(bounds: Any) -> int | None:
+    """What one part of a file's statistics says of `txid`; None: nothing."""
+    found = bounds.get(TXID) if isinstance(bounds, dict) else None
+    return found if type(found) is int else None
 
 
-def json_object(value: Any) -> dict[str, Any]:
-    """A JSON object; raises TypeError for anything else."""
+def _parsed(version: int, text: bytes, table: str) -> Commit:
+    actions = list(_actions(text))
+    info = _json_object(next((a["commitInfo"] for a in actions if "commitInfo" in a), {}))
+    adds = [a["add"] for a in actions if "add" in a]
+    removes = [a["remove"] for a in actions if "remove" in a]
+    fence, settled = _mark(info.get(FENCE_KEY)), _mark(info.get(SETTLED_KEY), "txid")
+    compaction = _compaction(info.get(COMPACTION_KEY))
+    return Commit(
+        version=version,
+        timestamp_ms=_timestamp(info),
+        operation=_operation(info),
+        adds=tuple(map(_added, adds)),
+        removes=frozenset(_path(remove) for remove in removes),
+        metadata=next((_json_object(a["metaData"]) for a in actions if "metaData" in a), None),
+        metadata_change=any("metaData" in a or "protocol" in a for a in actions),
+        publication=_publication(info, version, table),
+        fence=fence,
+        settled=settled,
+        compaction=compaction,
+        last=_last(fence or settled or compaction, version, table),
+        token=info.get(TOKEN_KEY),
+        changed=(_changing(adds), _changing(removes)),
+        deletion_vectors=frozenset(_path(a) for a in adds if a.get("deletionVector") is not None),
+        elsewhere=frozenset(_path(a) for a in (*adds, *removes) if not file_path(a["path"])[1]),
+        writer=_writer(info),
+        fingerprint=fingerprint_of(text),
+    )
+
+
+def _actions(text: bytes) -> Iterator[dict[str, Any]]:
+    return (_json_object(json.loads(line)) for line in text.splitlines() if line.strip())
+
+
+def _json_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"{type(value).__name__} is no JSON object")
     return value
+
+
+def _path(action: Mapping[str, Any]) -> str:
+    return file_path(action["path"])[0]
+
+
+def _changing(actions: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    return frozenset(_path(a) for a in actions if a.get("dataChange", True))
+
+
+def _timestamp(info: Mapping[str, Any]) -> int:
+    """The time recorded in a commit; 0 without a valid one."""
+    stated = int(info.get("timestamp", 0))
+    return stated if 0 <= stated < _LATEST_MS else 0
+
+
+def _operation(info: Mapping[str, Any]) -> str:
+    """The operation, with the version that a RESTORE went back to."""
+    name = str(info.get("operation", "unknown operation"))
+    parameters = info.get("operationParameters")
+    target = parameters.get("version") if isinstance(parameters, dict) else None
+    return f"{name} to version {target}" if name == "RESTORE" and target is not None else name
+
+
+def _writer(info: Mapping[str, Any]) -> str:
+    said = (info.get(key) for key in ("userName", "engineInfo", "clientVersion"))
+    return ", ".join(dict.fromkeys(str(one) for one in said if one)) or "a writer without a name"
+
+
+def _added(add: Mapping[str, Any]) -> StagedFile:
+    stats = add.get("stats") or "{}"
+    known = _json_object(json.loads(stats))
+    if int(add["size"]) < 0:
+        raise ValueError("no size")
+    return StagedFile(
+        path=_path(add),
+        size=int(add["size"]),
+        rows=int(known.get("numRecords", -1)),
+        partition=_json_object(add.get("partitionValues") or {}),
+        stats=stats,
+    )
+
+
+def _mark(found: Any, *more: str) -> Mapping[str, Any] | None:
+    """What a version of ours says of itself, as far as it is acted on.
+
+    Raises:
+        ValueError, TypeError, KeyError: it says something else.
+    """
+    if found is None:
+        return None
+    for name in ("epoch", *more, *({"settled"} & set(found))):
+        if type(found[name]) is not int or found[name] < 0:
+            raise ValueError(f"{name} is no number")
+    return _json_object(found)
+
+
+def _last(
+    mark: Mapping[str, Any] | None, version: int, table: str
+) -> tuple[int, Publication] | None:
+    last = None if mark is None else mark["last"]
+    if last is None:
+        return None
+    if type(last["version"]) is not int:
+        raise ValueError("last names no version")
+    return last["version"], _validated(last["publication"], version, table)
+
+
+def _compaction(found: Any) -> Mapping[str, Any] | None:
+    """As `_mark`, with the first and last txid of what was folded."""
+    mark = _mark(found)
+    if mark is not None:
+        first, last = mark["txids"]
+        if not (type(first) is type(last) is int and 0 <= first <= last):
+            raise ValueError("txids are no range")
+    return mark
+
+
+def _publication(info: Mapping[str, Any], version: int, table: str) -> Publication | None:
+    found = info.get(PUBLICATION_KEY)
+    return None if found is None else _validated(found, version, table)
+
+
+def _validated(found: Any, version: int, table: str) -> Publication:
+    try:
+        publication = Publication.model_validate(found)
+    except (ValidationError, RecursionError) as error:
+        raise _unknown(version, table) from error
+    if publication.format != 1:
+        raise _unknown(version, table)
+    return publication
+
+
+def _unknown(version: int, table: str) -> RecoveryRefusedError:
+    return RecoveryRefusedError(
+        f"Version {version} of table {table} holds a publication (commitInfo.txn) that this "
+        "program cannot read: it was written by a newer release or changed by hand. Run the "
+        "release that wrote it, or restore the table to an earlier version."
+    )

@@ -6,10 +6,14 @@ Source: Delta's PROTOCOL.md, "Table Features" and "Valid Feature Names in Table 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["refused_features"]
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["listed_features", "refused_features"]
 
 # Features that ask nothing of a writer unless a property or a column uses them; those uses are
 # looked for one by one below. Any other is refused, also one that nobody has heard of yet.
@@ -40,26 +44,23 @@ _COLUMN_MARKS = {
 }
 
 
-def refused_features(
-    listed: Iterable[str],
-    properties: Mapping[str, str | None],
-    fields: Sequence[Mapping[str, Any]],
-    *,
-    kind: str | None,
-    opaque: bool,
-) -> list[str]:
-    """What a table uses and cannot have, in words; empty: nothing.
+def listed_features(table: DeltaTable) -> frozenset[str]:
+    """The reader and writer features that a table names."""
+    protocol = table.protocol()
+    return frozenset([*(protocol.reader_features or ()), *(protocol.writer_features or ())])
+
+
+def refused_features(table: DeltaTable, *, kind: str | None, opaque: bool) -> list[str]:
+    """The features of a table that we refuse, in words; empty if none.
 
     Args:
-        listed: the table's reader and writer features.
-        fields: its columns, as in the JSON of its schema.
         kind: "append", "upsert" or "log"; None: not a topology's table.
         opaque: replays may take back what was published.
     """
     return [
-        *(f"'{name}'" for name in sorted(set(listed) - _HARMLESS)),
-        *_switched(properties, kind, opaque=opaque),
-        *_of_columns(fields),
+        *(f"'{name}'" for name in sorted(listed_features(table) - _HARMLESS)),
+        *_switched(table.metadata().configuration, kind, opaque=opaque),
+        *_of_columns(json.loads(table.schema().to_json())["fields"]),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Where a table lies: how a user may write it, and one identity for all the spellings of a place.
+"""The location of a table: how users spell it, and one identity for all spellings.
 
 A location is a local path, a `file:` URI, or a URI of another scheme. Nothing here asks a network:
 two names that only their storage can tell to be one are found by the id of the table itself.
@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from txn.errors import TopologyError
 
-__all__ = ["file_system", "identity", "is_local", "local_path", "normal", "parent"]
+__all__ = ["identity", "is_local", "local_path", "normal", "parent"]
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
@@ -90,35 +88,11 @@ def identity(location: str) -> str:
 
 
 def parent(location: str) -> str:
-    """The folder that a location lies in."""
+    """The parent folder of a location."""
     path = local_path(location)
     if path is not None:
         return str(Path(path).parent)
     return normal(location).rpartition("/")[0] or location
-
-
-def file_system(location: str, options: Mapping[str, str] | None = None) -> tuple[Any, str]:
-    """Pyarrow's file system of a location, and the location's path in it.
-
-    Args:
-        options: `storage_options`; with any, a remote location is reached through delta-rs, which
-            alone knows them, and its path is "".
-
-    Raises:
-        TopologyError: as `local_path`.
-        OSError, ValueError: it cannot be opened.
-    """
-    from pyarrow import fs
-
-    path = local_path(location)
-    if path is not None:
-        return fs.LocalFileSystem(), path
-    if options:
-        from deltalake.fs import DeltaStorageHandler
-
-        return fs.PyFileSystem(DeltaStorageHandler(normal(location), dict(options))), ""
-    system, root = fs.FileSystem.from_uri(re.sub("^s3[an]:", "s3:", normal(location)))
-    return system, str(root).rstrip("/")
 
 
 def _is_file_uri(location: str) -> bool:

@@ -76,7 +76,7 @@ class Patience:
 
 
 PATIENCE = Patience()
-"""Short: a batch that waits tells what it waits for, a call that is repeated does not."""
+"""Short, because a waiting batch shows what it waits for, and a retried call does not."""
 
 
 def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE) -> T:
@@ -114,14 +114,14 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether storage says that it will never do it."""
+    """Whether storage refuses it for good."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _REFUSALS
     return _is_of_storage(error) and _REFUSED.search(str(error)) is not None
 
 
 def is_momentary(error: BaseException) -> bool:
-    """Whether storage may do it if it is asked again."""
+    """Whether a retry may succeed."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _MOMENTARY
     return (
@@ -140,7 +140,7 @@ def _is_of_storage(error: BaseException) -> bool:
 
 
 _MEANT = {"TableNotFoundError", "SchemaMismatchError", "DeltaProtocolError"}
-"""What delta-rs says of a table, and not of its storage."""
+"""Errors of delta-rs about a table, not about its storage."""
 
 
 def _said(error: BaseException) -> str:

@@ -1,1 +1,1 @@
-"""`txn doctor`: looks at everything that a topology stands on, and says what it finds."""
+"""`txn doctor`: check everything that a topology needs, and report it."""

@@ -1,4 +1,4 @@
-"""`txn doctor`: looks at everything that a topology stands on, and says what it finds.
+"""`txn doctor`: check everything that a topology needs, and report it.
 
 Nothing is changed that is not cleaned up again: a node in ZooKeeper that ends with its session, and
 a table beside the topology's, deleted in the end. A check that cannot be made says so.
@@ -18,6 +18,7 @@ from txn.doctor.machine import check_disk, check_machine
 from txn.doctor.tables import check_storage, check_table, check_writers
 from txn.doctor.zookeeper import check_zookeeper
 from txn.errors import TxnError
+from txn.text import first_line
 
 if TYPE_CHECKING:
     from txn.topology import Topology
@@ -60,7 +61,7 @@ def diagnose(
 
 
 def _zookeeper(spec: str, name: str | None, config: TopologyConfig) -> Iterator[Finding]:
-    from txn.embedded.server import zookeeper_service
+    from txn.embedded.service import zookeeper_service
     from txn.zookeeper.location import resolve
 
     where = resolve(spec)
@@ -88,11 +89,10 @@ def _guarded(area: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
     try:
         yield from check()
     except Exception as failure:  # noqa: BLE001 - storages and libraries raise what they like
-        first = (str(failure).strip().splitlines() or [""])[0]
         yield error(
             area,
             "check",
-            f"{type(failure).__name__}: {first}",
+            first_line(failure),
             "It could not be looked at to its end.",
-            "Correct what the message names, and run the doctor again.",
+            "Correct the problem in the message, and run the doctor again.",
         )

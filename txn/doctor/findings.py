@@ -1,4 +1,4 @@
-"""What `txn doctor` says: one finding per check, with what it means and what to do."""
+"""The findings of `txn doctor`: one per check, with its meaning and what to do."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check has found."""
+    """The finding of one check."""
 
     area: str
-    """What was looked at, for example "java" or "table warehouse/delays"."""
+    """The area of the check, for example "java" or "table warehouse/delays"."""
     check: str
     """The check, for example "session timeout"."""
     level: Level
     found: str
     """What there is."""
     means: str = ""
-    """What that means; empty where it goes without saying."""
+    """Its meaning; empty if it is obvious."""
     do: str = ""
     """What to do; empty: nothing."""
 
@@ -44,7 +44,7 @@ def note(area: str, check: str, found: str, means: str = "", do: str = "") -> Fi
 
 
 def warning(area: str, check: str, found: str, means: str, do: str) -> Finding:
-    """Works, and will hurt some day."""
+    """Works now; fails or slows down later."""
     return Finding(area, check, "warning", found, means, do)
 
 

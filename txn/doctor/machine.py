@@ -1,4 +1,4 @@
-"""Java, Python, packages, memory, disk and limits: what `txn doctor` says of the machine."""
+"""The checks of the machine: Java, Python, packages, memory, disk and limits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.errors import SetupError
@@ -121,32 +125,21 @@ def _packages() -> Iterator[Finding]:
 
 
 def _wanted() -> dict[str, str]:
-    """Name -> version specifiers, of the packages that are always needed."""
-    found = {}
-    for line in metadata.requires(_DISTRIBUTION) or ():
-        name = re.match(r"([A-Za-z0-9._-]+)\s*(.*)", line.partition(";")[0].strip())
-        if name and "extra" not in line:
-            found[name[1]] = name[2].strip()
-    return found
+    """Name -> version specifiers, of the packages that are always needed here."""
+    requirements = map(Requirement, metadata.requires(_DISTRIBUTION) or ())
+    return {
+        requirement.name: str(requirement.specifier)
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    }
 
 
 def fits(version: str, specifiers: str) -> bool:
-    """Whether a version meets specifiers such as ">=1.6.6,<1.7": ==, >= and < are known."""
-    for part in filter(None, (text.strip() for text in specifiers.split(","))):
-        form = re.fullmatch(r"(==|>=|<)\s*([0-9.]+)", part)
-        if form is None:
-            continue
-        have, want = _numbers(version), _numbers(form[2])
-        width = max(len(have), len(want))
-        have, want = have + [0] * (width - len(have)), want + [0] * (width - len(want))
-        if not {"==": have == want, ">=": have >= want, "<": have < want}[form[1]]:
-            return False
-    return True
-
-
-def _numbers(version: str) -> list[int]:
-    leading = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
-    return [int(part) for part in leading[0].split(".")] if leading else []
+    """Whether a version meets specifiers such as ">=1.6.6,<1.7"; what is no version does not."""
+    try:
+        return SpecifierSet(specifiers).contains(Version(version), prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return False
 
 
 def _memory() -> Finding:

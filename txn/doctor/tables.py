@@ -6,7 +6,6 @@ without Spark, together with what only hurts later.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import secrets
@@ -14,12 +13,15 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
-from txn.delta.features import refused_features
-from txn.delta.locations import file_system, identity, is_local, local_path, normal
+from txn.delta.features import listed_features, refused_features
+from txn.delta.locations import identity, is_local, local_path
 from txn.doctor.findings import Finding, error, note, ok, warning
+
+if TYPE_CHECKING:
+    from txn.delta.storage import Storage
 
 __all__ = ["check_storage", "check_table", "check_writers", "duration_secs"]
 
@@ -51,13 +53,12 @@ def check_table(
         topology: whose it is to be; None: anybody's.
         options: its committer's `storage_options`.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
+    from txn.delta.loading import find
+    from txn.delta.storage import Storage
 
-    area = f"table {table}"
-    try:
-        delta = DeltaTable(normal(table), storage_options=dict(options or {}))
-    except TableNotFoundError:
+    area, storage = f"table {table}", Storage(table, options, by_delta=bool(options))
+    delta = find(storage)
+    if delta is None:
         yield note(area, "table", "is not there yet: the first batch of its topology makes it")
         return
     properties = {k: v or "" for k, v in delta.metadata().configuration.items()}
@@ -65,11 +66,11 @@ def check_table(
     yield _features(area, delta, properties)
     yield _log_retention(area, properties)
     yield _file_retention(area, properties, config)
-    yield _checkpoints(area, delta, _last_checkpoint(table, options), properties)
+    yield _checkpoints(area, delta, _last_checkpoint(storage), properties)
 
 
 def check_writers(table: str) -> Iterator[Finding]:
-    """Whether any writer but us may overwrite a version of the table's log."""
+    """Whether another writer may overwrite a version of the table's log."""
     if identity(table).startswith("s3:"):
         yield warning(
             f"table {table}",
@@ -102,11 +103,9 @@ def _owner(area: str, properties: Mapping[str, str], topology: str | None) -> Fi
 
 def _features(area: str, delta: Any, properties: Mapping[str, str]) -> Finding:
     protocol = delta.protocol()
-    listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    listed = listed_features(delta)
     refused = refused_features(
-        listed,
-        properties,
-        json.loads(delta.schema().to_json())["fields"],
+        delta,
         kind=properties.get("txn.kind"),
         opaque=properties.get("txn.semantics") == "opaque",
     )
@@ -176,20 +175,17 @@ def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[st
     )
 
 
-def _last_checkpoint(table: str, options: Mapping[str, str] | None) -> int | None:
-    filesystem, root = file_system(table, options)
-    path = "_delta_log/_last_checkpoint"
+def _last_checkpoint(storage: Storage) -> int | None:
     try:
-        with filesystem.open_input_stream(f"{root}/{path}" if root else path) as stream:
-            found = json.loads(stream.read(64 * 1024))
-    except (FileNotFoundError, ValueError):
+        found = json.loads(storage.read("_delta_log/_last_checkpoint") or b"")
+    except ValueError:
         return None
     version = found.get("version") if isinstance(found, dict) else None
     return version if isinstance(version, int) else None
 
 
 def duration_secs(text: str) -> float | None:
-    """Seconds of Delta's "interval 2 weeks"; None: it is none."""
+    """Seconds of Delta's "interval 2 weeks"; None if it is not an interval."""
     form = re.fullmatch(r"\s*(?:interval\s+)?((?:\d{1,9}\s+[a-z]+\s*)+)", text.lower())
     if form is None:
         return None
@@ -205,7 +201,7 @@ def duration_secs(text: str) -> float | None:
 
 
 def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Whether of two writers of one version one is refused: a race on a table of our own.
+    """Whether storage refuses one of two writers of a version: a race on our own table.
 
     The table is made in `folder`, or in the first folder above it that there is, and deleted.
 
@@ -312,7 +308,7 @@ def _delete(table: str, options: Mapping[str, str]) -> None:
     if is_local(table):
         shutil.rmtree(table, ignore_errors=True)
         return
-    with contextlib.suppress(FileNotFoundError):
-        filesystem, root = file_system(table, options)
-        # Through delta-rs the root is the table itself, of which nothing but its log is there.
-        filesystem.delete_dir(root or "_delta_log")
+    from txn.delta.storage import Storage
+
+    folder, _, name = table.rpartition("/")
+    Storage(folder, options, by_delta=bool(options)).delete_folder(name)

@@ -185,7 +185,7 @@ def _nodes(
 def _acls(
     area: str, connection: Connection, root: str, config: TopologyConfig, deadline: float
 ) -> Finding:
-    """Whether anybody without a credential may change, or read, some node of the topology."""
+    """Whether some node of the topology can be read or changed without a credential."""
     changed_by_all, read_by_all, count = [], 0, 0
     # The parent too: who may delete there could take the place of a topology that is to come.
     for path in (root.rpartition("/")[0], *_walk(connection, root, deadline)):
@@ -271,7 +271,13 @@ def _quorum(
             "For production use an ensemble of three servers or five.",
         )
     elif lagging:
-        yield warning(area, "quorum", f"{told}; {lagging}", "A failure now may stop all.", "Wait.")
+        yield warning(
+            area,
+            "quorum",
+            f"{told}; {lagging}",
+            "Losing one more server would stop the ensemble.",
+            "Wait until its followers are in sync.",
+        )
     elif "leader" not in known and len(known) == len(roles):
         yield warning(
             area,

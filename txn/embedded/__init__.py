@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from txn.embedded.server import EmbeddedZooKeeper, running_server, zookeeper_service
+from txn.embedded.server import EmbeddedZooKeeper
+from txn.embedded.service import running_server, zookeeper_service
 
 __all__ = ["EmbeddedZooKeeper", "running_server", "zookeeper_service"]

@@ -1,11 +1,17 @@
-"""What an embedded ZooKeeper server is started with: its jars, its Java, its configuration."""
+"""Jars, Java and configuration of an embedded ZooKeeper server."""
 
 from __future__ import annotations
 
-__all__ = ["JARS", "JVM_FLAGS", "LOG4J", "ZOO_CFG"]
+import importlib.util
+import os
+from pathlib import Path
 
-# Of the 300 jars of pyspark, what the server needs: half a second less than with all of them.
-JARS = (
+from txn.errors import SetupError
+
+__all__ = ["JVM_FLAGS", "LOG4J", "ZOO_CFG", "class_path"]
+
+# The jars of pyspark that the server needs: half a second less than with all 300.
+_JARS = (
     "zookeeper-3",
     "zookeeper-jute-",
     "audience-annotations-",
@@ -47,7 +53,7 @@ JVM_FLAGS = (
 
 # Relative to the folder, in which the server is started: no path has to be escaped.
 ZOO_CFG = """\
-# Written by txn.embedded.server at every start.
+# Written by txn at every start.
 dataDir=./data
 clientPortAddress={host}
 clientPort={port}
@@ -62,7 +68,7 @@ autopurge.purgeInterval=1
 """
 
 LOG4J = """\
-# Written by txn.embedded.server at every start.
+# Written by txn at every start.
 status=error
 appender.file.type=RollingFile
 appender.file.name=file
@@ -78,3 +84,28 @@ appender.file.strategy.max=1
 rootLogger.level=info
 rootLogger.appenderRef.file.ref=file
 """
+
+
+def class_path() -> str:
+    """The jars of pyspark that the server needs, for Java's `-cp`.
+
+    Raises:
+        SetupError: there is no pyspark.
+    """
+    found = importlib.util.find_spec("pyspark")  # finds, and does not import it
+    if found is None or not found.submodule_search_locations:
+        raise SetupError(
+            "The embedded ZooKeeper server is part of pyspark, which is not installed. "
+            "Install it (`pip install pyspark`), or name the ZooKeeper that you have: "
+            '"host:2181".'
+        )
+    home = Path(found.submodule_search_locations[0])
+    if not (home / "jars").is_dir():
+        # Under spark-submit pyspark is imported out of an archive; its jars are Spark's own.
+        home = Path(os.environ.get("SPARK_HOME", home))
+    folder = home / "jars"
+    jars = sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(_JARS))
+    needed = {next((p for p in _JARS if Path(jar).name.startswith(p)), "") for jar in jars}
+    if len(needed) < len(_JARS):
+        return str(folder / "*")  # another pyspark names them differently: take them all
+    return os.pathsep.join(jars)

@@ -135,7 +135,7 @@ def guard(hosts: str, credential: str) -> None:
 
 
 def require_own_listener(port: int, tables: Iterable[str] | None = None) -> None:
-    """See that whoever listens on a port is a process of ours, before it is told the credential.
+    """Check that the process on a port is ours before sending it the credential.
 
     Another user could have taken the port in the moment before our server did.
 

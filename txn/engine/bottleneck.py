@@ -15,7 +15,7 @@ __all__ = ["STAGES", "Stage", "bound", "waits"]
 
 Stage = Literal["source", "processing", "commit", "replay", "idle"]
 STAGES: tuple[Stage, ...] = ("source", "processing", "commit", "replay", "idle")
-"""What may hold a run up. source: it is asked what to read; processing: Spark; commit: the tables
+"""The stage that holds a run up. source: planning; processing: Spark; commit: the tables
 and ZooKeeper; replay: a back-off, or a source that is away; idle: there is nothing to read."""
 
 _STATIONS = (("published", "ZooKeeper"), ("prepared", "publish"), ("turn", "prepare"))
@@ -33,7 +33,7 @@ def bound(state: CoordinatorState) -> Stage:
     if Phase.WAITING in phases[:1]:
         return "replay"
     if Phase.PROCESSING in phases:
-        # With room in the window Spark could do more side by side, had it been told what.
+        # The window has room, so Spark could do more at once if more were planned.
         return "source" if planning and not state.plan_idle else "processing"
     if Phase.COMMITTING in phases:
         return "commit"
@@ -43,7 +43,7 @@ def bound(state: CoordinatorState) -> Stage:
 
 
 def waits(state: CoordinatorState, times: Callable[[Batch], Times], now: float) -> tuple[str, ...]:
-    """Who waits for whom, a sentence each, planning first; none where nothing waits.
+    """One sentence for each wait, planning first; empty if nothing waits.
 
     Args:
         times: station (`report.STATIONS`) -> when the current attempt of a batch came to it.
@@ -123,7 +123,7 @@ def _named(batches: Sequence[Batch], most: int = 1) -> str:
 
 
 def _range(batches: Sequence[Batch], most: int = 1) -> str:
-    """Txids in few words: so many runs of them at most, and how many more there are."""
+    """Txids as ranges: at most `most` of them, then how many are left out."""
     runs: list[list[int]] = []
     for txid in sorted(batch.attempt.txid for batch in batches):
         if runs and runs[-1][-1] == txid - 1:

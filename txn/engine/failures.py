@@ -48,7 +48,7 @@ LOST_TYPES = (
     "org.apache.spark.storage.BlockSavedOnDecommissionedBlockManagerException",
 )
 LOST_PACKAGES = ("org.apache.kafka.common.errors.",)
-"""Brokers away, or records gone. The replay's look at the brokers tells."""
+"""Brokers are away, or records are gone; the replay's look at the brokers decides which."""
 _LOST_MESSAGES = re.compile(
     r"Failed to get broadcast_\d+|Cannot fetch record for offset"
     r"|Some data may have been lost because they are not available in Kafka"
@@ -116,12 +116,12 @@ _FAULTS = frozenset(
         errno.ETIMEDOUT,
     )
 )
-"""What the operating system says of a disk or a mount that fails for a moment."""
+"""Error numbers of a disk or a mount that fails for a moment."""
 _IO = "java.io.IOException"
 
 
 class Verdict(Enum):
-    """What is to be done about a chain of causes."""
+    """The verdict on a chain of causes."""
 
     LOST = "lost"
     """Work was lost: the batch is replayed, and the attempt counts."""
@@ -141,18 +141,18 @@ def judged(chain: Sequence[Cause]) -> Verdict:
 
 
 def is_lost_work(error: BaseException) -> bool:
-    """Whether a replay may mend `error`: work was lost, or storage is away."""
+    """Whether a replay may help: work was lost, or storage is away."""
     return isinstance(error, FailedException) or judged(causes(error)) is not Verdict.WRONG
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether `error` says that a source or storage cannot be reached for now."""
+    """Whether `error` means that a source or storage cannot be reached now."""
     away = isinstance(error, SourceUnavailableError)
     return away or judged(causes(error)) is Verdict.AWAY
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says; of Spark's, their cause."""
+    """The kind of an error and the first line of its message; for Spark's errors, the cause."""
     chain = causes(error)
     if chain:
         return told(chain)
@@ -178,7 +178,7 @@ def _is_lost(cause: Cause) -> bool:
 
 
 def _is_lost_stage(message: str) -> bool:
-    """Whether a stage was given up for a task, or for tasks, of which nobody knows the end."""
+    """Whether a stage was aborted because the outcome of a task is unknown."""
     if not message.startswith(_ABORTED):
         return False
     line = message.removeprefix(_ABORTED)

@@ -1,6 +1,6 @@
 """The attempts that are at work, and how each of them ends: committed, cancelled, cleaned up.
 
-Owned by the protocol's thread, but for `AttemptWork.cancelled`, which the working threads look at.
+Owned by the protocol's thread, but for `LiveAttempt.cancelled`, which the working threads look at.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from txn.attempts import TransactionAttempt
-from txn.engine.stations import AttemptWork, BatchWork
+from txn.engine.attempt import LiveAttempt
+from txn.engine.stations import Stations
 from txn.engine.threads import Straggler, Threads
 
 __all__ = ["LiveAttempts"]
@@ -17,15 +18,15 @@ __all__ = ["LiveAttempts"]
 class LiveAttempts:
     """The attempts whose Process was ordered and that neither committed nor were cancelled."""
 
-    def __init__(self, work: BatchWork, threads: Threads) -> None:
-        self._work = work
+    def __init__(self, stations: Stations, threads: Threads) -> None:
+        self._stations = stations
         self._threads = threads
-        self._attempts: dict[TransactionAttempt, AttemptWork] = {}
+        self._attempts: dict[TransactionAttempt, LiveAttempt] = {}
 
-    def __getitem__(self, attempt: TransactionAttempt) -> AttemptWork:
+    def __getitem__(self, attempt: TransactionAttempt) -> LiveAttempt:
         return self._attempts[attempt]
 
-    def add(self, live: AttemptWork) -> None:
+    def add(self, live: LiveAttempt) -> None:
         """An attempt begins its work."""
         self._attempts[live.attempt] = live
 
@@ -41,11 +42,11 @@ class LiveAttempts:
         live.cancelled.set()
         if live.threads:
             # Its thread deletes what it staged when it ends; until then files may still appear.
-            self._threads.clean(lambda: self._work.cancel(live.tag))
+            self._threads.clean(lambda: self._stations.cancel(live.tag))
         else:
             self._discard(live)
 
-    def thread_ended(self, live: AttemptWork) -> None:
+    def thread_ended(self, live: LiveAttempt) -> None:
         """A thread of this attempt's processing phase or commit turn is through."""
         live.threads -= 1
         if live.cancelled.is_set():
@@ -56,7 +57,7 @@ class LiveAttempts:
 
         def cancel() -> None:
             for live in self._attempts.values():
-                self._threads.quietly(partial(self._work.cancel, live.tag))
+                self._threads.quietly(partial(self._stations.cancel, live.tag))
 
         for live in self._attempts.values():
             live.cancelled.set()
@@ -64,14 +65,14 @@ class LiveAttempts:
         stragglers = self._threads.join(cancel)
         for live in self._attempts.values():
             if not live.had_turn:
-                self._threads.quietly(partial(self._work.discard, live.attempt))
+                self._threads.quietly(partial(self._stations.discard, live.attempt))
         return stragglers
 
-    def _discard(self, live: AttemptWork) -> None:
+    def _discard(self, live: LiveAttempt) -> None:
         """Delete what a dead attempt staged, unless it came to its commit turn.
 
         A commit turn that failed may still have published (an append whose answer was lost):
         then a table needs the files. What it does not need, the next run or VACUUM deletes.
         """
         if not live.had_turn:
-            self._threads.clean(lambda: self._work.discard(live.attempt))
+            self._threads.clean(lambda: self._stations.discard(live.attempt))

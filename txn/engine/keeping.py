@@ -20,7 +20,7 @@ __all__ = ["TableKeeper"]
 _DIGEST_BYTES = 16
 _NAME = re.compile(r"[0-9a-f]{32}")
 _FAILURES = (OSError, StorageUnavailableError, StorageRefusedError)
-"""Of one table's storage: the others are asked all the same."""
+"""Failures of one table's storage: the other tables are still tried."""
 
 log = logging.getLogger("txn.keeping")
 
@@ -35,7 +35,7 @@ class TableKeeper(Keeper):
         self._topology = topology
         self._committers = tuple(committers)
         self._lacking: set[str] = set()
-        """Names of which some table has no whole copy, or did not answer."""
+        """Names without a whole copy in some table, or whose table did not answer."""
         self._told = False
 
     def keep(self, content: bytes) -> str | None:
@@ -49,7 +49,7 @@ class TableKeeper(Keeper):
         return None
 
     def kept(self, name: str) -> bytes:
-        """What the first table has that holds it whole; tables without it are given it.
+        """The bytes from the first table with a whole copy; tables without one get a copy.
 
         Raises:
             OSError, StorageUnavailableError, StorageRefusedError: no table has it of those that
@@ -79,7 +79,7 @@ class TableKeeper(Keeper):
                 self._lacking.add(name)
             return found
         if failures:
-            # What waiting may mend comes first: that table may have it.
+            # Raise errors that waiting can cure first: that table may have it.
             raise min(failures, key=lambda error: isinstance(error, StorageRefusedError))
         raise ProgressUnreadableError(
             f"A position of topology '{self._topology}' names {name!r}, and beside none of its "
@@ -101,7 +101,7 @@ class TableKeeper(Keeper):
     def _keep(
         self, name: str, content: bytes, committers: Sequence[Committer]
     ) -> tuple[bool, bool]:
-        """Whether one of these tables has taken it, and whether the storage of one has failed."""
+        """Whether one of these tables stored it, and whether the storage of one failed."""
         kept, failed = 0, 0
         for committer in committers:
             try:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from txn.attempts import TransactionAttempt
 from txn.engine.failures import first_line
+from txn.engine.jobs import MAINTENANCE_POOL, Jobs
 from txn.engine.killpoints import reached
-from txn.engine.stations import BatchWork
+from txn.engine.shell import Shell
+from txn.engine.tables import Tables
 from txn.engine.threads import Threads
 from txn.errors import FencedError
 
@@ -33,27 +35,24 @@ class Maintenance:
 
     Args:
         tag: of its Spark jobs.
-        assert_leading: raises unless this process still leads.
-        halt: ends the run with an error.
     """
 
     def __init__(
         self,
         topology: str,
         tag: str,
-        work: BatchWork,
+        jobs: Jobs,
+        tables: Tables,
         threads: Threads,
-        *,
-        assert_leading: Callable[[], None],
-        halt: Callable[[BaseException], None],
+        shell: Shell,
     ) -> None:
         self._topology = topology
         self._tag = tag
-        self._work = work
+        self._jobs = jobs
+        self._tables = tables
         self._threads = threads
-        self._assert_leading = assert_leading
-        self._halt = halt
-        self._tables: Sequence[str] = work.maintained
+        self._shell = shell
+        self._names = tables.maintained
         self._newest: TransactionAttempt | None = None
         self._running: Future[None] | None = None
         self._stopping = threading.Event()
@@ -62,7 +61,7 @@ class Maintenance:
     def committed(self, attempt: TransactionAttempt) -> None:
         """Everything up to this txid is durable. Called by the protocol's thread."""
         self._newest = attempt
-        if self._tables and (self._running is None or self._running.done()):
+        if self._names and (self._running is None or self._running.done()):
             self._running = self._threads.maintenance.submit(self._run, about="maintenance")
 
     def stop(self) -> None:
@@ -72,7 +71,7 @@ class Maintenance:
             return
         self._running.cancel()
         while not self._running.done():
-            self._threads.quietly(lambda: self._work.cancel(self._tag))
+            self._threads.quietly(lambda: self._jobs.cancel(self._tag))
             wait([self._running], CANCEL_SECS)
             if not self._threads.left():
                 return
@@ -82,7 +81,7 @@ class Maintenance:
         done = None
         while self._newest is not None and self._newest != done:
             done = self._newest
-            for table in self._tables:
+            for table in self._names:
                 if self._stopping.is_set():
                     return
                 self._maintain(table, done)
@@ -90,14 +89,15 @@ class Maintenance:
     def _maintain(self, table: str, newest: TransactionAttempt) -> None:
         try:
             reached("before-maintenance", newest)
-            publish = self._work.maintain(table, newest, self._tag)
+            with self._jobs.tagged([self._tag], [newest], MAINTENANCE_POOL):
+                publish = self._tables.maintain(table, newest.txid)
             if publish is None or self._stopping.is_set():
                 return
             reached("maintenance-staged", newest)
             self._publish(publish)
             reached("after-maintenance", newest)
         except FencedError as error:
-            self._halt(error)
+            self._shell.halt(error)
         except CancelledError:
             pass  # the run has ended: the commit thread begins nothing more
         except Exception as error:  # noqa: BLE001 - tried again after a later commit
@@ -110,11 +110,11 @@ class Maintenance:
     def _publish(self, publish: Callable[[], None]) -> None:
         """Let the commit thread do it between two turns."""
 
-        def in_turn() -> None:
-            self._assert_leading()
+        def between_turns() -> None:
+            self._shell.assert_leading()
             publish()
 
-        turn = self._threads.commit.submit(in_turn, about="publishing maintenance")
+        turn = self._threads.commit.submit(between_turns, about="publishing maintenance")
         while True:
             try:
                 turn.result(CANCEL_SECS)

@@ -16,57 +16,49 @@ run, since there must be no second one beside it; when the run ends, who does no
 cancelled and done again on another thread: what the dead attempt's thread still does is in folders
 of its own, which nobody publishes.
 
-The acker is owned by the same one thread, so it needs no lock. An exception of a thread becomes a
-fact too: `BatchFailed` for what a replay may mend, `Halted` for the rest.
+The acker is owned by the same one thread, so it needs no lock. What happens on other threads comes
+back through `Shell`: as an event of the coordinator's, or as a step of the shell's own.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
+from txn.engine.attempt import LiveAttempt
+from txn.engine.attempt_failures import AttemptFailures
 from txn.engine.commit_turns import CommitTurns
-from txn.engine.failures import first_line, is_away, is_lost_work, stopped
+from txn.engine.equipment import Equipment
+from txn.engine.failures import first_line
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.killpoints import reached
 from txn.engine.mailbox import FactLoop
 from txn.engine.maintenance import Maintenance
-from txn.engine.processing import ProcessingQueue, Told
+from txn.engine.processing_phases import ProcessingPhases, ProcessingQueue
 from txn.engine.recorder import Recorder
 from txn.engine.report import RunReport, RunStatus
-from txn.engine.stations import AttemptWork, BatchWork
+from txn.engine.shell import Fact, Shell
 from txn.engine.threads import Straggler, Threads, abandoned
-from txn.errors import (
-    BatchError,
-    BatchTimeoutError,
-    ColumnsUnknownError,
-    FencedError,
-    TxnError,
-)
-from txn.interfaces import Staged
+from txn.engine.timeouts import ACKER_TICKS, Timeouts
+from txn.errors import BatchError
 from txn.protocol import coordinator
 from txn.protocol.events import (
     Action,
-    BatchFailed,
-    BatchProcessed,
     Cancel,
     CoordinatorState,
-    Event,
     Finish,
     Halt,
     Halted,
     PersistCommitted,
     PersistStart,
-    Phase,
     Plan,
     PlanDue,
-    PlanFailed,
     PlanMade,
     Process,
     Publish,
@@ -76,7 +68,7 @@ from txn.protocol.events import (
     StopRequested,
     Succeed,
 )
-from txn.protocol.ledgers import ProcessingLedger, Tracking, Verdict
+from txn.protocol.ledgers import ProcessingLedger, Tracking
 from txn.protocol.order_records import (
     committed_record,
     publication_of,
@@ -84,9 +76,7 @@ from txn.protocol.order_records import (
     requested_replay,
     start_record,
 )
-
-if TYPE_CHECKING:
-    from txn.zookeeper.progress import ZooKeeperProgress
+from txn.protocol.store import ProgressStore
 
 __all__ = ["Pipeline"]
 
@@ -96,17 +86,9 @@ IDLE_POLL_SECS = 0.1
 MAX_BACKOFF_SECS = 30.0
 MIN_WAIT_SECS, MAX_WAIT_SECS = 0.1, 5.0
 """Between two looks whether a source that was away is back."""
-ACKER_TICKS = 3
-LOOK_SECS = 5.0
-"""Between two looks whether a thread hangs, at most."""
-LEADING_SECS = 5.0
-"""How long to ask ZooKeeper whether a failure has a successor for its cause."""
-
-Fact = Event | Callable[[], None]
-"""What the queue carries: an event for the coordinator, or a step of the shell's own."""
 
 
-class Pipeline:
+class Pipeline(Shell):
     """One run of one topology, from the recovered state to its end.
 
     Args:
@@ -124,10 +106,9 @@ class Pipeline:
         self,
         name: str,
         config: TopologyConfig,
-        store: ZooKeeperProgress,
-        work: BatchWork,
+        store: ProgressStore,
+        equipment: Equipment,
         state: CoordinatorState,
-        epoch: int,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
@@ -136,52 +117,43 @@ class Pipeline:
         self._name = name
         self._config = config
         self._store = store
-        self._work = work
+        self._tables = equipment.tables
+        self._stations = stations = equipment.stations
         self._state = state
-        self._epoch = epoch
-        self._clock = clock
+        self._epoch = store.epoch
+        self._tag = f"txn-{name}-{self._epoch}"
         self._ids = ids
-        self._tracking = Tracking(ACKER_TICKS, enabled=config.ackers > 0)
+        self._monotonic = monotonic
         self._facts: FactLoop[Fact] = FactLoop(monotonic)
         self._error: BaseException | None = None
-        self._monotonic = monotonic
         self._last_start = float("-inf")
         self._settled = 0
-        self._lacking: dict[int, ColumnsUnknownError] = {}
         self._scheduled = 0
-        self._recorder = Recorder(name, epoch, state.committed, clock)
+        self._recorder = recorder = Recorder(name, self._epoch, state.committed, clock)
         patience = config.stop_grace_secs, config.message_timeout_secs
-        self._threads = Threads(name, config.max_spout_pending, *patience)
-        self._live = LiveAttempts(work, self._threads)
+        self._threads = threads = Threads(name, config.max_spout_pending, *patience)
+        self._tracking = tracking = Tracking(ACKER_TICKS, enabled=config.ackers > 0)
+        self._live = live = LiveAttempts(stations, threads)
+        queue = ProcessingQueue(
+            config.max_processing_jobs,
+            config.max_group_processing,
+            equipment.jobs.slots,
+            monotonic,
+        )
+        self._phases = ProcessingPhases(stations, live, queue, tracking, threads, self, clock=clock)
         self._turns = CommitTurns(
-            work,
-            self._live,
-            self._tracking,
-            self._recorder,
-            self._threads,
-            clock=clock,
-            ids=ids,
-            assert_leading=store.assert_leading,
-            post=self.post,
-            failed=self._failed,
-            raised=self._raised,
+            stations, live, tracking, recorder, threads, self, clock=clock, ids=ids
         )
         self._maintenance = Maintenance(
-            name,
-            f"txn-{name}-{epoch}-maintenance",
-            work,
-            self._threads,
-            assert_leading=store.assert_leading,
-            halt=self.halt,
+            name, f"{self._tag}-maintenance", equipment.jobs, equipment.tables, threads, self
         )
-        self._queue = ProcessingQueue(
-            config.max_processing_jobs, config.max_group_processing, work.slots, monotonic
-        )
+        self._failures = AttemptFailures(name, config, self._turns, recorder, self)
+        self._timeouts = Timeouts(config, tracking, threads, self)
         self._orders: dict[type[Action], Callable[[Any], None]] = {
-            Plan: self._order_plan,  # these six in the order of a batch's life
+            Plan: self._plan,  # these six in the order of a batch's life
             PersistStart: self._persist_start,
-            Process: self._order_processing,
-            Publish: self._order_publication,
+            Process: self._process,
+            Publish: self._publish,
             PersistCommitted: self._persist_committed,
             Succeed: self._succeed,
             SchedulePlan: self._schedule_plan,
@@ -201,8 +173,7 @@ class Pipeline:
             TxnError: what ended the run otherwise. Durable state is intact.
         """
         try:
-            self._schedule_tick()
-            self._schedule_look()
+            self._timeouts.start()
             self._handle(lambda: self._take(*coordinator.start(self._state)))
             while not self._state.ended:
                 self._handle(self._facts.next())
@@ -219,21 +190,13 @@ class Pipeline:
 
     @property
     def busy_secs(self) -> float:
-        """How long the protocol's thread has been at one fact, or at the end. From any thread."""
+        """How long the protocol thread has worked on one fact, or on the end. Thread-safe."""
         since = self._busy_since
         return 0.0 if since is None else self._monotonic() - since
-
-    def post(self, fact: Fact) -> None:
-        """Hand a fact to the protocol's thread. Safe from any thread."""
-        self._facts.post(fact)
 
     def stop(self) -> None:
         """Ask for a clean stop. Safe from any thread and from a signal handler."""
         self.post(StopRequested())
-
-    def halt(self, error: BaseException) -> None:
-        """End the run with `error`. Safe from any thread."""
-        self.post(lambda: self._halt(error))
 
     def status(self) -> RunStatus:
         """A snapshot for the live view. Safe from any thread."""
@@ -241,8 +204,47 @@ class Pipeline:
 
     @property
     def report(self) -> RunReport:
-        """How the run has gone so far."""
+        """The report so far."""
         return self._recorder.report
+
+    # --- what its parts ask of it: `Shell` ---------------------------------------------------
+
+    @property
+    def state(self) -> CoordinatorState:
+        """What the coordinator knows."""
+        return self._state
+
+    def post(self, fact: Fact) -> None:
+        """Hand a fact to the protocol's thread. Safe from any thread."""
+        self._facts.post(fact)
+
+    def after(self, seconds: float, fact: Fact) -> None:
+        """Hand it a fact later."""
+        self._facts.after(seconds, fact)
+
+    def failed(self, attempt: TransactionAttempt, why: str) -> None:
+        """An attempt failed, and is to be replayed."""
+        self._failures.failed(attempt, why)
+
+    def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
+        """A station of an attempt raised. Safe from any thread."""
+        self._failures.raised(attempt, error)
+
+    def end(self, error: BaseException) -> None:
+        """End the run with `error`, at once; with the first one, if there are several."""
+        if self._error is None:
+            self._error = error
+            self._take(*coordinator.step(self._state, Halted(first_line(error))))
+
+    def halt(self, error: BaseException) -> None:
+        """End the run with `error`. Safe from any thread."""
+        self.post(lambda: self.end(error))
+
+    def assert_leading(self, seconds: float | None = None) -> None:
+        """Raise unless this process still leads. Safe from any thread."""
+        self._store.assert_leading(seconds)
+
+    # --- one fact after the other ------------------------------------------------------------
 
     def _handle(self, fact: Fact) -> None:
         self._busy_since = self._monotonic()
@@ -256,47 +258,99 @@ class Pipeline:
             # state, and everything durable is as the last completed action left it.
             if self._error is not None:
                 raise
-            self._halt(error)
+            self.end(error)
         finally:
             self._busy_since = None
 
-    def _take(self, state: CoordinatorState, actions: Sequence[Action]) -> None:
+    def _take(self, state: CoordinatorState, orders: Sequence[Action]) -> None:
         self._state = state
         self._recorder.observe(state)
-        for action in actions:
-            self._act(action)
+        for order in orders:
+            self._orders[type(order)](order)
 
-    def _halt(self, error: BaseException) -> None:
-        if self._error is None:
-            self._error = error
-            self._take(*coordinator.step(self._state, Halted(first_line(error))))
+    # --- a batch's life, order by order ------------------------------------------------------
 
-    # --- the orders --------------------------------------------------------------------------
-
-    def _act(self, action: Action) -> None:
-        """Carry out one order."""
-        self._orders[type(action)](action)
-
-    def _order_plan(self, action: Plan) -> None:
+    def _plan(self, order: Plan) -> None:
         window_full = len(self._state.batches) >= self._config.max_spout_pending
         self._threads.spawn(
             self._threads.planner,
-            lambda: self._plan(action, window_full=window_full),
-            lambda error: self._raised(action.attempt, error),
-            f"planning {action.attempt}",
+            lambda: self._ask(order, window_full=window_full),
+            lambda error: self.raised(order.attempt, error),
+            f"planning {order.attempt}",
         )
 
-    def _plan(self, action: Plan, *, window_full: bool) -> None:
-        answer = requested_replay(self._store, action)
+    def _ask(self, order: Plan, *, window_full: bool) -> None:
+        """On the planner's thread."""
+        answer = requested_replay(self._store, order)
         if answer is None:
-            made = self._work.plan(action, window_full=window_full)
-            answer = PlanMade(action.attempt, made)
-        reached("after-plan", action.attempt)
+            made = self._stations.plan(order, window_full=window_full)
+            answer = PlanMade(order.attempt, made)
+        reached("after-plan", order.attempt)
         self.post(answer)
 
-    def _schedule_plan(self, action: SchedulePlan) -> None:
+    def _persist_start(self, order: PersistStart) -> None:
+        self._recorder.mark(order.attempt, "planned")
+        opaque = self._state.opaque_streams
+        self._store.persist_start(start_record(order, self._epoch, opaque))
+        self._last_start = self._monotonic()
+        self._recorder.mark(order.attempt, "started")
+        log.info("[%s %s] started", self._name, order.attempt)
+        reached("after-start", order.attempt)
+
+    def _process(self, order: Process) -> None:
+        attempt = order.attempt
+        parts = self._stations.planned_parts({} if order.empty else order.metadata, late=False)
+        live = LiveAttempt(
+            attempt,
+            order.metadata,
+            self._recorder.timeline(attempt),
+            tag=f"{self._tag}-{attempt.txid}-{attempt.attempt_id}",
+            ledger=ProcessingLedger(self._ids, parts),
+            empty=order.empty,
+        )
+        self._live.add(live)
+        self._phases.begin(live)
+
+    def _publish(self, order: Publish) -> None:
+        batch = self._state.batches[order.attempt.txid]
+        turn = self._turns.make(order)
+        publication = publication_of(
+            order,
+            self._name,
+            self._epoch,
+            turn.last.timeline.durations_ms(),
+            quarantined=batch.quarantined,
+            replay_of=batch.replay_of,
+        )
+        self._turns.begin(turn, publication)
+
+    def _persist_committed(self, order: PersistCommitted) -> None:
+        first, group = order.attempts[0], len(order.attempts)
+        reached("before-committed", first)
+        self._store.persist_committed(
+            committed_record(order, self._epoch),
+            quarantine_record(order, self._live[order.attempt].metadata),
+            order.replay_of,
+        )
+        self._tables.advance(order.attempt.txid, order.tables)
+        for attempt in order.attempts:
+            staged = self._live[attempt].staged
+            self._recorder.committed(attempt, staged, order.tables, group=group)
+        reached("after-committed", first)
+        self._maintenance.committed(order.attempt)
+
+    def _succeed(self, order: Succeed) -> None:
+        attempt = order.attempt
+        self._live.committed(attempt)
+        succeed = partial(self._stations.succeed, attempt)
+        self._threads.planner.submit(self._threads.quietly, succeed, about=f"success of {attempt}")
+        self._threads.clean(lambda: self._stations.clean_up(attempt))
+
+    # --- the other orders --------------------------------------------------------------------
+
+    def _schedule_plan(self, order: SchedulePlan) -> None:
         interval = self._config.batch_emit_interval_ms / 1000
-        if action.idle:
+        if order.idle:
             if not self._state.batches:
                 self._settle()
             wait = max(interval, IDLE_POLL_SECS)
@@ -304,117 +358,22 @@ class Pipeline:
             wait = max(0.0, self._last_start + interval - self._monotonic())
         # Whatever was scheduled before is no longer: a timer cannot be taken back.
         self._scheduled = number = self._scheduled + 1
-        self._facts.after(wait, lambda: self._plan_due(number))
+        self.after(wait, lambda: self._plan_due(number))
 
     def _plan_due(self, number: int) -> None:
         if number == self._scheduled:
             self._take(*coordinator.step(self._state, PlanDue()))
 
-    def _persist_start(self, action: PersistStart) -> None:
-        self._recorder.mark(action.attempt, "planned")
-        opaque = self._state.opaque_streams
-        self._store.persist_start(start_record(action, self._epoch, opaque))
-        self._last_start = self._monotonic()
-        self._recorder.mark(action.attempt, "started")
-        log.info("[%s %s] started", self._name, action.attempt)
-        reached("after-start", action.attempt)
+    def _schedule_retry(self, order: ScheduleRetry) -> None:
+        backoff = self._config.retry_backoff_ms / 1000 * 2 ** min(order.failures - 1, 16)
+        least, most = (MIN_WAIT_SECS, MAX_WAIT_SECS) if order.blocked else (0, MAX_BACKOFF_SECS)
+        self.after(max(least, min(backoff, most)), RetryDue(order.attempt))
 
-    def _order_processing(self, action: Process) -> None:
-        attempt = action.attempt
-        parts = self._work.planned_parts(action.metadata, late=False, empty=action.empty)
-        live = AttemptWork(
-            attempt,
-            action.metadata,
-            self._recorder.timeline(attempt),
-            tag=f"txn-{self._name}-{self._epoch}-{attempt.txid}-{attempt.attempt_id}",
-            ledger=ProcessingLedger(self._ids, parts),
-            empty=action.empty,
-        )
-        self._live.add(live)
-        self._queue.add(live)
-        self._dispatch()
-
-    def _dispatch(self) -> None:
-        """Begin the processing phases that may begin now; the others wait, and do not age."""
-        if self._state.ended:
-            return
-        for group, crowded in self._queue.take():
-            for live in group:
-                self._open_ledger(live, live.ledger)
-            self._threads.spawn(
-                self._threads.processing,
-                partial(self._process, group, one_task=crowded),
-                self.halt,
-                f"processing {', '.join(str(live.attempt) for live in group)}",
-            )
-
-    def _process(self, group: list[AttemptWork], *, one_task: bool) -> None:
-        told = Told(
-            staged=lambda live, *staged: self.post(lambda: self._staged(live, *staged)),
-            emitted=lambda live: self.post(lambda: self._emitted(live)),
-            failed=lambda live, error: self._raised(live.attempt, error),
-        )
-        try:
-            for live in group:
-                if not live.cancelled.is_set():
-                    live.timeline.mark("processing", self._clock())
-            self._work.process(group, told, one_task=one_task)
-        finally:
-            self.post(lambda: self._process_ended(group))
-
-    def _process_ended(self, group: list[AttemptWork]) -> None:
-        self._queue.ended(group)
-        for live in group:
-            self._live.thread_ended(live)
-        self._dispatch()
-
-    def _order_publication(self, action: Publish) -> None:
-        batch = self._state.batches[action.attempt.txid]
-        words = partial(publication_of, action, self._name, self._epoch)
-        self._turns.begin(
-            action, partial(words, quarantined=batch.quarantined, replay_of=batch.replay_of)
-        )
-
-    def _persist_committed(self, action: PersistCommitted) -> None:
-        first, group = action.attempts[0], len(action.attempts)
-        reached("before-committed", first)
-        self._store.persist_committed(
-            committed_record(action, self._epoch),
-            quarantine_record(action, self._live[action.attempt].metadata),
-            action.replay_of,
-        )
-        self._work.committed(action.attempt.txid, action.tables)
-        for attempt in action.attempts:
-            staged = self._live[attempt].staged
-            self._recorder.committed(attempt, staged, action.tables, group=group)
-        reached("after-committed", first)
-        self._maintenance.committed(action.attempt)
-
-    def _succeed(self, action: Succeed) -> None:
-        attempt = action.attempt
-        self._live.committed(attempt)
-        succeed = partial(self._work.succeed, attempt)
-        self._threads.planner.submit(self._threads.quietly, succeed, about=f"success of {attempt}")
-        self._threads.clean(lambda: self._work.clean_up(attempt))
-
-    def _cancel(self, action: Cancel) -> None:
-        self._recorder.forget(action.attempt)
-        self._tracking.drop(action.attempt)
-        self._live.cancel(action.attempt)
-        self._dispatch()
-
-    def _schedule_retry(self, action: ScheduleRetry) -> None:
-        backoff = self._config.retry_backoff_ms / 1000 * 2 ** min(action.failures - 1, 16)
-        least, most = (MIN_WAIT_SECS, MAX_WAIT_SECS) if action.blocked else (0, MAX_BACKOFF_SECS)
-        self._facts.after(max(least, min(backoff, most)), RetryDue(action.attempt))
-
-    def _settle(self) -> None:
-        """Say in the tables, once, that the newest txid is final: nothing follows it for now."""
-        txid = self._state.committed
-        if txid > self._settled:
-            self._settled = txid
-            settle = partial(self._work.settle, txid)
-            self._threads.commit.submit(self._threads.quietly, settle, about=f"settling {txid}")
+    def _cancel(self, order: Cancel) -> None:
+        self._recorder.forget(order.attempt)
+        self._tracking.drop(order.attempt)
+        self._live.cancel(order.attempt)
+        self._phases.dispatch()
 
     def _finish(self, _: Finish) -> None:
         state = self._state
@@ -427,185 +386,19 @@ class Pipeline:
         well = "until" if reached_end else "caught_up"
         self._recorder.ended("stopped" if state.stopping else well)
 
-    def _give_up(self, action: Halt) -> None:
+    def _give_up(self, order: Halt) -> None:
         self._error = self._error or BatchError(
-            f"Batch {action.attempt} of topology '{self._name}' was given up: {action.error} "
+            f"Batch {order.attempt} of topology '{self._name}' was given up: {order.error} "
             "Progress is intact: correct the cause and run again; the batch is replayed."
         )
 
-    # --- facts of the shell's own ------------------------------------------------------------
-
-    def _staged(
-        self,
-        live: AttemptWork,
-        table: str,
-        staged: Staged,
-        read: Mapping[str, Sequence[str]],
-    ) -> None:
-        """One staging job ended: take its files over, acknowledge what it read."""
-        if live.cancelled.is_set():
-            return
-        live.staged[table] = staged
-        self._tracking.progress(live.ledger)
-        self._tracking.ack(live.ledger, live.ledger.staged(table, read))
-
-    def _emitted(self, live: AttemptWork) -> None:
-        """Every staging job of the phase has ended: the ledger must close now."""
-        if live.cancelled.is_set():
-            return
-        live.timeline.mark("staged", self._clock())
-        self._judge(self._tracking.ack(live.ledger, live.ledger.emitted()))
-        if not self._tracking.enabled:
-            self._processed(live.attempt)
-        elif self._tracking.is_open(live.ledger):
-            self._failed(
-                live.attempt,
-                f"the ledger did not close: planned and never read: {live.ledger.missing()}",
-            )
-
-    # --- the acker ---------------------------------------------------------------------------
-
-    def _open_ledger(self, live: AttemptWork, ledger: ProcessingLedger) -> None:
-        live.threads += 1
-        self._tracking.open(live.attempt, ledger)
-
-    def _judge(self, verdict: Verdict | None) -> None:
-        """Turn what the acker says of a ledger into an event."""
-        if verdict is None:
-            return
-        if verdict.acked:
-            self._processed(verdict.attempt)
-        else:
-            timeout = self._config.message_timeout_secs
-            error = BatchTimeoutError(
-                f"no progress within {timeout:g} s{self._whereabouts(verdict.attempt)}"
-            )
-            self._failed(verdict.attempt, first_line(error))
-
-    def _processed(self, attempt: TransactionAttempt) -> None:
-        self._recorder.mark(attempt, "processed")
-        self.post(BatchProcessed(attempt))
-
-    def _schedule_tick(self) -> None:
-        # An entry expires at its third tick: after one to one and a half timeouts.
-        self._facts.after(self._config.message_timeout_secs / (ACKER_TICKS - 1), self._tick)
-
-    def _tick(self) -> None:
-        for verdict in self._tracking.tick():
-            self._judge(verdict)
-        self._schedule_tick()
-
-    def _whereabouts(self, attempt: TransactionAttempt) -> str:
-        """Where the thread of an attempt is now."""
-        at_work = (*self._threads.processing.at_work(), *self._threads.commit.at_work())
-        found = [one for one in at_work if str(attempt) in one.about.replace(",", "").split()]
-        return f"; {found[0]}" if found else ""
-
-    # --- threads that hang -------------------------------------------------------------------
-
-    def _schedule_look(self) -> None:
-        config = self._config
-        least = min(config.message_timeout_secs, config.stop_grace_secs, 2 * LOOK_SECS)
-        self._facts.after(least / 2, self._look)
-
-    def _look(self) -> None:
-        """End the run for a thread that hangs where no second one may go."""
-        config = self._config
-        planning = config.message_timeout_secs + config.zookeeper_deadline_secs
-        # A turn is cancelled after one to one and a half timeouts; then it has to come back.
-        turn = 1.5 * config.message_timeout_secs + config.stop_grace_secs
-        limits = [(self._threads.planner, planning)]
-        if self._tracking.enabled or self._state.stopping:
-            limits.append((self._threads.commit, turn))
-        for pool, limit in limits:
-            for hung in pool.at_work():
-                if hung.seconds > limit:
-                    self._halt(BatchTimeoutError(f"no answer within {limit:g} s: {hung}."))
-        self._schedule_look()
-
-    # --- helpers -----------------------------------------------------------------------------
-
-    def _raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        """A station raised: what a replay may mend fails the attempt, the rest ends the run."""
-        if is_lost_work(error):
-            # Asked on this thread, not on the protocol's: the JVM is asked for it.
-            told, blocked = first_line(error), is_away(error)
-            lacks = error.streams if isinstance(error, ColumnsUnknownError) else frozenset()
-            self.post(lambda: self._failed(attempt, told, blocked=blocked, lacks=lacks))
-            if isinstance(error, ColumnsUnknownError):
-                self.post(lambda: self._lacks_columns(attempt.txid, error))
-        else:
-            cause = self._unless_replaced(error)
-            self.post(lambda: self._fatal(attempt, cause))
-
-    def _unless_replaced(self, error: BaseException) -> BaseException:
-        """`error`, or that a successor leads: it deletes what this process was at work on."""
-        if isinstance(error, FencedError):
-            return error
-        try:
-            self._store.assert_leading(LEADING_SECS)
-        except FencedError as fenced:
-            log.info("[%s] after a successor took over: %s", self._name, first_line(error))
-            return fenced
-        except TxnError:
-            pass  # ZooKeeper is away: what the station said has to do
-        return error
-
-    def _failed(
-        self,
-        attempt: TransactionAttempt,
-        error: str,
-        *,
-        blocked: bool = False,
-        lacks: frozenset[str] = frozenset(),
-    ) -> None:
-        """Report the failure of a live attempt; that of a dead one changes nothing."""
-        batch = self._state.batches.get(attempt.txid)
-        if batch is None or batch.attempt != attempt:
-            return
-        if self._turns.group_failed(attempt, error):
-            return
-        if blocked:
-            self._recorder.blocked(batch, error)
-        else:
-            self._recorder.failed(attempt, error)
-        if batch.phase is Phase.PLANNING:
-            self.post(PlanFailed(attempt, error, blocked))
-        else:
-            self.post(BatchFailed(attempt, error, blocked, lacks))
-
-    def _lacks_columns(self, txid: int, error: ColumnsUnknownError) -> None:
-        """A run that is to end must not wait for ever for columns that may never be known."""
-        if self._state.until is None and not self._state.until_caught_up:
-            return
-        if txid not in self._lacking:
-            timeout = self._config.message_timeout_secs
-            self._facts.after(timeout, lambda: self._lacked_columns(txid, timeout))
-        self._lacking[txid] = error
-
-    def _lacked_columns(self, txid: int, timeout: float) -> None:
-        error, batch = self._lacking.pop(txid), self._state.batches.get(txid)
-        waits = batch is not None and (batch.blocked or "").startswith(type(error).__name__)
-        if batch is None or not waits or self._state.stopping:
-            return
-        self._halt(
-            BatchError(
-                f"Batch {batch.attempt} of topology '{self._name}' waited for {timeout:g} s, and "
-                f"this run is to end (until): {error} Nothing was lost: the next run goes on "
-                "from here; with until='forever' it would go on waiting."
-            )
-        )
-
-    def _fatal(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        """End the run for an error that no replay mends, unless its attempt is dead anyway."""
-        batch = self._state.batches.get(attempt.txid)
-        if batch is None or batch.attempt != attempt:
-            log.info("[%s %s] dead attempt ended: %s", self._name, attempt, first_line(error))
-            return
-        if isinstance(error, TxnError):
-            self._halt(error)
-            return
-        self._halt(stopped(self._name, batch, error))
+    def _settle(self) -> None:
+        """Say in the tables, once, that the newest txid is final: nothing follows it for now."""
+        txid = self._state.committed
+        if txid > self._settled:
+            self._settled = txid
+            settle = partial(self._tables.settle, txid)
+            self._threads.commit.submit(self._threads.quietly, settle, about=f"settling {txid}")
 
     def _shut_down(self) -> list[Straggler]:
         self._recorder.ended()

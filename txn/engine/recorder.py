@@ -1,4 +1,4 @@
-"""What a run remembers of itself: timelines of open attempts, and the report.
+"""The record of a run: timelines of open attempts, and the report.
 
 Written by the protocol's thread; `status` may be read from any thread, because a coordinator
 state is never changed in place.
@@ -58,7 +58,7 @@ class Recorder:
         self.report.replays += 1
 
     def dissolved(self, attempts: Sequence[TransactionAttempt], error: str) -> None:
-        """The commit turn of a group failed: nobody is to blame, each is committed by itself."""
+        """The commit turn of a group failed, cause unknown: each txid is committed by itself."""
         first, last = attempts[0], attempts[-1]
         log.warning(
             "[%s] %s to %s are committed one by one: %s", self.report.topology, first, last, error
@@ -105,7 +105,7 @@ class Recorder:
         self._bound, self._bound_since = None if state.ended else bound(state), now
 
     def ended(self, how: str | None = None) -> None:
-        """The run ended, well if `how` says how."""
+        """The run ended; without an error if `how` is given."""
         self.report.ended = how or self.report.ended
         self.report.seconds = self._clock() - self._began
 

@@ -1,4 +1,4 @@
-"""What a run tells about itself: one record per committed batch, and how the run ended.
+"""The values of a report: one record per committed batch, and the end of the run.
 
 All times are seconds since the epoch, from the clock given to the run; durations are milliseconds.
 """
@@ -67,7 +67,7 @@ class BatchReport:
 
 @dataclass
 class RunReport:
-    """How a run went and ended."""
+    """The report of a run."""
 
     topology: str
     epoch: int = 0

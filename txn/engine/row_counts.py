@@ -24,7 +24,7 @@ __all__ = ["COUNT_COLUMN", "Conservation", "PlannedRows"]
 REPORT_SECS = 10.0
 """How long Spark may take to report the counts of a job that has ended; milliseconds, if idle."""
 COUNT_COLUMN = "txn_rows"
-"""Column of the partials that says how many rows of the batch each of them stands for."""
+"""Column of the partials with the number of batch rows behind each of them."""
 
 
 class Conservation:
@@ -71,7 +71,7 @@ class Conservation:
 
 
 class PlannedRows:
-    """The rows that a transactional source returns, held against what its metadata stands for.
+    """Compare the rows of a transactional source with the number that its metadata planned.
 
     Args:
         planned: `Spout.planned_rows` of the batch.

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["local_tables", "runs_here", "try_folder"]
 
 _SCRATCH = "_txn"
-"""What is below it in a table's folder is deleted at a start, should this process die here."""
+"""If this process dies here, the next start deletes everything below it in a table's folder."""
 
 
 def runs_here(master: str) -> bool:
-    """Whether the executors of a master are threads of its own process."""
+    """Whether a master's executors are threads of this process."""
     return master == "local" or master.startswith("local[")
 
 

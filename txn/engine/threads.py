@@ -42,11 +42,11 @@ class Straggler:
 
     thread: threading.Thread
     about: str
-    """What it was given to do."""
+    """Its job."""
     seconds: float
-    """How long it has been at it."""
+    """How long it has worked on it."""
     where: str
-    """The innermost frame of the user's code; of ours, or of a library, where there is none."""
+    """The innermost frame of the user's code, else of ours, else of a library."""
 
     def __str__(self) -> str:
         name, about, where = self.thread.name, self.about, self.where
@@ -72,7 +72,7 @@ class Pool:
         """thread -> what it is at, since when."""
 
     def submit(self, job: Callable[..., Any], *args: Any, about: str = "") -> Future[Any]:
-        """Run a job on a thread; `about` says what it is, should it not come back.
+        """Run a job on a thread; `about` describes it if it never returns.
 
         Raises:
             RuntimeError: the pool is closed.
@@ -116,7 +116,7 @@ class Pool:
             return not self._busy and not self._jobs
 
     def at_work(self) -> list[Straggler]:
-        """Who is at work now, the longest first."""
+        """The threads at work now, the longest first."""
         with self._changed:
             busy = list(self._busy.items())
         found = [straggler(thread, about, since) for thread, (about, since) in busy]
@@ -284,7 +284,7 @@ def abandoned(
 
 
 def _where(frame: FrameType | None) -> str:
-    """The frame that tells most: the user's innermost, else ours, else a library's."""
+    """The most useful frame: the user's innermost, else ours, else a library's."""
     frames = []
     while frame is not None:
         frames.append(frame)

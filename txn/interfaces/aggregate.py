@@ -17,7 +17,7 @@ class Aggregate(ABC):
     """An aggregation that can be kept as running state. Source: Trident's `CombinerAggregator`.
 
     Everything is a Spark SQL expression, so no row ever reaches Python. `combine` must be
-    associative and commutative: rows reach it in no order.
+    associative and commutative, because rows come in any order.
     """
 
     column: str | None = None
@@ -37,7 +37,7 @@ class Aggregate(ABC):
         """Scalar expression joining two partial results of one key; either may be SQL NULL."""
 
     def partial_of(self, kinds: Mapping[str, DataType]) -> Column:
-        """`partial` over input columns of known types (by name), where the types matter.
+        """`partial` over input columns of known types (by name), if the types matter.
 
         Raises:
             TopologyError: a type that the aggregate cannot take.
@@ -45,15 +45,15 @@ class Aggregate(ABC):
         return self.partial()
 
     def combine_as(self, stored: Column, partial: Column, kind: DataType) -> Column:
-        """`combine` for values of the type `kind`, where the type matters."""
+        """`combine` for values of the type `kind`, if the type matters."""
         return self.combine(stored, partial)
 
     def merge(self, partial: Column, txid: Column, kind: DataType) -> Column:
         """Aggregate expression over several partials of one key: the partial of all their rows.
 
-        Used where txids are taken together: by group commit, and by tables that keep partials. The
-        default applies `combine` to them one after the other, in the order of txids; where
-        SQL has an aggregate function for it (sum, max), that is many times faster.
+        Used to put txids together: by group commit, and by tables that keep partials. The default
+        applies `combine` to them one after the other, in the order of txids. If SQL has an
+        aggregate function for it (sum, max), override this: it is many times faster.
 
         Args:
             txid: the txid of each partial.
@@ -71,19 +71,19 @@ class Aggregate(ABC):
 
     @abstractmethod
     def zero(self) -> Column:
-        """The partial of no rows at all: what a global aggregate has for an empty batch."""
+        """The partial of no rows at all: a global aggregate's value for an empty batch."""
 
     def initial(self, partial: Column) -> Column:
-        """What is stored for a key that has nothing stored yet."""
+        """The stored value of a key that has none yet."""
         return partial
 
     def result(self, stored: Column) -> Column:
-        """What readers see of the stored value: a sketch's estimate, an average's quotient."""
+        """The value that readers see: a sketch's estimate, an average's quotient."""
         return stored
 
 
 def partials_over(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> dict[str, Column]:
-    """Value -> `partial_of` over these rows, or `partial` where a subclass has one of its own.
+    """Value -> `partial_of` over these rows, or `partial` if a subclass overrides that.
 
     Raises:
         TopologyError: a type that an aggregate cannot take.
@@ -91,7 +91,7 @@ def partials_over(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> dict[
     exact = {field.name: field.dataType for field in rows.schema}
     lower = {name.lower(): kind for name, kind in exact.items()}
     named = {name for aggregate in aggregates.values() for name in aggregate.columns}
-    # By the names that the aggregates use; what Spark has to find is left out.
+    # By the names that the aggregates use. Names that only Spark can resolve are left out.
     found = {name: exact.get(name, lower.get(name.lower())) for name in named}
     kinds = {name: kind for name, kind in found.items() if kind is not None}
     return {
@@ -103,15 +103,15 @@ def partials_over(rows: DataFrame, aggregates: Mapping[str, Aggregate]) -> dict[
 
 
 def combined(aggregate: Aggregate, stored: Column, partial: Column, kind: DataType) -> Column:
-    """`combine_as`, or `combine` where a subclass has one of its own; of the type `kind`."""
+    """`combine_as`, or `combine` if a subclass overrides that; cast to `kind`."""
     if _speaks_for(aggregate, "combine_as", "combine"):
         return aggregate.combine_as(stored, partial, kind).cast(kind)
     return aggregate.combine(stored, partial).cast(kind)
 
 
 def merged(aggregate: Aggregate, partial: Column, txid: Column, kind: DataType) -> Column:
-    """`merge`, or what `combine` says where a subclass has one of its own; of the type `kind`."""
-    # Where something else is stored than partials, `combine` says nothing about two partials.
+    """`merge`, or repeated `combine` if a subclass overrides that; cast to `kind`."""
+    # If stored values are not partials, `combine` cannot combine two partials.
     stores_other = type(aggregate).initial is not Aggregate.initial
     if stores_other or _speaks_for(aggregate, "merge", "combine"):
         return aggregate.merge(partial, txid, kind).cast(kind)
@@ -119,7 +119,7 @@ def merged(aggregate: Aggregate, partial: Column, txid: Column, kind: DataType) 
 
 
 def _speaks_for(aggregate: Aggregate, special: str, plain: str) -> bool:
-    """Whether no class has overridden `plain` since `special` was defined: it would be ignored."""
+    """Whether `special` is at least as newly defined as `plain`, whose override it would hide."""
     line = type(aggregate).__mro__
     special_at, plain_at = (
         next(place for place, one in enumerate(line) if name in vars(one))

@@ -1,4 +1,4 @@
-"""The contracts of durable ends: committers, and the states that can be asked."""
+"""The contracts of durable ends: committers, and states that can be queried."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Committer", "Semantics", "State", "StoredRows"]
 
 
 class Semantics(str, Enum):
-    """What a state table can absorb. Source: `org.apache.storm.trident.state.State`.
+    """How a state table handles replays. Source: `org.apache.storm.trident.state.State`.
 
     TRANSACTIONAL tables skip a replay (it is identical), OPAQUE tables revert it to the previous
     value first (it may differ), NON_TRANSACTIONAL tables apply it again (at least once).
@@ -41,18 +41,18 @@ class Semantics(str, Enum):
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows out of a table's files, which Spark reads as late as a job needs them."""
+    """Rows from a table's files, which Spark reads only when a job needs them."""
 
     rows: DataFrame
     missing: Callable[[], str | None] = lambda: None
-    """Asked when the job has failed: a file of them that is gone from storage; None: none is."""
+    """Called after the job failed: a file that is gone from storage, or None if none is."""
 
 
 class Committer(ABC):
     """The durable end of a stream: stages in parallel, publishes in txid order.
 
     Source: Storm's `ICommitter` bolts and Trident's `State.beginCommit/commit`, with a rollback
-    that those lack. Order of calls in one run: `open`, `fence`, then per attempt `stage` (any
+    that they lack. Order of calls in one run: `open`, `fence`, then per attempt `stage` (any
     thread, several at once), and per txid, strictly in order and never concurrently for one
     committer, `prepare` and `publish`. `discard` may come at any time for an attempt that died.
     """
@@ -61,16 +61,16 @@ class Committer(ABC):
     """Where the table lies, as the user wrote it; unique within a topology."""
     semantics: Semantics
     storage_options: Mapping[str, str] = MappingProxyType({})
-    """Credentials and endpoints with which the table's log can be read, for delta-rs."""
+    """Credentials and endpoints for reading the table's log with delta-rs."""
 
     lies_in_folder: bool = False
-    """Whether `name` is a folder into whose files executors write, and whose files this process
-    reads. Where executors are elsewhere, such a folder must be one that they share."""
+    """Whether `name` is a folder in which executors write files that this process reads. If
+    executors run elsewhere, they must share that folder."""
 
     def physical_id(self) -> str | None:
-        """What tells the table from any other, wherever it lies; None: not there, or not known.
+        """An id of the table itself, whatever its path; None if it is missing or unknown.
 
-        No two committers of a run may have the same: they would be two names of one table.
+        Two committers of a run with the same id would be two names of one table: refused.
         """
         return None
 
@@ -85,23 +85,23 @@ class Committer(ABC):
 
     @abstractmethod
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
-        """What is to be staged out of a batch's rows: the rows, or partial aggregates.
+        """The DataFrame to stage for a batch's rows: the rows, or partial aggregates.
 
         Args:
             batch: the rows of one batch.
-            count_as: name of one more bigint column, saying how many rows of the batch each
+            count_as: name of an extra bigint column with the number of rows of the batch that each
                 partial stands for (`verify="rows"`); the pipeline drops it before `stage`.
         """
 
     def complete(self, batch: DataFrame) -> DataFrame | None:
-        """`batch`, as far as `partials` needs it, when further columns of its stream are unknown.
+        """`batch`, completed as far as `partials` needs, if some columns of its stream are unknown.
 
-        Every row is there; in the columns that are missing, every value is NULL.
+        `batch` has every row; in the missing columns every value is NULL.
 
         Returns:
-            A DataFrame that `partials` takes: `batch` itself where the table needs no more than
-            its columns, or with NULLs for those that the existing table has besides. None: what
-            is missing cannot be told, and the batch waits until it is known.
+            A DataFrame that `partials` takes: `batch` itself if the table needs no further
+            columns, or `batch` with NULLs in the columns that the existing table has besides.
+            None: the missing columns cannot be determined, and the batch waits for them.
         """
         return None
 
@@ -113,7 +113,7 @@ class Committer(ABC):
 
         Args:
             schema: schema of the DataFrames that `partials` returns; None while it is not known:
-                then an existing table is attached and a missing one is left for the next call.
+                then an existing table is opened, and a missing one is left for the next call.
 
         Raises:
             TableRefusedError: other columns, another topology's, or unknown Delta features.
@@ -121,7 +121,7 @@ class Committer(ABC):
 
     @abstractmethod
     def fence(self) -> None:
-        """Append an empty version carrying our epoch: older leaders' appends now lose.
+        """Append an empty version with our epoch, so that older leaders' appends lose.
 
         Raises:
             FencedError: the table already holds a newer epoch.
@@ -129,17 +129,17 @@ class Committer(ABC):
 
     @abstractmethod
     def last_publication(self) -> tuple[int, Publication] | None:
-        """(table version, publication) of the newest publication in the log; None if none."""
+        """(table version, publication) of the newest publication in the log, or None."""
 
     @abstractmethod
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
         """Run the job that writes `partials` (of `self.partials`) where no reader sees it."""
 
     def stage_together(self, group: Sequence[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
-        """`stage` for several attempts, in one job where that is cheaper: one answer for each.
+        """`stage` for several attempts, in one job if that is cheaper: one result for each.
 
         Raises:
-            Exception: nothing of the group is staged for certain; each is then staged alone.
+            Exception: assume that nothing of the group is staged; each is then staged alone.
         """
         return [self.stage(partials, attempt) for partials, attempt in group]
 
@@ -147,12 +147,12 @@ class Committer(ABC):
     def prepare(self, staged: Staged, publication: Publication) -> Prepared:
         """Compute the next version's files, applying the guard of `semantics`. May run Spark.
 
-        Group commit: `staged.members` and `publication.members` name every txid of the group; all
-        of them become one version, which an opaque replay reverts as a whole and of which a
-        transactional replay skips txid by txid.
+        Group commit: `staged.members` and `publication.members` name every txid of the group. They
+        become one version: an opaque replay reverts it as a whole, a transactional replay skips
+        it txid by txid.
 
-        `publication.first_txid` is committed + 1: everything the table holds at or above it comes
-        from an attempt that never finished.
+        `publication.first_txid` is committed + 1: all rows of the table at or above it come from
+        an attempt that never finished.
 
         Raises:
             StagedFileError: a staged file is gone or changed.
@@ -161,86 +161,85 @@ class Committer(ABC):
 
     @abstractmethod
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
-        """Append the prepared version on condition that it is the next one; read it back.
+        """Append the prepared version, if it is still the next one; read it back.
 
         Raises:
             StagedFileError: a file to be added is gone or changed.
-            CommitConflictError: somebody else changed rows meanwhile.
-            FencedError: a newer epoch stands in the log.
+            CommitConflictError: another writer changed rows meanwhile.
+            FencedError: the log has a newer epoch.
         """
 
     @abstractmethod
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Delete what a dead attempt staged. Best effort; never touches published files."""
+        """Delete the staged files of a dead attempt. Best effort; never touches published files."""
 
     def changes_schema(self, partials: StructType) -> StructType:
-        """Columns of `changes`, given those of the partials; TopologyError: it has none."""
+        """Columns of `changes`, given those of the partials; TopologyError if there are none."""
         raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
 
     def values_schema(self, partials: StructType) -> StructType:
-        """Columns that readers of a state see, given those of the partials; TopologyError: none.
+        """Columns that readers of a state see, given those of the partials; else TopologyError.
 
-        A state query finds its columns here; more than keys and values may be among them.
+        A state query finds its columns here; they may include more than keys and values.
         """
         return self.changes_schema(partials)
 
     def require_changes(self) -> None:
-        """Refuse, when the topology is built, new values that this table cannot tell.
+        """Refuse new values that this table cannot supply, when the topology is built.
 
         Raises:
-            TopologyError: it has no `changes`, or columns of them would have the same name.
+            TopologyError: it has no `changes`, or two of their columns would have the same name.
         """
         if type(self).changes is Committer.changes:
             raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
-        """What this txid changes (Trident: `newValuesStream`); between `prepare` and `publish`.
+        """The changes of this txid (Trident: `newValuesStream`); between `prepare` and `publish`.
 
-        One row per key that the
-        batch touched: keys, values, `prev_<value>` as of txid - 1 (NULL: the key is new). The same
-        for an identical replay that the table skips.
+        One row per key that the batch touched: keys, values, `prev_<value>` as of txid - 1 (NULL:
+        the key is new). An identical replay that the table skips gives the same rows.
         """
         raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
 
     def state_as_of(self, txid: int, *, exact: bool) -> StoredRows | None:
         """Keys and values as of `txid`, the newest committed one, for a query; on any thread.
 
-        Nothing of a later txid is among them, whatever the table holds already. They are to be
-        found in the newest files that have them: VACUUM deletes others. While it looks, a later
-        txid may be committed: it is then asked again.
+        They include nothing of a later txid, whatever the table holds already. They are read from
+        the newest files that have them, because VACUUM deletes others. If a later txid is
+        committed meanwhile, the method is called again.
 
         Args:
             exact: as of `txid` itself; False: an older committed txid will do.
 
         Returns:
-            None: this committer cannot say. Then `State.snapshot` is asked.
+            None: this committer cannot answer. Then `State.snapshot` is used.
         """
         return None
 
     def committed(self, attempt: TransactionAttempt) -> None:
-        """The txid is durable everywhere: scratch files of it may go. Best effort."""
+        """The txid is durable everywhere: delete its scratch files. Best effort."""
 
     def maintain(self, committed: int) -> Callable[[], None] | None:
-        """Work on the table that no commit turn waits for, such as compaction.
+        """Do background work on the table, such as compaction; no commit turn waits for it.
 
-        Called again and again on a thread of its own, never twice at once for one committer; may
-        run Spark jobs. What is staged here must be harmless if nothing more comes of it: the
+        Called again and again on its own thread, never twice at once for one committer; may run
+        Spark jobs. Files staged here must be harmless if they are never published, because the
         process may die at any point.
 
         Args:
-            committed: the newest txid that is durable everywhere; no later row may be touched.
+            committed: the newest txid that is durable everywhere; do not touch later rows.
 
         Returns:
-            What makes the work visible: called between two commit turns, on their thread, so it
-            appends to the log and does nothing else. None: there is nothing to do.
+            A function that makes the work visible. It is called between two commit turns, on their
+            thread, so it must only append to the log. None: there is nothing to do.
         """
         return None
 
     def keep(self, name: str, content: bytes) -> bool:
-        """Keep a spout's bytes beside the table for good; False: it cannot, or not yet.
+        """Store a spout's bytes beside the table for good; False: it cannot, or not yet.
 
-        Where they are kept already nothing happens. They are durable when this comes back, they
-        are not part of the table, and no clean-up of it takes them.
+        Does nothing if they are stored already. They are durable when this returns, they are not
+        part of the table, and none of its clean-ups deletes them.
 
         Raises:
             OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
@@ -248,7 +247,7 @@ class Committer(ABC):
         return False
 
     def kept(self, name: str) -> bytes | None:
-        """What `keep` was given under a name; None: there is no such thing.
+        """The bytes that `keep` stored under a name; None if there are none.
 
         Raises:
             OSError, StorageUnavailableError, StorageRefusedError: the storage does not answer.
@@ -256,10 +255,10 @@ class Committer(ABC):
         return None
 
     def settle(self, txid: int) -> None:
-        """Nothing follows `txid` for now: mark it in the table as final.
+        """Mark `txid` in the table as final; nothing follows it for now.
 
-        Called when the run is idle or ends, so that readers of the table's log can tell a txid
-        that may still be replayed from one that may not. May be missed by a crash.
+        Called when the run is idle or ends, so that readers of the table's log know that this
+        txid will not be replayed. A crash may skip this call.
         """
 
     def close(self) -> None:
@@ -267,10 +266,10 @@ class Committer(ABC):
 
 
 class State(ABC):
-    """What `persistent_aggregate` takes: a place that can hold running values by key."""
+    """The argument of `persistent_aggregate`: a place that can hold running values by key."""
 
     path: str
-    """Where it lies; equal to the `name` of the committers that it binds."""
+    """Its path; equal to the `name` of the committers that it binds."""
 
     @abstractmethod
     def bind(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> Committer:
@@ -293,8 +292,8 @@ class State(ABC):
         """Keys and values (`Aggregate.result` applied) as of a table version; None: the newest.
 
         Raises:
-            TableAbsentError: there is no such table (yet).
-            TableRefusedError: there is no such version.
+            TableAbsentError: the table does not exist (yet).
+            TableRefusedError: the version does not exist.
         """
 
     def newest(
@@ -303,6 +302,6 @@ class State(ABC):
         """Keys and values as of the newest version, for a topology that does not keep this state.
 
         Raises:
-            TableRefusedError: there is no such table.
+            TableRefusedError: the table does not exist.
         """
         return StoredRows(self.snapshot(spark, None, aggregates))

@@ -1,6 +1,6 @@
-"""What a commit turn is made of: staged files, what a version says of itself, what was published.
+"""The values of a commit turn: staged files, the record of a publication, the published version.
 
-These are values of the contracts in `txn.interfaces`, which has them all; import them from there.
+They belong to the contracts in `txn.interfaces`; import them from there.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ SETTLED_KEY = "txn_settled"
 every txid up to `txid` is committed and final."""
 
 COMPACTION_KEY = "txn_compaction"
-"""Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of what was
-folded, "settled", "last": as a fence's}."""
+"""Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of the folded
+rows, "settled", "last": as a fence's}."""
 
 _POSITIONS = ("spouts", "read", "members")
-"""Fields of a `Publication` that hold what spouts say."""
+"""Fields of a `Publication` that hold spouts' metadata."""
 _EXACT_BELOW = 2**63
-"""Integers from here on are left to no JSON writer but our own."""
+"""Only our own JSON writer keeps integers from here on exact."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,19 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Staged:
-    """What the processing phase of one attempt wrote for one committer."""
+    """The files that the processing phase of one attempt wrote for one committer."""
 
     attempt: TransactionAttempt
     files: tuple[StagedFile, ...]
     digest: str = ""
-    """Fingerprint of the rows, whatever their order and files; "" where it would not be cheap."""
+    """Fingerprint of the rows, independent of their order and files; "" if it is not cheap."""
     members: tuple[Staged, ...] = ()
-    """Of a group of txids that are published as one version: what each staged, in txid order.
-    Empty for one txid. `attempt` is then that of the last, `files` are those of all."""
+    """For a group of txids that become one version: the `Staged` of each, in txid order; then
+    `attempt` is that of the last txid, and `files` are those of all. Empty for one txid."""
 
     @classmethod
     def together(cls, members: Sequence[Staged]) -> Staged:
-        """What consecutive txids staged for one table, as one; a single one is itself."""
+        """Join what consecutive txids staged for one table; a single one stays as it is."""
         if len(members) == 1:
             return members[0]
         files = tuple(file for member in members for file in member.files)
@@ -91,17 +91,17 @@ class Staged:
 
 
 class PartitionPositions(BaseModel):
-    """Metadata of a `PartitionedSpout`: what to read now, and where each partition stands."""
+    """Metadata of a `PartitionedSpout`: what to read now, and the position of each partition."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     read: dict[str, Any] = Field(default_factory=dict)
     """Partition -> position to read in this txid."""
     latest: dict[str, Any] = Field(default_factory=dict)
-    """Partition -> newest position of this or an earlier txid; carried over idle batches."""
+    """Partition -> newest position of this or an earlier txid; kept while it is idle."""
 
-    # Positions are in every record of a batch, several times: as JSON, what `read` has is left out
-    # of `latest`, which is half of it where thousands of partitions are all being read.
+    # Positions are in every record of a batch, several times. So the JSON of `latest` leaves out
+    # what `read` has: that halves it if thousands of partitions are all being read.
     @model_serializer(mode="plain")
     def _dumped(self) -> dict[str, Any]:
         read = self.read
@@ -120,7 +120,7 @@ class PartitionPositions(BaseModel):
 
 
 class Member(BaseModel):
-    """One txid of a group: what a publication of its own would have said of it."""
+    """One txid of a group: what its own publication would have recorded."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -132,7 +132,7 @@ class Member(BaseModel):
 
 
 class Publication(BaseModel):
-    """What every append to a table's log says about itself (in `commitInfo`, key `txn`).
+    """The record in every append to a table's log (in `commitInfo`, key `txn`).
 
     It is enough to rebuild the coordinator's state from a table alone (`txn recover`).
     """
@@ -155,23 +155,23 @@ class Publication(BaseModel):
     rows: int = 0
     """Rows staged for this table by the processing phase."""
     digest: str = ""
-    """`Staged.digest`: what an identical replay stages again."""
+    """`Staged.digest`: the same for an identical replay."""
     timings_ms: dict[str, float] = Field(default_factory=dict)
     """phase -> milliseconds, of the batch up to this publication."""
     quarantined: str | None = None
-    """The error for which the txid was published empty; None for an ordinary one. Never in a group,
-    nor is a replay."""
+    """The error that caused the txid to be published empty; None for an ordinary one. A group never
+    contains such a txid, nor its replay."""
     replay_of: int | None = None
-    """The quarantined txid whose records it has; 0: a replay, of which txid is not known."""
+    """The quarantined txid whose records it has; 0: a replay of an unknown txid."""
     members: tuple[Member, ...] = ()
-    """Group commit: every txid from `first_txid` to `last_txid`, ascending; empty for one txid.
-    `read` is then that of the last txid, `rows` are those of all, and `digest` is empty."""
+    """Group commit: every txid from `first_txid` to `last_txid`, ascending; then `read` is that of
+    the last txid, `rows` are those of all, and `digest` is empty. Empty for one txid."""
 
     def in_log(self) -> dict[str, Any]:
-        """What is written into a commit file; `model_validate` reads it back, exactly.
+        """The JSON object for a commit file; `model_validate` reads it back exactly.
 
-        delta-rs writes one fraction in eight with another last digit, and knows no integer beyond
-        64 bits. Where positions have such numbers, they stand in a text as well (`exact`).
+        delta-rs writes one fraction in eight with a different last digit, and has no integers
+        beyond 64 bits. If positions have such numbers, they are written as a string too (`exact`).
         """
         dumped = self.model_dump(mode="json")
         positions = {name: dumped[name] for name in _POSITIONS}
@@ -190,7 +190,7 @@ class Publication(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Publication:
-        """Txids as a run writes them; what a stranger wrote into a log is not counted up to."""
+        """Check that the txids are those of a run, without counting up to a forged number."""
         own = [member.txid for member in self.members] or [self.last_txid]
         if self.first_txid < 1 or self.epoch < 0:
             raise ValueError("its txids or its epoch mean nothing")
@@ -201,7 +201,7 @@ class Publication(BaseModel):
 
     @property
     def txids(self) -> tuple[Member, ...]:
-        """What it says of each txid that it holds, grouped or not."""
+        """One `Member` for each txid that it holds, grouped or not."""
         if self.members:
             return self.members
         own = Member(
@@ -215,21 +215,21 @@ class Publication(BaseModel):
 
     @classmethod
     def lost(cls, topology: str, txid: int) -> Publication:
-        """What is left when the commit file of `txid`, the newest one, was cleaned out of the log.
+        """A stand-in if the commit file of `txid`, the newest one, was cleaned out of the log.
 
-        Enough to go on behind it, when the coordinator has it as committed; nothing else is.
+        It is enough to go on after `txid` if the coordinator has that as committed, and only then.
         """
         return cls(topology=topology, epoch=0, first_txid=txid, last_txid=txid, attempt_id=0)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the log says no more than the txid."""
+        """Whether only the txid is known."""
         return self.epoch == 0
 
 
 def _may_change(value: dict[str, Any]) -> bool:
-    """Whether a JSON object has a number that delta-rs may write as another one."""
-    # In every commit turn, for each partition of the source: only what contains more is kept.
+    """Whether a JSON object has a number that delta-rs may write differently."""
+    # Runs in every commit turn over each partition of the source: only containers are queued.
     waiting: list[Any] = [value]
     for container in waiting:
         for one in container.values() if isinstance(container, dict) else container:
@@ -243,7 +243,7 @@ def _may_change(value: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What one commit turn is about to append to one table's log."""
+    """What a commit turn will append to one table's log."""
 
     staged: Staged
     adds: tuple[StagedFile, ...]
@@ -251,9 +251,9 @@ class Prepared:
     removes: tuple[Any, ...] = ()
     """Files of the read version that the new version drops (the committer's own type)."""
     read_version: int = -1
-    """The table version that this was computed from; the append must become the next one."""
+    """The table version from which this was computed; the append must become the next one."""
     skipped: bool = False
-    """True when the table already holds this txid from an identical, earlier attempt."""
+    """True if the table already holds this txid from an identical, earlier attempt."""
 
 
 @dataclass(frozen=True)
@@ -263,19 +263,19 @@ class Published:
     version: int
     """Table version that holds the txid."""
     files: tuple[StagedFile, ...] = ()
-    """(path, size, rows, ...) of every file that this version adds, as the log itself says."""
+    """Every file that this version adds, as the log has it."""
     skipped: bool = False
     prepared: Prepared | None = None
-    """What was published, when it had to be prepared anew (somebody's OPTIMIZE came between)."""
+    """What was published, if it had to be prepared again because an OPTIMIZE came in between."""
 
 
 @dataclass(frozen=True)
 class CommitterContext:
-    """Who is publishing: given to a committer once per run."""
+    """Who publishes; a committer gets it once per run."""
 
     topology: str
     epoch: int
     incarnation: int = 0
-    """Which life of the topology it is, in which ensemble; 0: not known, and not asked for."""
+    """Id of this life of the topology in its ensemble; 0: unknown, and not checked."""
     takes_over: frozenset[int] = frozenset()
-    """Those in whose place it was put: tables that they led may be led by it."""
+    """The incarnations that it replaced: it may lead tables that they led."""

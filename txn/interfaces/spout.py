@@ -1,4 +1,4 @@
-"""The contracts of sources: spouts, and what keeps for them."""
+"""The contracts of sources: spouts, and the keeper that stores bytes for them."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ class SpoutKind(str, Enum):
 
 
 class Keeper(ABC):
-    """Keeps for spouts what grows beyond a position, so that the position only names it.
+    """Stores what is too large for a spout's position, so that the position only names it.
 
-    What is kept lies beside the topology's tables, unchanged for good, under the digest of its own
-    bytes: whoever has the tables has it, on whatever machine and whatever becomes of ZooKeeper.
+    They lie beside the topology's tables, unchanged for good, under the digest of their content.
+    So every process that reaches the tables has them, on any machine and without ZooKeeper.
     """
 
     @abstractmethod
     def keep(self, content: bytes) -> str | None:
-        """Keep these bytes; their name, once they are durable. The same bytes have the same name.
+        """Store these bytes; return their name once they are durable. Equal bytes, equal name.
 
-        None: they are kept nowhere for now, because no table is there yet or the storage does not
-        answer. A spout then carries what it has in its position, and tries again later.
+        None: they could not be stored now, because no table exists yet or the storage does not
+        answer. The spout then keeps them in its position and tries again later.
         """
 
     @abstractmethod
     def kept(self, name: str) -> bytes:
-        """The bytes that were kept under a name.
+        """The bytes that were stored under a name.
 
         Raises:
-            OSError, StorageUnavailableError, StorageRefusedError: no table has them of those that
-                answer, and one does not.
+            OSError, StorageUnavailableError, StorageRefusedError: no table that answers has them,
+                and at least one does not answer.
             ProgressUnreadableError: no table has them.
         """
 
@@ -76,33 +76,33 @@ class Spout(ABC, Generic[M]):
     kind: SpoutKind
     metadata_type: type[M]
     packages: tuple[str, ...] = ()
-    """Maven packages that its reading needs in the Spark session (`delta_session(packages=)`)."""
+    """Maven packages that reading needs in the Spark session (`delta_session(packages=)`)."""
 
     def keep_with(self, keeper: Keeper) -> None:
-        """Take note of where to keep what positions should not grow with. May be ignored.
+        """Receive the keeper, for bytes that positions should not carry. May be ignored.
 
         Called once per run, before `open`.
         """
 
     def open(self, spark: SparkSession, previous: M | None) -> StructType | None:
-        """Get ready. Called once per run by the driver, after `keep_with`.
+        """Prepare for the run. Called once per run by the driver, after `keep_with`.
 
         Args:
             previous: metadata of the newest committed or started txid in which this spout had
                 something to read; None on the very first run.
 
         Returns:
-            The schema of what `emit_batch` will return, so that columns can be checked before
-            anything runs; None when it cannot be known yet (then they are checked with the first
-            batch's DataFrame, before any job). Until then a batch of another stream that is
-            joined with this one may have to wait. What a stream had once is kept for later runs.
+            The schema of the DataFrames of `emit_batch`, so that columns can be checked before
+            anything runs. None if it is not known yet: then columns are checked with the first
+            batch's DataFrame, before any job, and until then a batch of another stream that is
+            joined with this one may have to wait. Columns once known are kept for later runs.
         """
         return None
 
     def find_schema(self, spark: SparkSession) -> StructType | None:
-        """The schema of what `emit_batch` will return, if it has become known since `open`.
+        """The schema of the DataFrames of `emit_batch`, if it has become known since `open`.
 
-        Asked while nothing was emitted yet and another stream's batch waits for these columns; by
+        Called while nothing was emitted yet and another stream's batch waits for these columns; on
         any thread, again and again. None: still not known.
 
         Raises:
@@ -116,18 +116,18 @@ class Spout(ABC, Generic[M]):
 
         Who and how often: the coordinator; once per txid for a transactional spout, once per
         attempt for an opaque or non-transactional one. Already durable: everything up to
-        `previous`. What it returns is durable in ZooKeeper *before* `emit_batch` is called. May
-        repeat: a crash before it is durable asks again, with the same `previous`.
+        `previous`. The result is durable in ZooKeeper *before* `emit_batch` is called. May
+        repeat: after a crash before that, it is called again with the same `previous`.
 
         Args:
             previous: the newest metadata of a smaller txid (committed or in flight), or None.
 
         Returns:
-            The metadata, or None when there is nothing to read now. For a txid that was already
-            started, None makes an empty batch; otherwise the question is asked again later.
+            The metadata, or None if there is nothing to read now. For a txid that was already
+            started, None makes an empty batch; otherwise the method is called again later.
 
         Raises:
-            FailedException: the source cannot say now; asked again after a back-off.
+            FailedException: the source cannot answer now; called again after a back-off.
         """
 
     @abstractmethod
@@ -136,16 +136,16 @@ class Spout(ABC, Generic[M]):
     ) -> DataFrame:
         """The records that `metadata` describes, as a lazy DataFrame.
 
-        Who and how often: the processing phase, once per attempt, and once more when a Spark job
+        Who and how often: the processing phase, once per attempt, and once more if a Spark job
         that several attempts shared has failed; `metadata` is durable by then.
         A transactional spout returns the same rows for the same metadata on every attempt. Not
         promised: that the DataFrame is read, or read only once.
 
         Raises:
             FailedException: this attempt cannot be read; the batch is replayed.
-            SourceUnavailableError: the source is away for now; the batch waits for it, and no
-                attempt is counted.
-            SourceChangedError: a transactional source no longer holds what was planned.
+            SourceUnavailableError: the source is away for now; the batch waits for it, and this
+                counts no attempt.
+            SourceChangedError: a transactional source no longer holds the planned records.
         """
 
     def planned_parts(self, metadata: M) -> Sequence[str]:
@@ -157,7 +157,7 @@ class Spout(ABC, Generic[M]):
         return self.planned_parts(metadata)
 
     def planned_rows(self, metadata: M) -> int | None:
-        """How many rows `metadata` stands for, where known; `verify="rows"` counts them."""
+        """How many rows `metadata` stands for, if known; `verify="rows"` counts them."""
         return None
 
     def set_batch_target(self, share: float) -> None:
@@ -173,8 +173,8 @@ class Spout(ABC, Generic[M]):
     def commit(self, attempt: TransactionAttempt, metadata: M) -> None:
         """The commit turn of this attempt begins; nothing of it is published yet.
 
-        Who and how often: the commit turn, strictly in txid order, once per turn of the attempt: of
-        its own, or of a group that shares one. An attempt whose group failed has another turn.
+        Who and how often: the commit turn, strictly in txid order, once per turn of the attempt,
+        alone or in a group. An attempt whose group failed gets another turn.
         Source: `ICommitterTridentSpout.Emitter.commit`.
 
         Raises:
@@ -182,10 +182,10 @@ class Spout(ABC, Generic[M]):
         """
 
     def success(self, txid: int) -> None:
-        """The txid is committed, durably, everywhere. May be missed by a crash, never early."""
+        """The txid is durable everywhere. A crash may skip this call; it never comes early."""
 
     def close(self) -> None:
-        """The run ended. May be missed by a crash."""
+        """The run ended. A crash may skip this call."""
 
 
 class PartitionedSpout(Spout[PartitionPositions]):
@@ -206,7 +206,7 @@ class PartitionedSpout(Spout[PartitionPositions]):
     def plan_partition(
         self, attempt: TransactionAttempt, partition: str, previous: Any | None
     ) -> Any | None:
-        """The next position of one partition; None: nothing to read, its last position stays.
+        """The next position of one partition; None if there is nothing to read: the last one stays.
 
         Args:
             previous: the partition's latest position of an earlier txid, None if it had none.
@@ -235,7 +235,7 @@ class PartitionedSpout(Spout[PartitionPositions]):
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: PartitionPositions
     ) -> DataFrame:
-        """`emit_partitions` over what was planned."""
+        """`emit_partitions` over the planned positions."""
         return self.emit_partitions(spark, attempt, metadata.read)
 
     def planned_parts(self, metadata: PartitionPositions) -> Sequence[str]:

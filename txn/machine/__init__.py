@@ -1,1 +1,1 @@
-"""What the computer must have: Java, jars, Spark's settings, an allocator of memory."""
+"""What a machine needs: Java, jars, Spark's settings, a memory allocator."""

@@ -1,4 +1,4 @@
-"""How soon delta-rs gives back the memory that it no longer uses. Imported before delta-rs is.
+"""Make delta-rs return unused memory sooner. Import this before delta-rs.
 
 delta-rs brings an allocator of its own (jemalloc), which reads its settings once, when it is
 loaded. By default it keeps the pages that an append was done with for ten seconds, in an arena for

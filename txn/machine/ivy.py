@@ -68,7 +68,7 @@ def fetch(folder: Path, request: Request, environ: Mapping[str, str] | None = No
         ) from error
     try:
         _run(scratch, request, env)
-        # Another process may have been quicker: its folder is as good as ours.
+        # Another process may have been faster: use its folder.
         with suppress(OSError):
             (scratch / "jars").rename(folder)
     finally:

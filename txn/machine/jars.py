@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from packaging.version import Version
+
 from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch, shipped_jars
 from txn.machine.java import find_java, java_version
@@ -21,7 +23,7 @@ __all__ = ["cache_folder", "class_archive", "delta_jars", "package_jars"]
 
 _SCALA = "2.13"
 
-# What Spark ships itself; another version of any of these on the class path does harm.
+# Jars that Spark ships itself; a second version on the class path would break it.
 _SHIPPED_BY_SPARK = (
     "com.fasterxml.*",
     "com.github.luben",
@@ -144,8 +146,8 @@ def _package_request(package: str) -> Request:
 
 
 def _artifact() -> str:
-    spark = ".".join(_version("pyspark").split(".")[:2])
-    return f"delta-spark_{spark}_{_SCALA}"
+    spark = Version(_version("pyspark"))
+    return f"delta-spark_{spark.major}.{spark.minor}_{_SCALA}"
 
 
 def _version(package: str) -> str:

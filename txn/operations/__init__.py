@@ -1,1 +1,1 @@
-"""What an operator can ask of a topology. Returns values, prints nothing."""
+"""Operations on a topology. They return values and print nothing."""

@@ -1,8 +1,6 @@
-"""What the tables' own logs tell of a topology: the durable half of `txn history`.
+"""The history of a topology, from the logs of its tables.
 
-Every publication stands in the `commitInfo` of one version of each table, under the key `txn`
-(`txn.interfaces.Publication`). Commit files are read one by one, newest first, and not through
-`DeltaTable.history`, which numbers versions by position in its own answer. Nothing is written.
+Every publication stands in one version of each table (`txn.delta.log`). Nothing is written.
 """
 
 from __future__ import annotations
@@ -12,41 +10,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from txn.delta.commits import BROKEN, actions_of, info_of, read_whole
-from txn.delta.locations import file_system, is_local, normal
-from txn.errors import RecoveryRefusedError, UserError
-from txn.interfaces import COMPACTION_KEY, FENCE_KEY, PUBLICATION_KEY, SETTLED_KEY, Publication
+from txn.delta.locations import is_local
+from txn.errors import UserError
+from txn.interfaces import Publication
 from txn.text import printable
+
+if TYPE_CHECKING:
+    from txn.delta.log import TableLog, TablePublication
 
 __all__ = [
     "HistoryEntry",
-    "TableLog",
-    "TablePublication",
-    "commit_info",
     "describe",
     "history",
     "recent_publications",
+    "table_log",
 ]
 
-_MARKS = (FENCE_KEY, SETTLED_KEY, COMPACTION_KEY)
 _LONG_STRING = 40
 _SHOWN_ITEMS = 3
 _SHOWN_LEVELS = 6
-
-
-@dataclass(frozen=True)
-class TablePublication:
-    """One publication, as one table's log has it."""
-
-    version: int
-    """Table version that holds it."""
-    publication: Publication
-    timestamp_ms: int
-    """When it was appended, milliseconds since 1970; 0 when only a fence still tells of it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +41,7 @@ class HistoryEntry:
     attempt_id: int
     epoch: int
     committed: bool
-    """False: some table holds it and ZooKeeper does not yet say that all do."""
+    """False: some table holds it, but it is not committed in ZooKeeper yet."""
     read: Mapping[str, Any] = field(default_factory=dict)
     """stream -> metadata of what this txid read; None for an idle stream."""
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -85,8 +69,8 @@ class HistoryEntry:
         }
 
 
-class TableLog:
-    """The log of one table, for reading.
+def table_log(table: str, options: Mapping[str, str] | None = None) -> TableLog:
+    """The log of one table.
 
     Args:
         table: the committer's name: a local path (relative to the working directory) or a URI.
@@ -95,109 +79,18 @@ class TableLog:
     Raises:
         UserError: there is no Delta table at that place.
     """
+    from txn.delta.loading import find
+    from txn.delta.log import TableLog
+    from txn.delta.storage import Storage
 
-    def __init__(self, table: str, options: Mapping[str, str] | None = None) -> None:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-
-        self.table = table
-        try:
-            self._delta = DeltaTable(normal(table), storage_options=dict(options or {}))
-        except (TableNotFoundError, OSError) as error:
-            raise _no_table(table) from error
-        self._options = dict(options or {})
-
-    def epoch(self, topology: str) -> int:
-        """The newest epoch that this table knows of a topology; 0: none."""
-        return self._delta.transaction_version(f"txn/{topology}/epoch") or 0
-
-    def incarnation(self, topology: str) -> int:
-        """Which life of a topology leads this table; 0: none has said so."""
-        return self._delta.transaction_version(f"txn/{topology}/incarnation") or 0
-
-    def require_nothing_of(self, topology: str) -> None:
-        """Refuse a table without any publication in its log that has had one.
-
-        Raises:
-            RecoveryRefusedError: see there.
-        """
-        txid = self._delta.transaction_version(f"txn/{topology}")
-        if txid is not None:
-            raise RecoveryRefusedError(
-                f"Table '{self.table}' holds txid {txid} of topology '{topology}', and the commit "
-                "file that says what was read for it was cleaned out of the log. Nothing was "
-                "changed. Restore that file from a backup, or give the topology a new name and "
-                "new tables."
-            )
-
-    def publications(self) -> Iterator[TablePublication]:
-        """Every publication, newest first, as far back as commit files are kept.
-
-        Raises:
-            RecoveryRefusedError: one is of a format that this program does not know.
-        """
-        mark: tuple[int, Any] | None = None
-        count = 0
-        version = self._delta.version()
-        while version >= 0 and (info := self._commit_info(version)) is not None:
-            if info.get(PUBLICATION_KEY) is not None:
-                count += 1
-                found = self._parse(info[PUBLICATION_KEY], version)
-                yield TablePublication(version, found, _timestamp(info))
-            said = next((info[key] for key in _MARKS if info.get(key)), None)
-            mark = (version, said) if mark is None and said is not None else mark
-            version -= 1
-        # Every other version of ours repeats the newest publication before it, for logs whose old
-        # files are gone.
-        if count == 0 and mark is not None and (last := self._last(*mark)) is not None:
-            yield last
-
-    def _last(self, version: int, mark: Any) -> TablePublication | None:
-        """The publication that a mark repeats; None: there was none, or it was lost."""
-        try:
-            last = mark.get("last")
-            if last is None:
-                return None
-            held, publication = int(last["version"]), last["publication"]
-        except BROKEN as error:
-            raise _unknown_format(self.table, version) from error
-        found = self._parse(publication, held)
-        return None if found.is_lost else TablePublication(held, found, 0)
-
-    def _commit_info(self, version: int) -> dict[str, Any] | None:
-        """`commitInfo` of one version; None when its file is gone."""
-        text = _read(self.table, f"_delta_log/{version:020d}.json", self._options)
-        return None if text is None else commit_info(text, version, self.table)
-
-    def _parse(self, found: Any, version: int) -> Publication:
-        try:
-            publication = Publication.model_validate(found)
-        except (ValidationError, RecursionError) as error:
-            raise _unknown_format(self.table, version) from error
-        if publication.format != 1:
-            raise _unknown_format(self.table, version)
-        return publication
-
-
-def commit_info(text: bytes, version: int, table: str) -> dict[str, Any]:
-    """`commitInfo` out of one commit file; empty when it has none.
-
-    Raises:
-        RecoveryRefusedError: it is no commit file of Delta's.
-    """
+    storage = Storage(table, options, by_delta=bool(options))
     try:
-        return info_of(actions_of(text))
-    except BROKEN as error:
-        raise RecoveryRefusedError(
-            f"Version {version} of table '{table}' cannot be read: its file in _delta_log is not "
-            "what Delta writes. Restore that file from a backup."
-        ) from error
-
-
-def _timestamp(info: Mapping[str, Any]) -> int:
-    """When a commit says that it was made; 0 where it says nothing that can be a time."""
-    stated = info.get("timestamp", 0)
-    return stated if isinstance(stated, int) and 0 <= stated < 253_402_300_800_000 else 0
+        found = find(storage)
+    except OSError as error:
+        raise _no_table(table) from error
+    if found is None:
+        raise _no_table(table)
+    return TableLog(storage, found)
 
 
 def recent_publications(log: TableLog, topology: str) -> list[tuple[int, Publication]]:
@@ -241,7 +134,7 @@ def history(
     names = list(tables)
     for table in names:
         above: int | None = None
-        log = TableLog(table, (options or {}).get(table))
+        log = table_log(table, (options or {}).get(table))
         for entry in _newest(log, topology, limit):
             first, last = entry.publication.first_txid, entry.publication.last_txid
             # A replay publishes txids again, and takes back whatever came with them; the newest
@@ -327,15 +220,6 @@ def _some(items: list[str]) -> str:
     return ", ".join(items[:_SHOWN_ITEMS]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _read(table: str, path: str, options: Mapping[str, str] | None = None) -> bytes | None:
-    system, root = file_system(table, options)
-    try:
-        with system.open_input_stream(f"{root}/{path}" if root else path) as stream:
-            return read_whole(stream, f"'{path}' of table '{table}'")
-    except FileNotFoundError:
-        return None
-
-
 def _no_table(table: str) -> UserError:
     relative = is_local(table) and not Path(table).is_absolute()
     where = (
@@ -345,11 +229,3 @@ def _no_table(table: str) -> UserError:
         else " Check that it was not moved, and that its storage can be reached from here."
     )
     return UserError(f"There is no Delta table at '{table}'.{where}")
-
-
-def _unknown_format(table: str, version: int) -> RecoveryRefusedError:
-    return RecoveryRefusedError(
-        f"Version {version} of table '{table}' holds a publication (commitInfo.txn) that this "
-        "program cannot read: it was written by a newer release or changed by hand. Use the "
-        "release that wrote it."
-    )

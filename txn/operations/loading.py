@@ -11,13 +11,14 @@ from typing import Any
 
 from txn.config import TopologyConfig
 from txn.errors import TxnError, UserError
+from txn.text import first_line
 from txn.topology import Topology
 
 __all__ = ["LoadError", "TargetError", "load_topology", "named_topology"]
 
 
 class TargetError(UserError):
-    """What was named is not there, or is no topology: a mistake on the command line."""
+    """The named thing does not exist or is not a topology: a mistake on the command line."""
 
 
 class LoadError(UserError):
@@ -138,10 +139,9 @@ def _guarded(call: Any, where: str) -> Any:
     except TxnError:
         raise
     except Exception as error:
-        text = str(error).strip().splitlines()
         raise LoadError(
-            f"{where} failed while it was loaded: {type(error).__name__}"
-            f"{': ' + text[0] if text else ''}{_line(error)}. Correct it; --traceback shows where."
+            f"{where} failed while it was loaded: {first_line(error)}{_line(error)}. Correct it; "
+            "--traceback shows where."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What a topology will do and what it guarantees, told without running any of it.
+"""A topology's stages and guarantees, without running any of it.
 
 Stage ids are the same for the same program in every process (Storm: `TridentTopology.build` names
 bolts `b-<n>-<names>` and spouts `spout-<txId>`): a spout is `spout-<stream>`, anything else
@@ -66,7 +66,7 @@ class TablePlan:
     committer: str
     """The committer's class."""
     layout: str | None
-    """How rows lie in the table; None where the committer does not say."""
+    """The table's layout; None if the committer does not name one."""
     semantics: str
     """Value of a `Semantics`."""
     reads: str

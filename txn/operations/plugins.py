@@ -11,14 +11,17 @@ makes them known to `txn plugins`, which loads each one to say what it promises.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from txn.interfaces import Committer, Semantics, Spout, SpoutKind, State
+from txn.text import first_line
 
 __all__ = ["COMMITTERS", "SPOUTS", "Plugin", "find_plugins"]
 
@@ -43,7 +46,7 @@ _TABLE_GUARANTEES = {
 
 @dataclass(frozen=True)
 class Plugin:
-    """One entry point, and what the class behind it says of itself."""
+    """One entry point, and the facts of its class."""
 
     group: str
     """`SPOUTS` or `COMMITTERS`."""
@@ -69,7 +72,7 @@ class Plugin:
 
 
 def find_plugins() -> list[Plugin]:
-    """Every installed plugin, spouts first, by name. One that does not load tells its error."""
+    """Every installed plugin, spouts first, by name. A plugin that does not load has its error."""
     found = [
         _described(group, entry)
         for group in (SPOUTS, COMMITTERS)
@@ -90,9 +93,8 @@ def _described(group: str, entry: metadata.EntryPoint) -> Plugin:
         loaded = entry.load()
         kind, default, guarantee = _promise(group, loaded)
     except Exception as error:  # noqa: BLE001 - other people's modules may raise anything
-        text = str(error).strip().splitlines()
-        told = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-        return Plugin(group, entry.name, target, name, version, error=f"cannot be loaded: {told}")
+        why = f"cannot be loaded: {first_line(error)}"
+        return Plugin(group, entry.name, target, name, version, error=why)
     return Plugin(
         group, entry.name, target, name, version, kind, default, guarantee, _summary(loaded)
     )
@@ -144,13 +146,13 @@ def _missing_extra(entry: metadata.EntryPoint, distribution: str) -> str | None:
 
 def _requirements(requires: Iterable[str], extra: str) -> list[str]:
     """Names of the distributions that an extra brings."""
-    marked = re.compile(rf"""extra\s*==\s*['"]{re.escape(extra)}['"]""")
     names = []
     for line in requires:
-        requirement, _, marker = line.partition(";")
-        named = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
-        if named and marked.search(marker):
-            names.append(named[1])
+        with contextlib.suppress(InvalidRequirement):  # other people's metadata
+            requirement = Requirement(line)
+            marker = requirement.marker
+            if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+                names.append(requirement.name)
     return names
 
 

@@ -28,7 +28,7 @@ from txn.zookeeper.znodes import encode
 __all__ = ["FILE_LIMIT", "ProgressFile", "dump", "read_file", "write_file"]
 
 FILE_LIMIT = 256 * 1024 * 1024
-"""Bytes that a file may have: what is larger is none of ours, and is not read."""
+"""Most bytes of a file: a larger one is not ours and is not read."""
 
 _FORMAT = "txn-progress"
 _VERSION = 2

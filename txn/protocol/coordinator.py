@@ -10,7 +10,8 @@ A pure function, `step(state, event) -> (state, actions)`. Rules for this file:
 - Every event of an attempt that is no longer current, or not in the phase that the event belongs
   to, returns the very same state and no actions. Late is normal; late must be harmless.
 
-The life of a txid (docs/coordinator.md has every transition, and the invariants with their tests):
+The life of a txid (`txn.protocol.transitions` has every transition and refuses all others;
+docs/coordinator.md has them too, and the invariants with their tests):
 
     WAITING -> PLANNING -> PROCESSING -> PROCESSED -> COMMITTING -> (committed: forgotten here)
        ^          |             |            |            |
@@ -103,6 +104,7 @@ from txn.protocol.rules import (
     with_batch,
     without_batches,
 )
+from txn.protocol.transitions import Cause
 
 __all__ = ["recovered_state", "start", "step"]
 
@@ -149,7 +151,7 @@ def recovered_state(
             f"but open txids must follow each other from {first}: a node was lost or added by "
             "hand. Nothing was changed; `txn recover` rebuilds the state from the tables."
         )
-    return CoordinatorState(
+    state = CoordinatorState(
         committed=committed.txid,
         positions=dict(committed.spouts),
         opaque_streams=opaque,
@@ -160,14 +162,12 @@ def recovered_state(
         quarantine=config.on_exhausted == "quarantine",
         until=until if isinstance(until, int) else None,
         until_caught_up=until == "caught_up",
-        batches={
-            r.txid: replace(
-                _recovered(r, streams, opaque, is_first=r.txid == first),
-                had_turn=r.txid in published,
-            )
-            for r in records
-        },
     )
+    for record in records:
+        batch = _recovered(record, streams, opaque, is_first=record.txid == first)
+        batch = replace(batch, had_turn=record.txid in published)
+        state = with_batch(state, batch, Cause.RECOVERED)
+    return state
 
 
 def _recovered(
@@ -195,7 +195,7 @@ def start(state: CoordinatorState) -> Step:
 
 
 def step(state: CoordinatorState, event: Event) -> Step:
-    """What `event` makes of `state`, and what is to be done about it, in this order.
+    """The next state after `event`, and the actions to perform, in this order.
 
     Raises:
         TypeError: not an event.
@@ -232,7 +232,8 @@ def _give_commit_turn(state: CoordinatorState) -> Step:
     for batch in group:
         # Whether a table may hold the txids of a group is said when its turn fails.
         had_turn = batch.had_turn or len(group) == 1
-        state = with_batch(state, replace(batch, phase=Phase.COMMITTING, had_turn=had_turn))
+        turn = replace(batch, phase=Phase.COMMITTING, had_turn=had_turn)
+        state = with_batch(state, turn, Cause.PUBLISH)
     *earlier, (attempt, metadata) = [(b.attempt, b.metadata or {}) for b in group]
     positions = positions_before(state, attempt.txid + 1)
     return state, (Publish(attempt, metadata, positions, tuple(earlier)),)
@@ -263,7 +264,7 @@ def _replay(state: CoordinatorState, batch: Batch) -> Step:
         # record of what is set aside, may yet prove wrong. It waits until nothing is before it,
         # so that no START which says "emptied" can ever be out of date.
         return state, ()
-    return _launch(state, batch)
+    return _launch(state, batch, Cause.PROCESS)
 
 
 def _ask_for_new(state: CoordinatorState) -> Step:
@@ -294,13 +295,13 @@ def _is_beyond_end(state: CoordinatorState, txid: int) -> bool:
 
 def _ask(state: CoordinatorState, batch: Batch) -> Step:
     question = plan_for(state, batch)
-    return with_batch(state, replace(batch, phase=Phase.PLANNING)), (question,)
+    return with_batch(state, replace(batch, phase=Phase.PLANNING), Cause.PLAN), (question,)
 
 
-def _launch(state: CoordinatorState, batch: Batch) -> Step:
+def _launch(state: CoordinatorState, batch: Batch, cause: Cause) -> Step:
     """START, durable, then processing. `batch` carries the metadata of this attempt."""
     metadata, emptied = batch.metadata or {}, batch.quarantined
-    state = with_batch(state, replace(batch, phase=Phase.PROCESSING, started=True))
+    state = with_batch(state, replace(batch, phase=Phase.PROCESSING, started=True), cause)
     return state, (
         PersistStart(batch.attempt, metadata, emptied, batch.replay_of),
         Process(batch.attempt, metadata, empty=emptied is not None),
@@ -324,7 +325,7 @@ def _on_plan_made(state: CoordinatorState, event: PlanMade) -> Step:
         return _nothing_to_read(state, batch)
     if is_new:
         batch = replace(batch, replay_of=event.replay_of, blocked=None, waits=0)
-    state, actions = _launch(state, replace(batch, metadata=metadata))
+    state, actions = _launch(state, replace(batch, metadata=metadata), Cause.PLAN_MADE)
     if is_new:
         state = replace(state, next_attempts={}, plan_idle=False, plan_scheduled=True)
         actions += (SchedulePlan(idle=False),)
@@ -335,7 +336,7 @@ def _nothing_to_read(state: CoordinatorState, batch: Batch) -> Step:
     """The txid does not come to be. It was the newest, so no gap arises; its id is used up."""
     txid, attempt_id = batch.attempt.txid, batch.attempt.attempt_id
     state = replace(
-        without_batches(state, {txid}),
+        without_batches(state, {txid}, Cause.PLAN_MADE),
         next_attempts={txid: attempt_id + 1},
         plan_idle=batch.asks is None,
         plan_scheduled=True,
@@ -351,7 +352,7 @@ def _on_plan_failed(state: CoordinatorState, event: PlanFailed) -> Step:
     batch = current(state, event.attempt, Phase.PLANNING)
     if batch is None or state.stopping:
         return state, ()
-    return _fail(state, batch, event)
+    return _fail(state, batch, event, Cause.PLAN_FAILED)
 
 
 def _on_plan_due(state: CoordinatorState, _: PlanDue) -> Step:
@@ -368,7 +369,7 @@ def _on_processed(state: CoordinatorState, event: BatchProcessed) -> Step:
     if batch is None:
         return state, ()
     processed = replace(batch, phase=Phase.PROCESSED, blocked=None, waits=0, lacks=frozenset())
-    return _advance(with_batch(state, processed))
+    return _advance(with_batch(state, processed, Cause.BATCH_PROCESSED))
 
 
 def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
@@ -377,7 +378,8 @@ def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
     if tuple(batch.attempt for batch in group) != attempts:
         return state, ()
     batch, positions = group[-1], positions_before(state, event.attempt.txid + 1)
-    state = without_batches(state, {attempt.txid for attempt in attempts})
+    txids = {attempt.txid for attempt in attempts}
+    state = without_batches(state, txids, Cause.BATCH_PUBLISHED)
     state = replace(state, committed=event.attempt.txid, positions=positions)
     durable = PersistCommitted(
         event.attempt, positions, event.tables, batch.quarantined, batch.replay_of, event.earlier
@@ -397,23 +399,23 @@ def _on_failed(state: CoordinatorState, event: BatchFailed) -> Step:
     if batch is None:
         return state, ()
     if batch.phase is Phase.COMMITTING and len(committing(state)) > 1:
-        return _dissolve(state, published=True)
+        return _dissolve(state, Cause.BATCH_FAILED, published=True)
     actions: Actions = (Cancel(batch.attempt),)
     # Nothing follows from what a replay of a quarantined txid reads: later batches stand.
     if state.opaque_streams and batch.replay_of is None:
         state, dropped = drop_later(state, batch.attempt.txid)
         actions += dropped
-    return _fail(state, batch, event, actions)
+    return _fail(state, batch, event, Cause.BATCH_FAILED, actions)
 
 
 def _on_group_failed(state: CoordinatorState, event: GroupFailed) -> Step:
     group = committing(state)
     if len(group) < 2 or tuple(batch.attempt for batch in group) != event.attempts:
         return state, ()
-    return _dissolve(state, published=event.published)
+    return _dissolve(state, Cause.GROUP_FAILED, published=event.published)
 
 
-def _dissolve(state: CoordinatorState, *, published: bool) -> Step:
+def _dissolve(state: CoordinatorState, cause: Cause, *, published: bool) -> Step:
     """The group's txids come to turns of their own; no failure is counted.
 
     What no table holds keeps its staged work. Otherwise every txid is tried anew, and an opaque
@@ -423,16 +425,16 @@ def _dissolve(state: CoordinatorState, *, published: bool) -> Step:
     state = replace(state, ungrouped_until=group[-1].attempt.txid)
     if not published:
         for batch in group:
-            state = with_batch(state, replace(batch, phase=Phase.PROCESSED))
+            state = with_batch(state, replace(batch, phase=Phase.PROCESSED), cause)
         return _advance(state)
-    if state.opaque_streams:
-        state, actions = drop_later(state, state.committed)
-    else:
-        actions = tuple(Cancel(batch.attempt) for batch in group)
     for batch in group:
-        txid, attempt = batch.attempt.txid, batch.attempt.next()
-        dropped = replace(state.batches[txid], attempt=attempt, phase=Phase.WAITING, had_turn=True)
-        state = with_batch(state, dropped)
+        known = forget_opaque(batch, state.opaque_streams)
+        again = replace(known, attempt=batch.attempt.next(), phase=Phase.WAITING, had_turn=True)
+        state = with_batch(state, again, cause)
+    actions: Actions = tuple(Cancel(batch.attempt) for batch in group)
+    if state.opaque_streams:
+        state, dropped = drop_later(state, group[-1].attempt.txid)
+        actions += dropped
     return _advance(state, actions)
 
 
@@ -440,6 +442,7 @@ def _fail(
     state: CoordinatorState,
     batch: Batch,
     event: BatchFailed | PlanFailed,
+    cause: Cause,
     actions: Actions = (),
 ) -> Step:
     """Count the failure; hold the batch for a replay, empty it, or give up.
@@ -458,29 +461,29 @@ def _fail(
         held=True,
     )
     if state.stopping:
-        return _advance(with_batch(state, failed), actions)
+        return _advance(with_batch(state, failed, cause), actions)
     if event.blocked:
         look_again = ScheduleRetry(failed.attempt, failed.waits, blocked=True)
-        return _advance(with_batch(state, failed), (*actions, look_again))
+        return _advance(with_batch(state, failed, cause), (*actions, look_again))
     if failed.failures < state.max_batch_attempts:
         retry = ScheduleRetry(failed.attempt, failed.failures)
-        return _advance(with_batch(state, failed), (*actions, retry))
+        return _advance(with_batch(state, failed, cause), (*actions, retry))
     if can_be_emptied(state, batch):
-        # The count starts anew: a lost executor must not end a run that was to go on.
+        # Start the count again: a lost executor must not end a run that should go on.
         emptied = replace(failed, failures=0, held=False, quarantined=error)
-        return _advance(with_batch(state, emptied), actions)
+        return _advance(with_batch(state, emptied, cause), actions)
     halt = Halt(
         f"attempt {batch.attempt} failed, the last of {failed.failures} in this run: {error}",
         batch.attempt,
     )
-    return _end(with_batch(state, failed), halt, actions)
+    return _end(with_batch(state, failed, cause), halt, actions)
 
 
 def _on_retry_due(state: CoordinatorState, event: RetryDue) -> Step:
     batch = current(state, event.attempt, Phase.WAITING)
     if batch is None or not batch.held or state.stopping:
         return state, ()
-    return _advance(with_batch(state, replace(batch, held=False)))
+    return _advance(with_batch(state, replace(batch, held=False), Cause.RETRY_DUE))
 
 
 # --- the end of a run ------------------------------------------------------------------------

@@ -51,7 +51,7 @@ Metadata = Mapping[str, Any]
 
 
 class Phase(str, Enum):
-    """Where one txid stands. See docs/coordinator.md for every transition."""
+    """Where one txid stands. `txn.protocol.transitions` has every transition."""
 
     WAITING = "waiting"  # failed or dropped: to be planned/started again (after its back-off)
     PLANNING = "planning"  # a spout is being asked what an attempt of this txid shall read
@@ -76,7 +76,7 @@ class Batch:
     started: bool = False
     """True once a START of this txid is durable: from then on it will be committed, if empty."""
     failures: int = 0
-    """Failed attempts within this run; those that found a source away are none."""
+    """Failed attempts within this run, without those whose source was away."""
     blocked: str | None = None
     """The error of a source that is away; kept while attempts look whether it is back."""
     waits: int = 0
@@ -104,7 +104,7 @@ class CoordinatorState:
     positions: Metadata
     """stream -> newest metadata as of `committed`, carried over idle batches."""
     opaque_streams: frozenset[str]
-    """Streams whose metadata is planned anew for every attempt (opaque, non-transactional)."""
+    """Streams whose metadata is planned again for every attempt (opaque, non-transactional)."""
     streams: tuple[str, ...]
     max_spout_pending: int
     max_batch_attempts: int
@@ -194,7 +194,7 @@ class BatchPublished:
 
 @dataclass(frozen=True)
 class GroupFailed:
-    """The commit turn of a group failed; whose fault it is, nobody can say."""
+    """The commit turn of a group failed; which txid caused it is unknown."""
 
     attempts: tuple[TransactionAttempt, ...]
     """All of the group, in txid order."""
@@ -257,7 +257,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """Answer with PlanDue after the emit interval; one that is scheduled already is no longer."""
+    """Answer with PlanDue after the emit interval; replaces an earlier SchedulePlan."""
 
     idle: bool
     """True: the spouts had nothing to read; False: only the interval between starts is due."""

@@ -31,7 +31,7 @@ Key = tuple[str, ...]
 
 
 def _arrive(edges: dict[Key, int], key: Key, ids: Ids) -> int:
-    """The edge of what arrived; for what nobody announced, a new one that stays open."""
+    """The edge of an arrival; an unannounced arrival gets a new edge that stays open."""
     return edges.pop(key) if key in edges else edges.setdefault(("unexpected", *key), ids())
 
 
@@ -46,7 +46,7 @@ def _planned(parts: Mapping[str, Mapping[str, Iterable[str]]], ids: Ids) -> dict
 
 
 def _arrived(sink: str, read: Mapping[str, Iterable[str]]) -> list[Key]:
-    """What one staging job brings: itself, and the parts that it really read."""
+    """The edges of one staging job: its own, and those of the parts that it read."""
     parts: list[Key] = [("part", sink, s, name) for s, names in read.items() for name in names]
     return [("job", sink), *parts]
 
@@ -78,7 +78,7 @@ class ProcessingLedger:
 
     @property
     def initial(self) -> int:
-        """What the ledger is initialised with: everything that START sends out."""
+        """The ledger's initial value: all edges that START sends out."""
         return xor_all(self.edges.values())
 
     def staged(self, sink: str, read: Mapping[str, Iterable[str]]) -> int:
@@ -93,7 +93,7 @@ class ProcessingLedger:
         return _arrive(self.edges, ("emission",), self.ids)
 
     def missing(self) -> str:
-        """What has not arrived, for the message of a ledger that does not close."""
+        """The missing edges, for the message of a ledger that does not close."""
         return ", ".join(" ".join(key) for key in sorted(self.edges)) or "nothing"
 
 
@@ -123,7 +123,7 @@ class CommitLedger:
 
     @property
     def initial(self) -> int:
-        """What the ledger is initialised with: every staged file, every table."""
+        """The ledger's initial value: the edges of every staged file and every table."""
         return xor_all(self.edges.values())
 
     def staged_late(self, table: str, staged: Staged, read: Mapping[str, Iterable[str]]) -> int:
@@ -163,7 +163,7 @@ class CommitLedger:
         return xor_all(self.edges.pop(("table", table), 0) for table in tables)
 
     def missing(self) -> str:
-        """What has not arrived, for the message of a ledger that does not close."""
+        """The missing edges, for the message of a ledger that does not close."""
         return ", ".join(" ".join(key) for key in sorted(self.edges)) or "nothing"
 
     @staticmethod
@@ -176,7 +176,7 @@ Ledger = ProcessingLedger | CommitLedger
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the acker says of one attempt's ledger."""
+    """The acker's outcome for one attempt's ledger."""
 
     attempt: TransactionAttempt
     acked: bool
@@ -211,12 +211,12 @@ class Tracking:
         return self._judge(self._acker.ack(ledger.root, value)) if self.is_open(ledger) else None
 
     def progress(self, ledger: Ledger) -> None:
-        """Work is going on: start the ledger's time anew."""
+        """The attempt makes progress: give its ledger full time again."""
         if self.is_open(ledger):
             self._acker.reset_timeout(ledger.root)
 
     def drop(self, attempt: TransactionAttempt) -> None:
-        """Forget an attempt: whatever the acker says of it later is nobody's news."""
+        """Forget an attempt: later outcomes of its ledger are ignored."""
         for root in [root for root, owner in self._roots.items() if owner == attempt]:
             del self._roots[root]
             self._acker.fail(root)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txn.errors import ProgressUnavailableError, SourceUnavailableError
 from txn.interfaces import Member, Publication
 from txn.protocol.events import Metadata, PersistCommitted, PersistStart, Plan, PlanMade, Publish
 from txn.protocol.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
-
-if TYPE_CHECKING:
-    from txn.zookeeper.progress import ZooKeeperProgress
+from txn.protocol.store import ProgressStore
 
 __all__ = [
     "columns_record",
@@ -45,7 +43,7 @@ def publication_of(
     quarantined: str | None = None,
     replay_of: int | None = None,
 ) -> Publication:
-    """What the tables' logs are to say of a commit turn.
+    """The record of a commit turn for the tables' logs.
 
     Args:
         quarantined: the error for which the txid is emptied.
@@ -86,7 +84,7 @@ def committed_record(order: PersistCommitted, epoch: int) -> CommittedRecord:
 
 
 def quarantine_record(order: PersistCommitted, read: Metadata) -> QuarantineRecord | None:
-    """What to keep of a txid that is committed empty; None for an ordinary one.
+    """The quarantine record of a txid that is committed empty; None for others.
 
     Args:
         read: what the txid was to read.
@@ -99,7 +97,7 @@ def quarantine_record(order: PersistCommitted, read: Metadata) -> QuarantineReco
     )
 
 
-def requested_replay(store: ZooKeeperProgress, question: Plan) -> PlanMade | None:
+def requested_replay(store: ProgressStore, question: Plan) -> PlanMade | None:
     """The answer to a question for a new txid, if a quarantined one is wanted back.
 
     Raises:

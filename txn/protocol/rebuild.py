@@ -107,7 +107,7 @@ def replayed(
 def quarantined(
     publications: Iterable[Publication], committed: int
 ) -> tuple[QuarantineRecord, ...]:
-    """The txids that were committed empty and not replayed since, as far as the tables' logs tell.
+    """The txids that were committed empty and not replayed since, according to the tables' logs.
 
     Args:
         publications: of all tables, in any order, from as far back as commit files are kept.

@@ -1,4 +1,4 @@
-"""What is kept in ZooKeeper, as pydantic models: the durable half of the coordinator's state.
+"""The records in ZooKeeper, as pydantic models: the durable half of the coordinator's state.
 
 One JSON object per znode, each with its format version; an unknown version or field is refused
 by the reader (`ProgressUnreadableError`), never read as "no state".
@@ -15,9 +15,14 @@ __all__ = [
     "BatchRecord",
     "ColumnsRecord",
     "CommittedRecord",
+    "EpochRecord",
+    "IncarnationRecord",
+    "LeaderIdentity",
     "Progress",
     "QuarantineRecord",
+    "Record",
     "ReplayRequests",
+    "StandbyIdentity",
 ]
 
 FORMAT_VERSION = 1
@@ -25,20 +30,22 @@ FORMAT_VERSION = 1
 
 
 def _whole(text: str) -> str:
-    """Half characters, which an error quotes with the name of a file, as escapes."""
+    """Escape lone surrogates: an error may quote a file name that is not UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 _Words = Annotated[str, AfterValidator(_whole)]
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """One node: a JSON object that says its format version, and is read strictly."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     version: Literal[1] = 1
 
 
-class CommittedRecord(_Record):
+class CommittedRecord(Record):
     """`/txn/<topology>/committed`: everything up to `txid` is in every table."""
 
     txid: int = Field(default=0, ge=0)
@@ -50,7 +57,7 @@ class CommittedRecord(_Record):
     """committer name -> the table version that holds `txid`."""
 
 
-class BatchRecord(_Record):
+class BatchRecord(Record):
     """`/txn/<topology>/batches/<txid>`: the START of the newest attempt of an open txid."""
 
     txid: int = Field(ge=1)
@@ -70,7 +77,7 @@ class BatchRecord(_Record):
     """Fields that a node of an earlier release lacks, and then means the default by that."""
 
 
-class QuarantineRecord(_Record):
+class QuarantineRecord(Record):
     """`/txn/<topology>/quarantine/<txid>`: a txid that was committed empty, and why.
 
     Deleted by the COMMITTED of the txid that replays it.
@@ -82,7 +89,7 @@ class QuarantineRecord(_Record):
     error: _Words
 
 
-class ReplayRequests(_Record):
+class ReplayRequests(Record):
     """`/txn/<topology>/quarantine`: the quarantined txids that users want replayed.
 
     Written by `txn quarantine replay`, read by the leader. A txid without a quarantine record
@@ -93,7 +100,7 @@ class ReplayRequests(_Record):
     """Ascending."""
 
 
-class ColumnsRecord(_Record):
+class ColumnsRecord(Record):
     """`/txn/<topology>/columns/<stream>`: the columns that a stream has had last.
 
     Written before anything is committed that depends on them, and used while the stream is idle in
@@ -103,6 +110,64 @@ class ColumnsRecord(_Record):
     stream: str
     columns: dict[str, Any]
     """The schema as Spark writes it in JSON."""
+
+
+class LeaderIdentity(Record):
+    """`/txn/<topology>/leader`: which process leads.
+
+    Also kept in `epoch`, to name a leader that is gone.
+    """
+
+    host: str
+    pid: int
+    started: str
+    """When it took leadership: ISO 8601, UTC."""
+    epoch: int = Field(ge=1)
+    token: str
+    """Tells two leaders of one process, and one's own node from another's."""
+    machine: str = ""
+    """Boot and process-id namespace in which `pid` means something; empty where unknown."""
+
+    def __str__(self) -> str:
+        return (
+            f"process {self.pid} on {self.host} (leader since {self.started}, epoch {self.epoch})"
+        )
+
+
+class StandbyIdentity(Record):
+    """`/txn/<topology>/standbys/<token>`: a process that waits for the leadership."""
+
+    host: str
+    pid: int
+    since: str
+    """When it began to wait: ISO 8601, UTC."""
+    machine: str = ""
+    """As a leader's."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} (waiting since {self.since})"
+
+
+class EpochRecord(Record):
+    """`/txn/<topology>/epoch`: the fencing token. Every later write checks its znode version."""
+
+    epoch: int = Field(ge=0)
+    leader: LeaderIdentity | None = None
+    """The process that took this epoch; None before the first leader."""
+
+
+class IncarnationRecord(Record):
+    """`/txn/<topology>/incarnation`: which life of the topology this is.
+
+    Made once, and anew by whoever rebuilds.
+
+    Two ensembles may both have come to an epoch; tables remember by this which one leads them.
+    """
+
+    id: int = Field(ge=1, lt=2**63)
+    """Random: no other ensemble, and no earlier life in this one, has it."""
+    takes_over: list[int] = Field(default_factory=list)
+    """Ids of the incarnations that it replaces (`txn recover`, `txn import`)."""
 
 
 class Progress(BaseModel):

@@ -1,4 +1,4 @@
-"""What a new leader makes of the tables and of ZooKeeper, before it starts anything.
+"""Compare the tables with ZooKeeper and decide where a new leader starts.
 
 The tables are read first, after they have been fenced: from then on no older leader can add to
 them, so what stands there is final. Four cases per topology (DESIGN, "Recovery reads the tables
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Member, Publication
@@ -36,6 +37,7 @@ __all__ = [
     "by_todays_names",
     "check_streams",
     "is_replay",
+    "newest_metadata",
     "reconcile",
     "require_tables",
     "splits_no_group",
@@ -47,7 +49,7 @@ Found = Mapping[str, "tuple[int, Publication] | None"]
 
 @dataclass(frozen=True)
 class Recovered:
-    """Where the run starts from."""
+    """The state from which the run starts."""
 
     committed: CommittedRecord
     batches: tuple[BatchRecord, ...]
@@ -212,7 +214,7 @@ def _check_table(
 def by_todays_names(
     topology: str, committed: CommittedRecord, found: Found, place: Callable[[str], str]
 ) -> CommittedRecord:
-    """What is committed, with the tables by the names that the program has for them now.
+    """The committed record, with the program's present names of the tables.
 
     A table that was moved is known by what it holds: the committed txid of this very topology.
 
@@ -317,7 +319,7 @@ def _check_same(
 
 
 def _moved(publication: Publication, committed: CommittedRecord) -> str | None:
-    """A stream whose position differs; None: there is none."""
+    """A stream whose position differs; None if none does."""
     known = committed.spouts
     positions = publication.spouts
     return next((s for s in positions if s in known and known[s] != positions[s]), None)
@@ -332,7 +334,7 @@ def _same_attempts(ahead: Ahead) -> bool:
 
 
 def attempts_of(publication: Publication) -> tuple[tuple[int, int, int], ...]:
-    """(epoch, txid, attempt id) of every txid of a publication: what tells it from any other."""
+    """(epoch, txid, attempt id) of every txid of a publication: its identity."""
     return tuple((publication.epoch, m.txid, m.attempt_id) for m in publication.txids)
 
 
@@ -400,3 +402,13 @@ def _with_attempts(
                 opaque = known.opaque if known else ()
                 by_txid[member.txid] = started(publication, member, opaque)
     return tuple(by_txid[txid] for txid in sorted(by_txid))
+
+
+def newest_metadata(progress: Progress) -> dict[str, Any]:
+    """Stream -> its newest durable metadata, open batches included but for replays."""
+    newest = dict(progress.committed.spouts)
+    for batch in progress.batches:
+        if batch.replay_of is not None:
+            continue
+        newest.update({name: m for name, m in batch.spouts.items() if m is not None})
+    return newest

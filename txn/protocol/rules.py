@@ -12,6 +12,7 @@ from typing import Any
 
 from txn.attempts import TransactionAttempt
 from txn.protocol.events import Batch, Cancel, CoordinatorState, Phase, Plan, PlanMade
+from txn.protocol.transitions import Cause, require_transition
 
 __all__ = [
     "AT_WORK",
@@ -56,13 +57,27 @@ def current(state: CoordinatorState, attempt: TransactionAttempt, *phases: Phase
     return batch
 
 
-def with_batch(state: CoordinatorState, batch: Batch) -> CoordinatorState:
-    """`state` with this batch in place of what was known of its txid."""
-    return replace(state, batches={**state.batches, batch.attempt.txid: batch})
+def with_batch(state: CoordinatorState, batch: Batch, cause: Cause) -> CoordinatorState:
+    """`state` with this batch in place of what was known of its txid.
+
+    Raises:
+        RuntimeError: `cause` cannot bring it from the phase in `state` to that of `batch`.
+    """
+    txid, known = batch.attempt.txid, state.batches.get(batch.attempt.txid)
+    require_transition(txid, known.phase if known else None, cause, batch.phase)
+    return replace(state, batches={**state.batches, txid: batch})
 
 
-def without_batches(state: CoordinatorState, txids: Collection[int]) -> CoordinatorState:
-    """`state` without these txids."""
+def without_batches(
+    state: CoordinatorState, txids: Collection[int], cause: Cause
+) -> CoordinatorState:
+    """`state` without these txids, which are in it.
+
+    Raises:
+        RuntimeError: `cause` cannot end one of them in its phase.
+    """
+    for txid in txids:
+        require_transition(txid, state.batches[txid].phase, cause, None)
     return replace(state, batches={t: b for t, b in state.batches.items() if t not in txids})
 
 
@@ -77,7 +92,7 @@ def committing(state: CoordinatorState) -> tuple[Batch, ...]:
 
 
 def commit_group(state: CoordinatorState) -> tuple[Batch, ...]:
-    """The batches that get the next commit turn, in txid order; none while there is none to get.
+    """The batches that get the next commit turn, in txid order; empty if none is ready.
 
     Only ordinary batches are taken together: an emptied one and the replay of a quarantined one
     write more with their COMMITTED than positions, and so stand alone. So does every txid of a
@@ -243,7 +258,7 @@ def drop_later(state: CoordinatorState, txid: int) -> tuple[CoordinatorState, tu
             dropped = replace(dropped, attempt=batch.attempt.next(), phase=Phase.WAITING)
         if batch.phase in AT_WORK:
             orders.append(Cancel(batch.attempt))
-        state = with_batch(state, dropped)
+        state = with_batch(state, dropped, Cause.DROPPED)
     return state, tuple(orders)
 
 

@@ -1,1 +1,1 @@
-"""What we know of Spark, whoever asks: sessions, counts of a job, why it failed, who submitted."""
+"""Helpers around Spark: sessions, row counts of a job, causes of failures, submitted settings."""

@@ -1,8 +1,8 @@
-"""What an error of Spark says: one layer per Java exception of its chain of causes.
+"""The causes of an error of Spark: one layer per Java exception in its chain.
 
-Python sees the outermost exception and a text in which every stack trace of the chain is glued
-together; words in it prove nothing, since any trace may mention any part of Spark. The exceptions
-themselves have types, and error conditions where Spark gives one.
+Python sees the outermost exception and one text with all stack traces of the chain. Words in that
+text prove nothing, because any trace may mention any part of Spark. The exceptions themselves have
+types, and often Spark's error conditions.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 __all__ = ["Cause", "causes", "is_of_spark", "told"]
 
 _DEEPEST = 20
-"""Layers looked at; no real chain is as deep, and a broken one may run in a circle."""
+"""Most layers read: no real chain is this deep, but a broken one may be a circle."""
 _LONGEST = 600
-"""Characters of one layer's message that a failure line repeats."""
+"""Most characters of one layer's message in a failure line."""
 _WRAPPERS = ("FAILED_READ_FILE", "STAGE_MATERIALIZATION_MULTIPLE_FAILURES", "TASK_WRITE_FAILED")
-"""Conditions that only say where something else happened."""
+"""Conditions that only wrap another error."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _CALLED_FROM = re.compile(r"^== .* ==\n(?:.*\n)?\s*(\S.*:\d+)\s*$", re.MULTILINE)
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -32,14 +32,14 @@ class Cause:
     """One exception of a chain, the outermost first."""
 
     types: tuple[str, ...]
-    """Full names of its Java class and of that one's superclasses."""
+    """Full names of its Java class and that class's superclasses."""
     message: str = ""
     condition: str = ""
-    """Spark's error condition, such as "CAST_INVALID_INPUT"; empty: it has none."""
+    """Spark's error condition, such as "CAST_INVALID_INPUT"; empty if it has none."""
     path: str = ""
-    """The file that it is about, where Spark says so."""
+    """The file that it is about, if Spark names one."""
     status: int | None = None
-    """The status of the HTTP answer that it stands for."""
+    """The HTTP status that it stands for."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Cause:
 
     @property
     def line(self) -> str:
-        """Class, condition and what it says, in one line."""
+        """Class, condition and message, in one line."""
         condition = f" [{self.condition}]" if self.condition else ""
         text = self.message.removeprefix(f"[{self.condition}]").strip()
         frames = _PYTHON_FRAME.findall(text) if self.condition == "PYTHON_EXCEPTION" else []
@@ -64,15 +64,15 @@ class Cause:
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether `error` was raised by Spark or on its way from Java to Python."""
+    """Whether Spark raised `error`, or Py4J on its way from Java to Python."""
     return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
 
 
 def causes(error: BaseException) -> tuple[Cause, ...]:
-    """The chain of an error of Spark; empty for any other, or when nothing more can be learned."""
+    """The chain of an error of Spark; empty for any other error, or if the JVM is gone."""
     if not is_of_spark(error):
         return ()
-    # Py4J's own error has the Java object; PySpark keeps that from which it made its own.
+    # Py4J's error has the Java object; PySpark's error keeps the one from which it was made.
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     found: list[Cause] = []
     while java is not None and len(found) < _DEEPEST:
@@ -89,7 +89,7 @@ def causes(error: BaseException) -> tuple[Cause, ...]:
 
 
 def told(chain: tuple[Cause, ...]) -> str:
-    """A chain in one line: what went wrong, in which file, and what lies below it."""
+    """A chain in one line: the main error, its file, and the root cause."""
     inner = chain[-1]
     specific = (c for c in chain if c.condition and not c.condition.startswith(_WRAPPERS))
     main = next(specific, inner)
@@ -123,7 +123,7 @@ def _answer(asked: Any, method: str) -> Any:
 
 
 def _asked(question: Callable[[], Any]) -> Any:
-    """The answer of a Java object; None: it has no such method, or does not answer any more."""
+    """The answer of a Java object; None if it has no such method or no longer answers."""
     try:
         return question()
     except Exception:  # noqa: BLE001 - Py4J's own errors, of several kinds, and those of its sockets

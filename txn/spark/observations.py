@@ -1,4 +1,4 @@
-"""What a Spark job has counted by an `Observation`, waited for with an end."""
+"""The counts of a Spark job's `Observation`, with a limit on the wait."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def observed(
 ) -> dict[str, Any]:
     """The observed counts; empty if Spark pruned the node because there were no rows.
 
-    Spark hands them out a moment after the job. `Observation.get` by itself waits for ever for a
-    job that never ran, and for a report that was dropped.
+    Spark reports them a moment after the job. `Observation.get` alone would wait for ever if the
+    job never ran or its report was dropped.
 
     Args:
         secs: how long to wait for the report.
-        missing: the message of the error, should it not come.
+        missing: the error's message if the report does not come.
 
     Raises:
-        FailedException: no job that observes them has been reported in time.
+        FailedException: Spark did not report the counts in time.
     """
     from py4j.protocol import Py4JJavaError
 

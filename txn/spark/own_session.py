@@ -1,10 +1,10 @@
-"""The sessions in which a table's rows are computed and written, whatever the user's session says.
+"""The sessions that compute and write a table's rows, independent of the user's session.
 
-Spark takes its settings from the session of a DataFrame: some when an expression is analysed, some
-when a job runs. A user's transforms are analysed in the user's session and keep what that says. The
-job that writes their rows runs in `own_session`: all of the user's settings, but for those of how
-Parquet is written. What a table computes by itself (the join of a commit turn, compaction) runs in
-a `computing_session`, with Spark's own defaults wherever a setting could change a value.
+Spark takes its settings from the session of a DataFrame: some when it analyses an expression, some
+when a job runs. A user's transforms are analysed in the user's session, and its settings hold. The
+job that writes their rows runs in `own_session`: it has all of the user's settings but those for
+writing Parquet. A table's own work (the join of a commit turn, compaction) runs in a
+`computing_session`, with Spark's own defaults for every setting that could change a value.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 _WRITING = {
-    # INT96, Spark's default, is a deprecated type of nanoseconds, which ends in the year 2262 for
-    # readers that take it for a number of them.
+    # INT96, Spark's default, is deprecated. Readers that take it for a number of nanoseconds
+    # cannot go beyond the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
@@ -42,9 +42,9 @@ _WRITING = {
 }
 _COMPUTING = {
     **_WRITING,
-    # What leaves the range of its type must raise, not wrap or turn NULL.
+    # A value out of its type's range must raise an error, not wrap or become NULL.
     "spark.sql.ansi.enabled": "true",
-    # Of files that do not say who wrote them, such as those of another program's OPTIMIZE.
+    # For files that do not name their writer, such as those of another program's OPTIMIZE.
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
 }
@@ -68,7 +68,7 @@ _WATCHED = (
     "spark.sql.session.timeZone",
     "spark.sql.timestampType",
 )
-"""Settings that decide what a transform makes of a row; looked at again after each job."""
+"""Settings that decide what a transform makes of a row; checked again after each job."""
 _RECORDED = (
     *_WATCHED,
     "spark.sql.avro.datetimeRebaseModeInRead",
@@ -81,26 +81,26 @@ _RECORDED = (
     "spark.sql.parquet.int96AsTimestamp",
     "spark.sql.parquet.int96RebaseModeInRead",
 )
-"""And those that decide what a source makes of a file."""
+"""The settings above, and those that decide what a source makes of a file."""
 _LEGACY = "spark.sql.legacy."
 _UTC = frozenset(["utc", "etc/utc", "gmt", "etc/gmt", "z", "+00:00", "etc/universal", "zulu"])
 DEFAULT = "default"
-"""What is recorded of a setting that a session does not have."""
+"""The recorded value of a setting that a session does not have."""
 
 _own: WeakSet[SparkSession] = WeakSet()
-"""Every session that was made here."""
+"""Every session made here."""
 _settings: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
-"""Session that was made here -> the settings that are recorded."""
+"""Session made here -> its recorded settings."""
 _NO_ROWS = "_txn_no_rows"
-"""Attribute of a session: DataFrames of no rows, by their columns. They keep the session alive, so
-it must be the session that keeps them."""
+"""Attribute of a session: empty DataFrames, by their columns. They keep the session alive, so only
+the session itself may hold them."""
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
     """The settings that decide what transforms and sources make of a row, with their values.
 
-    Of the flags that bring back an older behaviour of Spark, those that are set to something else
-    than their default. For a session that was made here: those of the user's, when it was made.
+    They include legacy flags of Spark that are not at their default. For a session made here, they
+    are those of the user's session at that time.
     """
     return _settings[spark] if spark in _settings else _found(spark, spark.conf.getAll)
 
@@ -118,7 +118,7 @@ def _found(spark: SparkSession, everything: Mapping[str, str]) -> dict[str, str]
 
 
 def _value(spark: SparkSession, key: str) -> str:
-    """A setting, or Spark's own default of it; `DEFAULT` where Spark knows no such setting."""
+    """A setting, or Spark's default for it; `DEFAULT` if Spark does not have the setting."""
     from pyspark.errors import PySparkException
 
     try:
@@ -141,7 +141,7 @@ class Watch:
         self._then = {key: _value(spark, key) for key in _WATCHED}
 
     def check(self) -> None:
-        """Compare the settings with those of the start of the run.
+        """Compare the settings with those at the start of the run.
 
         Raises:
             TopologyError: naming the setting and both values.
@@ -151,16 +151,16 @@ class Watch:
             if not same_setting(then, now):
                 raise TopologyError(
                     f"{key} of the session that the topology runs in was changed from {then} to "
-                    f"{now} while it runs, and transforms would make other values of later rows. "
-                    "Nothing was stored with it. Set it back and run again, or use a session of "
-                    "its own for other work (spark.newSession())."
+                    f"{now} while it runs, so transforms would make other values of later rows. "
+                    "Nothing was stored with it. Set it back and run again, and use another "
+                    "session for other work (spark.newSession())."
                 )
 
 
 def own_session(spark: SparkSession) -> SparkSession:
-    """A session over the same executors, like the user's as of now but for how files are written.
+    """A session over the same executors with the user's present settings, but ours for writing.
 
-    A session that was made here is its own.
+    A session made here is returned as it is.
     """
     from pyspark.errors import AnalysisException
 
@@ -175,13 +175,13 @@ def own_session(spark: SparkSession) -> SparkSession:
             try:
                 session.conf.set(key, value)
             except AnalysisException:
-                continue  # one of all sessions, which this one has as well
+                continue  # a setting of the whole context, which this session has too
     _settings[session] = _found(spark, theirs)
     return _made(session, _WRITING)
 
 
 def computing_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """A session over the same executors for expressions of our own, with `conf` besides."""
+    """A session over the same executors for our own expressions, with `conf` added."""
     session = spark.newSession()
     for key in session.conf.getAll:
         if key.startswith(_CHANGE_VALUES):
@@ -191,23 +191,23 @@ def computing_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSess
 
 
 def make_active(spark: SparkSession) -> None:
-    """Make `spark` the session of this thread.
+    """Make `spark` the active session of this thread.
 
-    `Column.cast("timestamp")`, columns written as DDL, and `SparkSession.active()` ask the thread,
-    not the DataFrame that they are meant for. A new thread has the first session of the process,
-    whose `spark.sql.timestampType` may be another one, and which lacks the user's views.
+    `Column.cast("timestamp")`, columns written as DDL, and `SparkSession.active()` use the thread's
+    session, not the DataFrame's. A new thread has the first session of the process, whose
+    `spark.sql.timestampType` may differ, and which lacks the user's views.
     """
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
     if SparkSession.getActiveSession() is None and SparkSession.active() is spark:
         return  # the first session of the process
-    # The one call of PySpark's that makes a session that of the thread; it runs no job.
+    # The only call of PySpark that sets the thread's session; it runs no job.
     spark.createDataFrame([], StructType())
 
 
 def _unset(session: SparkSession, key: str) -> None:
-    """As Spark has it by default; one of all sessions stays as it is."""
+    """Reset a setting to Spark's default; a setting of the whole context stays as it is."""
     from pyspark.errors import AnalysisException
 
     with contextlib.suppress(AnalysisException):
@@ -222,14 +222,14 @@ def _made(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
 
 
 def to_write(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """The same rows, in a session that was made here: in `session`, unless they are in one."""
+    """The same rows in a session made here: in `session`, unless they are in one already."""
     return frame if frame.sparkSession in _own else moved(frame, session)
 
 
 def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """The same rows in another session, in which jobs over them run from now on.
+    """The same rows in another session: jobs over them run there from now on.
 
-    A union takes the session of its first side; the optimizer takes the empty side away.
+    A union takes the session of its first side; the optimizer removes that empty side.
     """
     if frame.sparkSession is session:
         return frame

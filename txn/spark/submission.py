@@ -1,8 +1,8 @@
-"""What the submitter of a program says to Spark, which wins over our defaults.
+"""The settings of whoever submits a program, which win over our defaults.
 
-Under spark-submit Spark's Java runs already and knows all of it. Otherwise pyspark starts Java
-with PYSPARK_SUBMIT_ARGS, and Java reads `spark-defaults.conf`: too late for settings that depend on
-them, such as where Delta's jars belong, so both are read here as Spark reads them.
+Under spark-submit Spark's Java runs already and has them all. Otherwise pyspark starts Java with
+PYSPARK_SUBMIT_ARGS, and Java reads `spark-defaults.conf`. That is too late for settings that depend
+on them, such as the place of Delta's jars, so both are read here as Spark reads them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPTIONS = {
     "--jars": _JARS,
 }
 _PATHS = {_CLASS_PATH: "--driver-class-path", _JARS: "--jars"}
-# The settings that `session_conf` has a default for, or adds to.
+# Settings for which `session_conf` has a default, or to which it adds.
 _KEYS = (
     "spark.databricks.delta.snapshotPartitions",
     "spark.driver.bindAddress",
@@ -54,12 +54,12 @@ _KEYS = (
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit has started this program, so that Java runs already."""
+    """Whether spark-submit started this program, so that Java runs already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def submitted() -> dict[str, str]:
-    """The submitter's settings, as far as the session has a default for them or adds to them.
+    """The submitter's settings for which the session has a default or to which it adds.
 
     Raises:
         SetupError: PYSPARK_SUBMIT_ARGS or the file of properties cannot be read.
@@ -67,7 +67,7 @@ def submitted() -> dict[str, str]:
     if is_submitted():
         from pyspark import SparkContext
 
-        # None where nobody has said anything, whatever pyspark's annotation promises.
+        # None if nobody has set it, whatever pyspark's annotation promises.
         found: dict[str, str | None] = {k: SparkContext.getSystemProperty(k) for k in _KEYS}
         return {key: value for key, value in found.items() if value is not None}
     arguments = dict[str, str]()
@@ -85,7 +85,7 @@ def submitted() -> dict[str, str]:
     properties = _properties(defaults_file()) if adds and explicit else {}
     if explicit and not file.is_file():
         raise SetupError(
-            f"{SUBMIT_ARGS} names the file of properties '{file}', which is not there. "
+            f"{SUBMIT_ARGS} names the file of properties '{file}', which does not exist. "
             "Correct it, or leave it out."
         )
     said = {**properties, **_properties(file), **arguments}
@@ -93,7 +93,7 @@ def submitted() -> dict[str, str]:
 
 
 def defaults_file() -> Path:
-    """Where Spark looks for `spark-defaults.conf`; it need not be there."""
+    """Where Spark looks for `spark-defaults.conf`; the file need not exist."""
     folder = os.environ.get("SPARK_CONF_DIR")
     if folder is None:
         home = os.environ.get("SPARK_HOME")
@@ -105,7 +105,7 @@ def defaults_file() -> Path:
 
 
 def with_paths(arguments: str, settings: Mapping[str, str]) -> str:
-    """PYSPARK_SUBMIT_ARGS with the jars and class paths of `settings` as the last word on them."""
+    """PYSPARK_SUBMIT_ARGS with the jars and class paths of `settings` added last, so they win."""
     words = _words(arguments)
     own = [word for key, o in _PATHS.items() if key in settings for word in (o, settings[key])]
     at = len(words) - 1 if words[-1:] == ["pyspark-shell"] else len(words)
@@ -113,7 +113,7 @@ def with_paths(arguments: str, settings: Mapping[str, str]) -> str:
 
 
 def _options(arguments: str) -> Iterator[tuple[str, str]]:
-    """The options and their values; what is no option has none."""
+    """The options with their values; other words with an empty value."""
     words = iter(_words(arguments))
     for word in words:
         option, equals, value = word.partition("=")
@@ -130,12 +130,12 @@ def _words(arguments: str) -> list[str]:
         return shlex.split(arguments)
     except ValueError as error:
         raise SetupError(
-            f"{SUBMIT_ARGS} cannot be taken apart into words: {error}. Correct its quotes."
+            f"{SUBMIT_ARGS} cannot be split into words: {error}. Correct its quotes."
         ) from error
 
 
 def _properties(file: Path) -> dict[str, str]:
-    """A file as `spark-defaults.conf` is: a key, then a blank, `=` or `:`, then its value."""
+    """Read a file like `spark-defaults.conf`: a key, then a blank, `=` or `:`, then the value."""
     try:
         lines = file.read_text("utf-8").splitlines()
     except FileNotFoundError:

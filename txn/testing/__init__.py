@@ -1,8 +1,9 @@
-"""Test support for users of `txn`: the contract kit for spouts, and doubles for their tests.
+"""Test support for users of `txn`: contract kits for spouts and committers, doubles for tests.
 
 | | |
 |---|---|
 | `SpoutContract`, `judge` | does a spout keep what its kind promises? |
+| `CommitterContract` | does a committer keep what its semantics promises? |
 | `MemoryProgress`, `run_in_memory` | a topology without ZooKeeper |
 | `RecordingCommitter` | a table without Delta that tells what was called |
 | `ManualClock` | time that passes when the test says so |
@@ -17,10 +18,14 @@ from __future__ import annotations
 from txn.testing.bench import ContractError, SpoutBench
 from txn.testing.clock import ManualClock
 from txn.testing.committer import RecordingCommitter
+from txn.testing.committer_bench import CommitterBench
+from txn.testing.committer_contract import CommitterContract
 from txn.testing.contract import SpoutContract, Verdict, judge
 from txn.testing.progress import MemoryNodes, MemoryProgress, run_in_memory
 
 __all__ = [
+    "CommitterBench",
+    "CommitterContract",
     "ContractError",
     "ManualClock",
     "MemoryNodes",

@@ -38,7 +38,7 @@ TRIES = 10
 
 
 class ContractError(AssertionError):
-    """A spout broke its contract; the message says how, in which txid, and after what."""
+    """A spout or a committer broke its contract; the message says how, and after what."""
 
 
 class SpoutSource(Protocol):
@@ -99,7 +99,7 @@ class SpoutBench:
         self.schema: StructType | None = None
         """The columns, once they are known; they never change."""
         self.story: list[str] = []
-        """What happened, for messages."""
+        """The history, for messages."""
         self._spark = spark
         self._source = source
         self._folder = folder

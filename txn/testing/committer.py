@@ -1,4 +1,4 @@
-"""A committer that tells what was done to it: rows as Parquet in a folder, its log a text file."""
+"""A committer that records its calls: rows as Parquet in a folder, its log a text file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from txn.attempts import TransactionAttempt
-from txn.errors import FencedError, StagedFileError
+from txn.errors import CommitConflictError, FencedError, StagedFileError
 from txn.interfaces import (
     Committer,
     CommitterContext,
@@ -74,9 +74,17 @@ class RecordingCommitter(Committer):
         self._epoch = context.epoch
 
     def fence(self) -> None:
-        """Append a line with our epoch."""
+        """Append a line with our epoch, and delete what older ones staged and never published.
+
+        Raises:
+            FencedError: a newer epoch stands in the log.
+        """
         self._call("fence")
+        self._require_leader(self._epoch)
         self._append({"epoch": self._epoch})
+        for folder in self._folder.glob("*-e*"):
+            if not folder.name.endswith(f"-e{self._epoch}"):
+                self._sweep(folder)
 
     def last_publication(self) -> tuple[int, Publication] | None:
         """The newest line that has a publication."""
@@ -92,8 +100,7 @@ class RecordingCommitter(Committer):
         self._call(f"stage {attempt}")
         with self._lock:
             self._written += 1
-            target = self._folder / f"{attempt.txid}-{attempt.attempt_id}-e{self._epoch}"
-            target = target / str(self._written)
+            target = self._staging(attempt) / str(self._written)
         partials.write.parquet(str(target))
         files = [
             StagedFile(
@@ -122,16 +129,15 @@ class RecordingCommitter(Committer):
         return Prepared(staged, adds, read_version=len(self._lines()) - 1)
 
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
-        """Append the line, unless a newer epoch stands in the log."""
+        """Append the line, unless a newer epoch or attempt stands in the log."""
         self._call(f"publish {prepared.staged.attempt}")
         if prepared.skipped:
             files = self._lines()[prepared.read_version]["files"]
             return Published(
                 prepared.read_version, tuple(StagedFile(**f) for f in files), skipped=True
             )
-        newest = max((line["epoch"] for line in self._lines()), default=0)
-        if newest > publication.epoch:
-            raise FencedError(f"{self.name} was taken over by epoch {newest}.")
+        self._require_leader(publication.epoch)
+        self._require_newer(publication)
         line = {
             "epoch": publication.epoch,
             "publication": publication.model_dump(mode="json"),
@@ -145,16 +151,14 @@ class RecordingCommitter(Committer):
         return Published(self._append(line), prepared.adds)
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Delete what a dead attempt staged."""
+        """Delete what a dead attempt staged; what a line of the log names stays."""
         self._call(f"discard {attempt}")
-        shutil.rmtree(
-            self._folder / f"{attempt.txid}-{attempt.attempt_id}-e{self._epoch}",
-            ignore_errors=True,
-        )
+        self._sweep(self._staging(attempt))
 
     def committed(self, attempt: TransactionAttempt) -> None:
-        """Only noted."""
+        """Delete what a replay that was skipped has staged."""
         self._call(f"committed {attempt}")
+        self._sweep(self._staging(attempt))
 
     # --- what a test looks at ----------------------------------------------------------------
 
@@ -190,6 +194,29 @@ class RecordingCommitter(Committer):
         return spark.read.parquet(*files)
 
     # --- the log -----------------------------------------------------------------------------
+
+    def _staging(self, attempt: TransactionAttempt) -> Path:
+        return self._folder / f"{attempt.txid}-{attempt.attempt_id}-e{self._epoch}"
+
+    def _sweep(self, staging: Path) -> None:
+        """Delete what no line names of what an attempt staged, job by job."""
+        named = {file["path"] for line in self._lines() for file in line.get("files", ())}
+        for job in staging.glob("*"):
+            if not any(str(f.relative_to(self._folder)) in named for f in job.glob("*.parquet")):
+                shutil.rmtree(job, ignore_errors=True)
+
+    def _require_leader(self, epoch: int) -> None:
+        newest = max((line["epoch"] for line in self._lines()), default=0)
+        if newest > epoch:
+            raise FencedError(f"{self.name} was taken over by epoch {newest}.")
+
+    def _require_newer(self, publication: Publication) -> None:
+        last = self.last_publication()
+        if last is None or last[1].epoch != publication.epoch:
+            return
+        held = {member.txid: member.attempt_id for member in last[1].txids}
+        if any(held.get(new.txid, -1) >= new.attempt_id for new in publication.txids):
+            raise CommitConflictError(f"{self.name} holds a newer attempt: {held}.")
 
     def _holds(self, txid: int) -> int | None:
         for version, line in enumerate(self._lines()):

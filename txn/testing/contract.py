@@ -1,4 +1,4 @@
-"""The contract kit: tests that a spout of any origin must pass, and that tell what it is.
+"""The contract kit: tests that every spout must pass, and that show its kind.
 
     from txn.testing import SpoutContract
 
@@ -39,7 +39,7 @@ IN_FLIGHT = 3
 
 
 class SpoutContract:
-    """Inherit under a name that begins with `Test`, and say how to make the spout and its source.
+    """Inherit under a name that begins with `Test`; implement how to make the spout and its source.
 
     A record carries the number that `add_records` was given, in the column `id_column`; where it
     is not a column of its own, override `record_id`. A spout whose promise depends on an argument
@@ -174,7 +174,7 @@ class SpoutContract:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a spout was found to be."""
+    """The verdict on a spout."""
 
     kind: SpoutKind
     """The strongest kind whose promise it kept."""

@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable
 from threading import Condition
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel
 
@@ -21,25 +21,20 @@ from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
     CommittedRecord,
+    IncarnationRecord,
+    LeaderIdentity,
     Progress,
     QuarantineRecord,
     ReplayRequests,
 )
-from txn.zookeeper.znodes import (
-    IncarnationRecord,
-    LeaderIdentity,
-    Paths,
-    check_topology_name,
-    decode,
-    encode,
-)
+from txn.protocol.store import ProgressStore
+from txn.zookeeper.znodes import Paths, check_topology_name, decode, encode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txn.engine.report import RunReport
     from txn.topology import Topology, Until
-    from txn.zookeeper.progress import ZooKeeperProgress
 
 __all__ = ["MemoryNodes", "MemoryProgress", "run_in_memory"]
 
@@ -63,8 +58,8 @@ class MemoryNodes:
         """To be held by whoever reads or writes."""
 
 
-class MemoryProgress:
-    """One topology's durable state in memory; the methods are those of `ZooKeeperProgress`.
+class MemoryProgress(ProgressStore):
+    """One topology's durable state in memory.
 
     Args:
         topology: the topology's name.
@@ -91,7 +86,6 @@ class MemoryProgress:
         wait: bool = False,
         on_waiting: Callable[[LeaderIdentity | None], None] | None = None,
         stopped: Callable[[], bool] = lambda: False,
-        at_least: int = 1,
     ) -> int:
         """Take the leadership and the next epoch.
 
@@ -120,7 +114,7 @@ class MemoryProgress:
             if self._closed or self._taken:
                 raise ProgressUnavailableError(f"Topology '{self._topology}' was closed.")
             self.nodes.leader = self
-            self.nodes.epoch = self._epoch = max(self.nodes.epoch + 1, at_least)
+            self.nodes.epoch = self._epoch = self.nodes.epoch + 1
             return self._epoch
 
     @property
@@ -178,15 +172,13 @@ class MemoryProgress:
 
     # --- reading -----------------------------------------------------------------------------
 
-    def load(self) -> Progress:
-        """Everything that is durable.
+    def peek(self) -> Progress:
+        """What is durable now, without leading.
 
         Raises:
-            FencedError: a newer leader exists.
             ProgressUnreadableError: a node was tampered with.
         """
         with self.nodes.changed:
-            self.assert_leading()
             committed = self._read(CommittedRecord, self._paths.committed) or CommittedRecord()
             batches = self._below(BatchRecord, self._paths.batches)
             kept = [
@@ -199,6 +191,17 @@ class MemoryProgress:
                 batches=tuple(batches[txid] for txid in sorted(batches)),
                 columns={record.stream: record.columns for record in kept},
             )
+
+    def load(self) -> Progress:
+        """Everything that is durable.
+
+        Raises:
+            FencedError: a newer leader exists.
+            ProgressUnreadableError: a node was tampered with.
+        """
+        with self.nodes.changed:
+            self.assert_leading()
+            return self.peek()
 
     def incarnation(self) -> IncarnationRecord:
         """Which life of the topology these nodes are; made now if no leader has been.
@@ -324,16 +327,5 @@ def run_in_memory(
     Raises:
         TxnError: why the run ended otherwise.
     """
-    from txn.engine.running import RunningTopology
-
-    progress = MemoryProgress(topology.name, nodes)
-
-    class Running(RunningTopology):
-        def _connect(self) -> ZooKeeperProgress:
-            self._resources.callback(progress.close)
-            return cast("ZooKeeperProgress", progress)
-
-    topology.check_complete(until)
-    running = Running(topology, spark, zookeeper="memory", until=until)
-    running.begin()
-    return running.await_termination()
+    store = MemoryProgress(topology.name, nodes)
+    return topology.start(spark, until=until, store=store).await_termination()

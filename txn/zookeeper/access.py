@@ -1,4 +1,4 @@
-"""Who we are to ZooKeeper, by which kind of connection, and whose the nodes are that we create.
+"""Credentials, TLS, and the ACL of the nodes that we create.
 
 Each `zookeeper_*` setting that the `TopologyConfig` leaves out may come from the environment:
 `TXN_ZOOKEEPER_AUTH`, `TXN_ZOOKEEPER_ACL` and so on; a secret also from a file that
@@ -49,12 +49,12 @@ _lent_lock = threading.Lock()
 
 @dataclass(frozen=True, repr=False)
 class Access:
-    """What a connection is made with. Not to be printed: it holds secrets."""
+    """The settings of a connection. Never print it: it holds secrets."""
 
     acl: tuple[tuple[int, str, str], ...]
     """(permissions, scheme, id) of every node that is created."""
     was_said: bool = True
-    """False: the nodes are everybody's, and nobody has said that they shall be."""
+    """False: the nodes are open to everybody, and no setting asks for that."""
     auth: tuple[tuple[str, str], ...] = ()
     """(scheme, credential)."""
     sasl: tuple[str, str] | None = None
@@ -90,7 +90,7 @@ def take_back(servers: str) -> None:
 def find_access(
     config: TopologyConfig, servers: str, environ: Mapping[str, str] | None = None
 ) -> Access:
-    """What a connection to `servers` is made with.
+    """The settings of a connection to `servers`.
 
     Args:
         servers: "host:2181,host2:2181", without a chroot.

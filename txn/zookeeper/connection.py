@@ -177,19 +177,19 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether the current session is healthy as far as is known; no request is made."""
+        """Whether the current session is healthy, as far as known without a request."""
         session = self._session
         return session is not None and not session.lost and bool(session.client.connected)
 
     @property
     def session_timeout_secs(self) -> float:
-        """What the server granted the current session; 0 when there is none."""
+        """The timeout that the server granted the current session; 0 without a session."""
         session = self._session
         return session.log.negotiated_ms / 1000 if session else 0.0
 
     @property
     def session_id(self) -> int:
-        """Id of the current session; 0 when there is none."""
+        """Id of the current session; 0 without a session."""
         session = self._session
         identity = session.client.client_id if session else None
         return int(identity[0]) if identity and identity[0] else 0
@@ -251,7 +251,7 @@ class Connection:
         for component in path.strip("/").split("/"):
             done = f"{done}/{component}"
             while self.get(done, deadline) is None:
-                # Somebody made it first, or we did and lost the answer: the next look says.
+                # Another process made it, or we did and lost the answer: the next look shows which.
                 with contextlib.suppress(OutcomeUnknownError, RefusedError):
                     self.multi([Create(done)], deadline)
 
@@ -354,7 +354,7 @@ class Connection:
             session.synced = True
 
     def _answer(self, request: Any, deadline: float) -> Any:
-        """What the server says to a request; looks now and then whether it will ever say it."""
+        """The server's answer; checks now and then whether it can still come."""
         end = self._clock() + self._limit(deadline)
         while True:
             try:

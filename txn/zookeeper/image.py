@@ -55,7 +55,7 @@ class Image:
     quarantine: dict[int, Stored[QuarantineRecord]] = field(default_factory=dict)
     """By ascending txid."""
     requests: frozenset[int] = frozenset()
-    """Those of them that are wanted back: txids of `quarantine`."""
+    """Those for which a replay was requested."""
     columns: dict[str, Stored[ColumnsRecord]] = field(default_factory=dict)
     """By stream."""
     orphans: tuple[str, ...] = ()
@@ -63,14 +63,14 @@ class Image:
 
     @property
     def progress(self) -> Progress:
-        """What the coordinator starts from."""
+        """The state with which the coordinator starts."""
         batches = tuple(stored.record for stored in self.batches.values())
         columns = {stream: stored.record.columns for stream, stored in self.columns.items()}
         return Progress(committed=self.committed.record, batches=batches, columns=columns)
 
 
 def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
-    """Read and check everything. Not atomic: the caller knows that nobody writes, or looks twice.
+    """Read and check everything. Not atomic: the caller excludes writers, or reads twice.
 
     Raises:
         ProgressUnreadableError: a node is missing, unreadable, or does not fit the others.
@@ -132,7 +132,7 @@ def read_at_once(connection: Connection, paths: Paths, deadline: float) -> Image
 def read_requests(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[ReplayRequests, int]:
-    """Which quarantined txids users want replayed, and the version of the node that says so.
+    """The quarantined txids to replay, and the version of the node that names them.
 
     May name txids that have been replayed since.
     """
@@ -143,7 +143,7 @@ def read_requests(
 
 
 def removals(connection: Connection, paths: Paths, deadline: float) -> list[Operation]:
-    """What to remove of quarantine and columns before progress is rebuilt: what cannot be read.
+    """The unreadable nodes of quarantine and columns, to remove before progress is rebuilt.
 
     Raises:
         NewerFormatError: any record was written by a newer release: nothing may replace it.

@@ -23,14 +23,10 @@ multi that checks it. If the epoch has moved, we are fenced, for good.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from txn.errors import (
@@ -38,7 +34,7 @@ from txn.errors import (
     LeaderExistsError,
     ProgressUnavailableError,
 )
-from txn.protocol.records import CommittedRecord
+from txn.protocol.records import EpochRecord, IncarnationRecord, LeaderIdentity
 from txn.zookeeper.connection import (
     Check,
     Connection,
@@ -50,22 +46,13 @@ from txn.zookeeper.connection import (
     Put,
     RefusedError,
 )
+from txn.zookeeper.foundation import check_format, create_topology
+from txn.zookeeper.liveness import is_alive, this_process
 from txn.zookeeper.standbys import Announcement
-from txn.zookeeper.znodes import (
-    EpochRecord,
-    FormatRecord,
-    IncarnationRecord,
-    LeaderIdentity,
-    Paths,
-    decode,
-    encode,
-    require,
-)
+from txn.zookeeper.znodes import Paths, decode, encode, require
 
 __all__ = [
     "Leadership",
-    "check_format",
-    "machine_id",
     "read_epoch",
     "read_incarnation",
     "read_leader",
@@ -73,7 +60,7 @@ __all__ = [
 
 _RECHECK_SECS = 1.0
 _STANDBY_SECS = 2.0
-"""How long a standby tries before it says that ZooKeeper is away, and tries again."""
+"""How long a standby tries before it reports that ZooKeeper is away and tries again."""
 _LEADER_ADVICE = (
     "A leader's node goes with the session that made it. If this one stays, it was made by hand: "
     "find out by whom, and delete it."
@@ -142,9 +129,9 @@ class Leadership:
             ProgressUnavailableError: ZooKeeper was away for longer than `patience`, or `stopped`.
                 A standby that waits already goes on waiting while ZooKeeper is away.
         """
-        self._create_topology(self._clock() + self._patience)
+        create_topology(self._connection, self._paths, self._clock() + self._patience)
         tell = on_waiting or (lambda _: None)
-        announced = Announcement(self._connection, self._paths, self._token, machine_id())
+        announced = Announcement(self._connection, self._paths, self._token)
         told: str | None = None
         while not stopped():
             try:
@@ -183,8 +170,10 @@ class Leadership:
         deadline = self._clock() + (_STANDBY_SECS if waiting else self._patience)
         check_format(self._connection, self._paths, deadline)
         holder = read_leader(self._connection, self._paths, deadline)
-        # Our own token: a take-over whose answer was lost, carried out late.
-        if holder and holder[0].token != self._token and not self._is_dead(holder[0]):
+        # Our own token: a take-over whose answer was lost, carried out late. Of a dead leader the
+        # session lingers for its timeout; should `is_alive` ever be wrong, the epoch still keeps
+        # the old leader from writing.
+        if holder and holder[0].token != self._token and is_alive(holder[0]):
             return holder[0]
         taken = self._take(holder[1] if holder else None, at_least, deadline)
         if taken is not None:
@@ -193,63 +182,17 @@ class Leadership:
                 announced.withdraw(deadline)
         return taken
 
-    def _create_topology(self, deadline: float) -> None:
-        paths = self._paths
-        if self._connection.get(paths.root, deadline) is not None:
-            return
-        self._connection.ensure_path(paths.base, deadline)
-        # All in one multi: a topology with half of its nodes was not made by us, and is refused.
-        nodes: list[Operation] = [
-            Create(paths.root),
-            Create(paths.format, encode(FormatRecord(), "format")),
-            Create(paths.epoch, encode(EpochRecord(epoch=0), "epoch")),
-            Create(paths.committed, encode(CommittedRecord(), "COMMITTED record")),
-            Create(paths.batches),
-            Create(paths.quarantine),
-            Create(paths.parts),
-        ]
-        while self._connection.get(paths.root, deadline) is None:
-            # Another process made it, or we did and lost the answer: the next look says.
-            with contextlib.suppress(OutcomeUnknownError, RefusedError):
-                self._connection.multi(nodes, deadline)
-
-    def repair(self, deadline: float) -> None:
-        """Replace what is missing or unreadable of `format` and `epoch`, for `rebuild` only.
-
-        `epoch` is never deleted: its znode version must go on growing, or a paused leader of the
-        past could find the version that it remembers.
-
-        Raises:
-            ProgressUnreadableError: the topology is of a format that this program does not know.
-        """
-        self._create_topology(deadline)
-        paths = self._paths
-        defaults = {
-            paths.format: encode(FormatRecord(), "format"),
-            paths.epoch: encode(EpochRecord(epoch=0), "epoch"),
-            paths.batches: b"",
-            paths.quarantine: b"",
-            paths.parts: b"",
-        }
-        for path, data in defaults.items():
-            node = self._connection.get(path, deadline)
-            if node is not None and not _is_garbage(node.data, data):
-                continue
-            write: Operation = Put(path, data, node.version) if node else Create(path, data)
-            # An unknown outcome is harmless here: what is left undone, `claim` refuses to read.
-            self._connection.multi([write], deadline)
-        check_format(self._connection, paths, deadline)
-
     def _take(self, stale: Node | None, at_least: int, deadline: float) -> LeaderIdentity | None:
         current, version = read_epoch(self._connection, self._paths, deadline)
         epoch = max(current.epoch + 1, at_least)
+        here = this_process()
         identity = LeaderIdentity(
-            host=socket.gethostname(),
-            pid=os.getpid(),
+            host=here.host,
+            pid=here.pid,
             started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             epoch=epoch,
             token=self._token,
-            machine=machine_id(),
+            machine=here.machine,
         )
         record = EpochRecord(epoch=epoch, leader=identity)
         operations: list[Operation] = [
@@ -273,20 +216,6 @@ class Leadership:
             return identity
         self.epoch, self.version, self._held = epoch, int(results[0].version), generation
         return identity
-
-    def _is_dead(self, holder: LeaderIdentity) -> bool:
-        # After a crash, the dead leader's session lingers for its timeout. In the same boot and
-        # the same process-id namespace the kernel knows better, and nobody has to wait. Were it
-        # ever wrong, the epoch would still keep the old leader from writing.
-        if not holder.machine or holder.machine != machine_id():
-            return False
-        try:
-            os.kill(holder.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False
-        return False
 
     def _wait_for_change(self, announced: Announcement) -> None:
         """Return when the leader's node changes, after a second, or when ZooKeeper is away."""
@@ -408,19 +337,6 @@ class Leadership:
         )
 
 
-def check_format(connection: Connection, paths: Paths, deadline: float) -> None:
-    """Refuse a topology whose nodes this program does not know.
-
-    Raises:
-        ProgressUnreadableError: see there.
-    """
-    decode(
-        FormatRecord,
-        require(connection.get(paths.format, deadline), paths.format).data,
-        paths.format,
-    )
-
-
 def read_epoch(connection: Connection, paths: Paths, deadline: float) -> tuple[EpochRecord, int]:
     """(contents, znode version) of `epoch`.
 
@@ -448,27 +364,8 @@ def read_incarnation(
 def read_leader(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[LeaderIdentity, Node] | None:
-    """Who holds `leader`, and the node; None when nobody does."""
+    """The holder of `leader`, and the node; None if nobody holds it."""
     node = connection.get(paths.leader, deadline)
     if node is None:
         return None
     return decode(LeaderIdentity, node.data, paths.leader, _LEADER_ADVICE), node
-
-
-def machine_id() -> str:
-    """Names the running kernel and our process-id namespace; empty where that is not known."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""
-
-
-def _is_garbage(data: bytes, default: bytes) -> bool:
-    # Not JSON at all; JSON of another version is somebody's state, and `check_format` refuses it.
-    if not default:
-        return False
-    try:
-        return not isinstance(json.loads(data), dict)
-    except (ValueError, RecursionError):
-        return True

@@ -1,4 +1,4 @@
-"""How a user says where ZooKeeper is: one string."""
+"""The location of ZooKeeper, as a user writes it: one string."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def resolve(spec: str) -> ZooKeeperSpec:
 
 
 def resolve_shared(spec: str) -> ZooKeeperSpec:
-    """As `resolve`, for a standby: the server must outlive the process that leads.
+    """Like `resolve`, for a standby: the server must outlive the leader.
 
     Raises:
         UserError: also for an embedded server.
@@ -69,9 +69,9 @@ def resolve_shared(spec: str) -> ZooKeeperSpec:
     found = resolve(spec)
     if found.folder is not None:
         raise UserError(
-            f"A standby cannot use the embedded ZooKeeper server ({spec!r}): that server belongs "
-            "to the process that leads and ends with it, and with it all by which a standby "
-            "learns of the end and takes over. Name servers that outlive every run, as "
+            f"A standby cannot use the embedded ZooKeeper server ({spec!r}): that server ends "
+            "together with the leader, so a standby could never see the leader go. Name servers "
+            "that outlive every run, as "
             '"host:2181,host2:2181/chroot"; on one machine, let a service manager start the '
             "topology again instead."
         )

@@ -13,9 +13,9 @@ Rules, all of them kept by `_write`:
    one version on (done), or what was there before (again), or anything else (fenced).
 4. No wait without an end: `zookeeper_deadline_secs` per call.
 
-Threads: any thread may call anything; calls take turns. kazoo's own thread never gets here: its
-state changes go through a queue to the keeper thread, which calls `on_lost` and claims the
-`leader` node again, so that also an idle leader keeps it.
+Threads: any thread may call anything; one call is served at a time. kazoo's own thread never gets
+here: its state changes go through a queue to the keeper thread, which calls `on_lost` and claims
+the `leader` node again, so that also an idle leader keeps it.
 
 Source: Trident's `TransactionalState` keeps the same facts, with 4 + 2 x partitions unversioned
 writes per batch. docs/zookeeper.md describes every node.
@@ -42,15 +42,19 @@ from txn.errors import (
     NewerFormatError,
     ProgressUnavailableError,
     ProgressUnreadableError,
+    TopologyError,
     TxnError,
 )
 from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
     CommittedRecord,
+    IncarnationRecord,
+    LeaderIdentity,
     Progress,
     QuarantineRecord,
 )
+from txn.protocol.store import ProgressStore
 from txn.zookeeper.connection import (
     Check,
     Connection,
@@ -61,18 +65,11 @@ from txn.zookeeper.connection import (
     Put,
     RefusedError,
 )
+from txn.zookeeper.foundation import repair_topology
 from txn.zookeeper.image import Image, Stored, read_at_once, read_requests, removals
 from txn.zookeeper.leadership import Leadership, read_incarnation
-from txn.zookeeper.status import BASE
-from txn.zookeeper.znodes import (
-    IncarnationRecord,
-    LeaderIdentity,
-    Paths,
-    check_topology_name,
-    encode,
-    require,
-    split_parts,
-)
+from txn.zookeeper.status import BASE, read_status
+from txn.zookeeper.znodes import Paths, check_topology_name, encode, require, split_parts
 
 __all__ = ["ZooKeeperProgress"]
 
@@ -104,8 +101,8 @@ class _Written:
         return Put(self.path, self.data, self.before)
 
 
-class ZooKeeperProgress:
-    """One topology's durable state, as its leader reads and writes it.
+class ZooKeeperProgress(ProgressStore):
+    """One topology's durable state in ZooKeeper.
 
     Call `lead`, then `load`, then `persist_start` and `persist_committed`, and `close` in the end.
 
@@ -137,12 +134,14 @@ class ZooKeeperProgress:
         self.on_lost = on_lost
         """Called once per lost session while leading, by a thread of ours (not kazoo's): commits
         must stop until `assert_leading` returns; if it raises FencedError, for good."""
+        self._hosts = hosts
         self._topology = check_topology_name(topology)
+        self._config = config
         self._patience = config.zookeeper_deadline_secs
         self._sleep = sleep
         self._clock = clock
         self._new_id = new_id
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._stopped = threading.Event()
         self._states: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._keeper: threading.Thread | None = None
@@ -187,7 +186,7 @@ class ZooKeeperProgress:
             ProgressUnreadableError: nodes of an unknown format, or some are missing.
             ProgressUnavailableError: ZooKeeper did not answer, or the wait was ended.
         """
-        with self._taking_turns():
+        with self._exclusive():
             epoch = self._leadership.claim(
                 wait=wait,
                 on_waiting=on_waiting,
@@ -218,7 +217,7 @@ class ZooKeeperProgress:
         return self._leadership.held and not self._stopped.is_set()
 
     def assert_leading(self, deadline: float | None = None) -> None:
-        """Return once the session is healthy and the server says that our epoch still holds.
+        """Return once the session is healthy and the server confirms our epoch.
 
         To be called right before each publication. After a lost session it waits for a new one and
         claims the leadership again, under the same epoch if nobody took another meanwhile.
@@ -231,7 +230,7 @@ class ZooKeeperProgress:
             ProgressUnavailableError: ZooKeeper did not answer in time.
         """
         _ = self.epoch
-        with self._taking_turns(deadline) as end:
+        with self._exclusive(deadline) as end:
             self._leadership.verify(end)
 
     def close(self) -> None:
@@ -242,12 +241,12 @@ class ZooKeeperProgress:
         self._states.put(None)
         # Not left to the end of the session alone: kazoo does not tell the server about it when
         # the connection happens to be broken at that moment.
-        if self._turn.acquire(timeout=_RELEASE_SECS if self._leadership.epoch else 0):
+        if self._lock.acquire(timeout=_RELEASE_SECS if self._leadership.epoch else 0):
             try:
                 with contextlib.suppress(TxnError, RefusedError):
                     self._leadership.release(self._clock() + _RELEASE_SECS)
             finally:
-                self._turn.release()
+                self._lock.release()
         self._connection.close()
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join(timeout=5)
@@ -270,6 +269,21 @@ class ZooKeeperProgress:
 
     # --- reading -----------------------------------------------------------------------------
 
+    def peek(self) -> Progress:
+        """What is durable now, without leading: over a session of its own, which takes no lock.
+
+        Raises:
+            ProgressUnreadableError: as `load`.
+            ProgressUnavailableError: no answer within `zookeeper_timeout_secs`.
+        """
+        try:
+            found = read_status(
+                self._hosts, self._topology, self._config, sleep=self._sleep, clock=self._clock
+            )
+        except TopologyError:
+            return Progress()  # nobody has led it yet
+        return found.progress
+
     def load(self) -> Progress:
         """Everything that is durable. Removes leftovers of writes that a crash cut short.
 
@@ -279,7 +293,7 @@ class ZooKeeperProgress:
             FencedError, ProgressUnavailableError: as `assert_leading`.
         """
         _ = self.epoch
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             image = None
             while image is None:
                 self._leadership.verify(deadline)
@@ -315,7 +329,7 @@ class ZooKeeperProgress:
             FencedError, ProgressUnavailableError: as `assert_leading`.
         """
         _ = self.epoch
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             found = read_incarnation(self._connection, self._paths, deadline)
             if found is not None:
                 return found[0]
@@ -340,7 +354,7 @@ class ZooKeeperProgress:
             ProgressUnreadableError: somebody else has changed the node.
             ProgressUnavailableError: as `assert_leading`.
         """
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             image = self._loaded
             known = sorted(set(image.quarantine) - set(replaying))
             if not known:
@@ -361,7 +375,7 @@ class ZooKeeperProgress:
             BatchError: the metadata is not JSON, or too large.
         """
         self._check_record(record.epoch)
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             image = self._loaded
             stem = f"batch-{record.txid}-{record.attempt}-e{record.epoch}"
             data, parts = self._spread(record, stem, f"START of txid {record.txid}", deadline)
@@ -392,7 +406,7 @@ class ZooKeeperProgress:
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
         """
         self._check_record(record.epoch)
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             image = self._loaded
             stem = f"committed-{record.txid}-e{record.epoch}"
             data, parts = self._spread(record, stem, f"COMMITTED {record.txid}", deadline)
@@ -422,7 +436,7 @@ class ZooKeeperProgress:
         Raises:
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
         """
-        with self._taking_turns() as deadline:
+        with self._exclusive() as deadline:
             image, path = self._loaded, self._paths.columns_of(record.stream)
             old = image.columns.get(record.stream)
             what = f"columns of stream '{record.stream}'"
@@ -456,8 +470,8 @@ class ZooKeeperProgress:
             NewerFormatError: a newer release wrote a node; nothing is replaced.
             LeaderExistsError, ProgressUnreadableError, ProgressUnavailableError: as `lead`.
         """
-        with self._taking_turns() as deadline:
-            self._leadership.repair(deadline)
+        with self._exclusive() as deadline:
+            repair_topology(self._connection, self._paths, deadline)
             gone = removals(self._connection, self._paths, deadline)
             epoch = self.lead(at_least=at_least)
             record = record.model_copy(update={"epoch": epoch})
@@ -510,7 +524,7 @@ class ZooKeeperProgress:
     def _spread(
         self, record: BaseModel, stem: str, what: str, deadline: float
     ) -> tuple[bytes, tuple[str, ...]]:
-        """What the record's own node is to hold; its parts, if any, are written by then."""
+        """The content of the record's own node; its parts, if any, are already written."""
         data, parts = split_parts(encode(record, what), stem)
         for name, piece in parts.items():
             written = _Written(self._paths.part(name), piece, None)
@@ -549,11 +563,11 @@ class ZooKeeperProgress:
         )
 
     @contextlib.contextmanager
-    def _taking_turns(self, seconds: float | None = None) -> Iterator[float]:
-        """One call at a time; yields the deadline, which includes the wait for the turn."""
+    def _exclusive(self, seconds: float | None = None) -> Iterator[float]:
+        """One call at a time. Yields the deadline, which includes the wait for the lock."""
         seconds = self._patience if seconds is None else seconds
         deadline = self._clock() + seconds
-        if not self._turn.acquire(timeout=max(0.0, seconds)):
+        if not self._lock.acquire(timeout=max(0.0, seconds)):
             raise ProgressUnavailableError(
                 f"ZooKeeper has kept another call of topology '{self._topology}' waiting for "
                 f"{seconds:g} s. Check that ZooKeeper runs, then run the topology again."
@@ -561,7 +575,7 @@ class ZooKeeperProgress:
         try:
             yield deadline
         finally:
-            self._turn.release()
+            self._lock.release()
 
 
 def _deletes(

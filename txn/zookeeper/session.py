@@ -1,4 +1,4 @@
-"""One session with ZooKeeper: kazoo's client, and what it does not tell.
+"""One session with ZooKeeper: kazoo's client, plus facts that it does not report.
 
 - Its own retries go on for ever, with pauses of up to an hour: here they are at most half a second.
 - State listeners run in kazoo's own thread, where a request would wait for itself: the listener
@@ -72,7 +72,7 @@ class Session:
 
     @property
     def untrusted(self) -> bool:
-        """Whether TLS has failed with every server, since none was ever connected to."""
+        """Whether TLS failed with every server, and none was ever connected."""
         return not self._was_connected and self.log.tls_failures >= len(self.client.hosts)
 
     def _listen(self, state: str) -> None:

@@ -1,4 +1,4 @@
-"""Who waits for the leadership: one ephemeral node per standby, for `txn status` alone.
+"""The standbys: one ephemeral node each, only for `txn status`.
 
 Nothing is decided by these nodes: who takes over is whoever is first with the multi that raises the
 epoch. So a standby that cannot write its node waits all the same.
@@ -7,12 +7,11 @@ epoch. So a standby that cannot write its node waits all the same.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 from collections.abc import Callable
 from datetime import datetime, timezone
 
 from txn.errors import SetupError
+from txn.protocol.records import StandbyIdentity
 from txn.zookeeper.connection import (
     Connection,
     Create,
@@ -21,7 +20,8 @@ from txn.zookeeper.connection import (
     OutcomeUnknownError,
     RefusedError,
 )
-from txn.zookeeper.znodes import Paths, StandbyIdentity, decode, encode
+from txn.zookeeper.liveness import this_process
+from txn.zookeeper.znodes import Paths, decode, encode
 
 __all__ = ["Announcement", "read_standbys"]
 
@@ -31,7 +31,6 @@ class Announcement:
 
     Args:
         token: names the node; unique.
-        machine: in which the process id means something.
     """
 
     def __init__(
@@ -39,13 +38,11 @@ class Announcement:
         connection: Connection,
         paths: Paths,
         token: str,
-        machine: str,
         wall: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         self._connection = connection
         self._paths = paths
         self._token = token
-        self._machine = machine
         self._wall = wall
         self._generation = 0
         self._identity: StandbyIdentity | None = None
@@ -55,11 +52,12 @@ class Announcement:
         if self._generation == self._connection.generation:
             return
         if self._identity is None:
+            here = this_process()
             self._identity = StandbyIdentity(
-                host=socket.gethostname(),
-                pid=os.getpid(),
+                host=here.host,
+                pid=here.pid,
                 since=self._wall().isoformat(timespec="seconds"),
-                machine=self._machine,
+                machine=here.machine,
             )
         path = self._paths.standby(self._token)
         node = self._connection.get(path, deadline)
@@ -89,7 +87,7 @@ class Announcement:
 def read_standbys(
     connection: Connection, paths: Paths, deadline: float
 ) -> tuple[StandbyIdentity, ...]:
-    """Who waits, the longest first.
+    """The standbys, the longest waiting first.
 
     Raises:
         ProgressUnreadableError: a node does not hold what a standby writes.

@@ -1,4 +1,4 @@
-"""What ZooKeeper says about topologies, for `txn status`: takes no lock, changes nothing."""
+"""Read topologies from ZooKeeper for `txn status`; takes no lock, changes nothing."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass
 
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnreadableError, TopologyError
-from txn.protocol.records import Progress, QuarantineRecord
-from txn.zookeeper.connection import Connection
-from txn.zookeeper.image import Image, read_image
-from txn.zookeeper.leadership import check_format, read_epoch, read_incarnation, read_leader
-from txn.zookeeper.standbys import read_standbys
-from txn.zookeeper.znodes import (
+from txn.protocol.records import (
     IncarnationRecord,
     LeaderIdentity,
-    Paths,
+    Progress,
+    QuarantineRecord,
     StandbyIdentity,
-    check_topology_name,
 )
+from txn.zookeeper.connection import Connection
+from txn.zookeeper.foundation import check_format
+from txn.zookeeper.image import Image, read_image
+from txn.zookeeper.leadership import read_epoch, read_incarnation, read_leader
+from txn.zookeeper.standbys import read_standbys
+from txn.zookeeper.znodes import Paths, check_topology_name
 
 __all__ = [
     "BASE",
@@ -42,22 +43,22 @@ _PAUSE_SECS = 0.02
 
 @dataclass(frozen=True)
 class TopologyStatus:
-    """What ZooKeeper says about a topology, at one moment."""
+    """The state of a topology in ZooKeeper at one moment."""
 
     topology: str
     progress: Progress
     epoch: int
     """The newest epoch; 0: nobody has led it yet."""
     leader: LeaderIdentity | None
-    """Who leads now; None when nobody does."""
+    """The leader now; None if nobody leads."""
     last_leader: LeaderIdentity | None
-    """Who took the newest epoch, alive or not."""
+    """The process that took the newest epoch, alive or not."""
     quarantine: tuple[QuarantineRecord, ...]
     """Txids that were committed empty, ascending."""
     replays_requested: frozenset[int] = frozenset()
-    """Those of them that the topology is going to replay."""
+    """Those that the topology will replay."""
     standbys: tuple[StandbyIdentity, ...] = ()
-    """Who waits to take over, the longest first."""
+    """The standbys, the longest waiting first."""
     incarnation: IncarnationRecord | None = None
     """Which life of the topology this is; None before the first leader of this release."""
 
@@ -99,7 +100,7 @@ def read_status(
 
 
 def find_status(hosts: str, topology: str, config: TopologyConfig) -> TopologyStatus | None:
-    """As `read_status`; None when ZooKeeper does not know the topology (yet)."""
+    """Like `read_status`; None if ZooKeeper does not know the topology (yet)."""
     try:
         return read_status(hosts, topology, config)
     except TopologyError:

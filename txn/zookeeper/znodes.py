@@ -18,25 +18,21 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from txn.errors import BatchError, NewerFormatError, ProgressUnreadableError, TopologyError
-from txn.protocol.records import FORMAT_VERSION
+from txn.protocol.records import FORMAT_VERSION, Record
 
 __all__ = [
     "DEPTH_LIMIT",
     "NEVER_GUESSED",
     "NODE_LIMIT",
     "RECORD_LIMIT",
-    "EpochRecord",
     "FormatRecord",
-    "IncarnationRecord",
-    "LeaderIdentity",
     "PartsIndex",
     "Paths",
-    "StandbyIdentity",
     "check_topology_name",
     "decode",
     "decode_index",
@@ -75,71 +71,12 @@ R = TypeVar("R", bound=BaseModel)
 N = TypeVar("N")
 
 
-class _Node(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    version: Literal[1] = 1
-
-
-class FormatRecord(_Node):
+class FormatRecord(Record):
     """`format`: written when the topology's node is created, checked at every start."""
 
 
-class LeaderIdentity(_Node):
-    """`leader`: which process leads; also kept in `epoch`, to name a leader that is gone."""
-
-    host: str
-    pid: int
-    started: str
-    """When it took leadership: ISO 8601, UTC."""
-    epoch: int = Field(ge=1)
-    token: str
-    """Tells two leaders of one process, and one's own node from another's."""
-    machine: str = ""
-    """Boot and process-id namespace in which `pid` means something; empty where unknown."""
-
-    def __str__(self) -> str:
-        return (
-            f"process {self.pid} on {self.host} (leader since {self.started}, epoch {self.epoch})"
-        )
-
-
-class StandbyIdentity(_Node):
-    """`standbys/<token>`: a process that waits for the leadership."""
-
-    host: str
-    pid: int
-    since: str
-    """When it began to wait: ISO 8601, UTC."""
-    machine: str = ""
-    """As a leader's."""
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host} (waiting since {self.since})"
-
-
-class EpochRecord(_Node):
-    """`epoch`: the fencing token. Its znode version is what every later write checks."""
-
-    epoch: int = Field(ge=0)
-    leader: LeaderIdentity | None = None
-    """Who took this epoch; None before the first leader."""
-
-
-class IncarnationRecord(_Node):
-    """`incarnation`: which life of the topology this is: made once, and anew by whoever rebuilds.
-
-    Two ensembles may both have come to an epoch; tables remember by this which one leads them.
-    """
-
-    id: int = Field(ge=1, lt=2**63)
-    """Random: no other ensemble, and no earlier life in this one, has it."""
-    takes_over: list[int] = Field(default_factory=list)
-    """Ids of those that this one was told to take the place of (`txn recover`, `txn import`)."""
-
-
-class PartsIndex(_Node):
-    """What a node holds instead of a record that is too large for one node."""
+class PartsIndex(Record):
+    """The content of a node in place of a record that is too large for it."""
 
     stem: str = Field(pattern=f"^{_STEM.pattern}$")
     """The parts are `parts/<stem>-0000`, `parts/<stem>-0001`, ..."""
@@ -154,7 +91,7 @@ class PartsIndex(_Node):
 
 @dataclass(frozen=True)
 class Paths:
-    """Where one topology's nodes are. `base` is the chroot of the connect string plus "/txn"."""
+    """The paths of one topology's nodes. `base` is the connect string's chroot plus "/txn"."""
 
     base: str
     topology: str
@@ -332,7 +269,7 @@ def _is_flat(values: Iterable[object]) -> bool:
 
 
 def _nested(value: object) -> dict[str, Any]:
-    if isinstance(value, _Node):
+    if isinstance(value, Record):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
@@ -429,7 +366,7 @@ def _json_object(data: bytes, path: str, advice: str = NEVER_GUESSED) -> dict[st
     if len(data) > RECORD_LIMIT:
         raise _unreadable(path, f"holds {len(data):,} bytes, more than any record may have", advice)
     try:
-        # In text and not in bytes, of which json takes half characters for whole ones.
+        # Parse text, not bytes: from bytes, json would accept lone surrogates.
         raw = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
         if b"\\u" in data:
             _check_characters(raw)

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import Count
 from committers.expressions import bigint, side_by_side
-from committers.publishing.storage import Storage
 from committers.staging.area import write_options
 from committers.state_table import StateTable
 from spouts.files import FileBatch, FileSpout
 from tests.benchmarks.ours import spout, table_of
 from tests.benchmarks.task import Answer, Task, answer, measured_warm, same_counts, session
 from txn import TopologyConfig, TransactionAttempt
+from txn.delta.storage import Storage
 from txn.interfaces import Committer
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from committers.log_layout.compaction import (
     Pace,
     files_to_fold,
 )
-from committers.publishing.storage import Storage
-from committers.publishing.versions import ActiveFile, Commit
+from committers.publishing.files import ActiveFile
+from txn.delta.commits import Commit
+from txn.delta.storage import Storage
 from txn.interfaces import StagedFile
 
 

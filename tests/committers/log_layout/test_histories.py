@@ -129,7 +129,7 @@ class World:
     def compact(self, what: str, rows: Rows) -> None:
         """A compaction, and what comes between its two halves."""
         if what == "compact, and die in the middle":
-            folder = self.committer._intents.begin(self.committer._log.version)  # type: ignore[attr-defined]
+            folder = self.committer._compactor._intents.begin(self.committer._log.version)  # type: ignore[attr-defined]
             (self.path / folder).mkdir(parents=True)
             (self.path / folder / "part-0.parquet").write_bytes(b"half a file")
             return self.start()

@@ -12,9 +12,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from committers.aggregates import Aggregate, Avg, Count, CountDistinct, Fold, Last, Max, Sum
-from committers.log_layout import committer as log_committer
+from committers.log_layout import folding
 from committers.state_table import StateTable
-from txn.attempts import TransactionAttempt
 from txn.errors import FencedError, RecoveryRefusedError, TableRefusedError, TopologyError
 from txn.interfaces import Committer, Member, Publication, Staged
 
@@ -145,26 +144,6 @@ def test_readers_see_the_same_in_both_layouts(
         assert sorted(state.read(driver.spark).collect(), key=str) == before
         seen[layout] = before
     assert seen["log"] == seen["upsert"]
-
-
-@pytest.mark.parametrize(
-    ("semantics", "expected"),
-    [
-        ("opaque", {"a": (1, 1), None: (1, 100)}),
-        ("transactional", {"a": (2, 2)}),
-        ("non_transactional", {"a": (3, 3)}),
-    ],
-)
-def test_a_replay_of_what_was_published(log: Any, semantics: str, expected: Any) -> None:
-    """An opaque table drops the dead attempt's partials, a transactional one skips the replay, a
-    non-transactional one adds it again: as every table does.
-    """
-    table = log(semantics)
-    table.commit(1, [A])
-    table.commit(2, [A])
-    table.reopen(2)
-    table.commit(2, [C] if semantics == "opaque" else [A], attempt=1)
-    assert table.read() == expected
 
 
 @pytest.mark.parametrize("somebody", [True, False], ids=["OPTIMIZE", "compaction"])
@@ -325,8 +304,8 @@ def test_a_large_compaction_is_split(log: Any, monkeypatch: pytest.MonkeyPatch) 
     """Above a size the work is many tasks', the result several files, each with keys of its own;
     they are one for the next compaction.
     """
-    monkeypatch.setattr(log_committer, "ONE_TASK_BYTES", 1)
-    monkeypatch.setattr(log_committer, "FILE_BYTES", 2000)
+    monkeypatch.setattr(folding, "ONE_TASK_BYTES", 1)
+    monkeypatch.setattr(folding, "FILE_BYTES", 2000)
     table = log()
     rows = [(str(key), key) for key in range(50)]
     table.commit(1, rows)
@@ -454,11 +433,3 @@ def test_another_layout_is_refused(driver: Any, warehouse: Path, made: str) -> N
     driver.open(StateTable(warehouse / "t", layout=made).bind(["k"], values), SCHEMA)
     with pytest.raises(TableRefusedError, match=f"txn.kind = {made}, .* says {other}"):
         driver.open(StateTable(warehouse / "t", layout=other).bind(["k"], values), SCHEMA, 2)
-
-
-def test_dead_attempts_leave_nothing(log: Any) -> None:
-    """`discard` deletes what was staged in `data/`, as for an append table."""
-    table = log()
-    table.driver.stage(table.committer, table.driver.frame([A], SCHEMA), 1)
-    table.committer.discard(TransactionAttempt(1, 0))
-    assert list(table.path.glob("data/1-*")) == []

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from committers.append_table import AppendTable
 from committers.publishing.cleanup import EVERY_VERSIONS, LogCleanup
-from committers.publishing.storage import Storage
 from tests.committers.conftest import Driver
 from txn.attempts import TransactionAttempt
+from txn.delta.storage import Storage
 
 SCHEMA = "k string"
 DAY = 24 * 3600.0
@@ -60,7 +60,7 @@ def keys(path: Path) -> list[str]:
 def test_expired_commit_files_go_and_every_row_stays(table: Any, warehouse: Path) -> None:
     """What is behind a checkpoint and older than thirty days is deleted; readers see the same."""
     age(warehouse, 31)
-    LogCleanup(Storage(str(warehouse)), {}).run(60)
+    LogCleanup(Storage(str(warehouse))).run(60)
     assert versions(warehouse)[0] == 49
     assert versions(warehouse)[-1] == DeltaTable(str(warehouse)).version()
     assert keys(warehouse) == [str(n) for n in range(1, 61)]
@@ -70,7 +70,7 @@ def test_a_younger_log_is_kept_as_a_whole(table: Any, warehouse: Path) -> None:
     """The table's own retention counts: thirty days unless it says otherwise."""
     age(warehouse, 29)
     before = versions(warehouse)
-    LogCleanup(Storage(str(warehouse)), {}).run(60)
+    LogCleanup(Storage(str(warehouse))).run(60)
     assert versions(warehouse) == before
 
 
@@ -89,13 +89,13 @@ def test_the_tables_properties_are_heeded(
     properties = {"delta.logRetentionDuration": "interval 1 days", name: value}
     DeltaTable(str(warehouse)).alter.set_table_properties(properties)
     age(warehouse, 8)
-    LogCleanup(Storage(str(warehouse)), {}).run(61)
+    LogCleanup(Storage(str(warehouse))).run(61)
     assert (versions(warehouse)[0] > 0) is goes
 
 
 def test_it_is_looked_at_now_and_then(table: Any, warehouse: Path) -> None:
     """A look costs a listing of the log: one at first, and one every so many versions."""
-    cleanup = LogCleanup(Storage(str(warehouse)), {})
+    cleanup = LogCleanup(Storage(str(warehouse)))
     cleanup.run(60)
     age(warehouse, 31)
     cleanup.run(59 + EVERY_VERSIONS)
@@ -106,7 +106,7 @@ def test_it_is_looked_at_now_and_then(table: Any, warehouse: Path) -> None:
 
 def test_there_need_be_no_table(warehouse: Path) -> None:
     """Before the first batch there is nothing to clean up."""
-    LogCleanup(Storage(str(warehouse)), {}).run(-1)
+    LogCleanup(Storage(str(warehouse))).run(-1)
     assert list(warehouse.iterdir()) == []
 
 
@@ -124,7 +124,7 @@ def test_a_new_leader_goes_on_behind_a_log_that_was_cleaned_up(
 ) -> None:
     """The newest publication is in a commit file that was kept, or in a fence."""
     age(warehouse, 31)
-    LogCleanup(Storage(str(warehouse)), {}).run(60)
+    LogCleanup(Storage(str(warehouse))).run(60)
     successor = driver.open(AppendTable(warehouse), SCHEMA, 2)
     successor.fence()
     assert successor.last_publication()[1].last_txid == 60

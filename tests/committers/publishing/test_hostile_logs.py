@@ -12,11 +12,12 @@ from pyarrow import fs
 
 from committers.append_table import AppendTable
 from committers.log_layout.compaction import Intents
-from committers.publishing.storage import Storage
-from committers.publishing.versions import COMPACTION_KEY, parse_commit
+from committers.publishing.files import require_inside
 from committers.staging.area import StagingArea
+from txn.delta.commits import parse_commit
+from txn.delta.storage import Storage
 from txn.errors import RecoveryRefusedError, TableRefusedError, TopologyError
-from txn.operations.history import commit_info
+from txn.interfaces import COMPACTION_KEY
 
 PUBLICATION = {
     "topology": "t",
@@ -58,14 +59,16 @@ def test_a_file_outside_of_the_tables_folder_is_refused(action: str, path: str) 
     """
     named = add(path) if action == "add" else {"remove": {"path": path}}
     with pytest.raises(RecoveryRefusedError, match=r"outside of the table's folder: ") as error:
-        parse_commit(7, commit(named), "warehouse/t")
+        require_inside(parse_commit(7, commit(named), "warehouse/t"), "warehouse/t")
     assert str(error.value).startswith("Version 7 of table warehouse/t names ")
 
 
 @pytest.mark.parametrize("path", ["data/7-0-ab/part-0.parquet", "a%20b/c..d/..e", "x=..%2e/p"])
 def test_ordinary_files_are_accepted(path: str) -> None:
     """Dots within names, and encoded characters, are no way out."""
-    assert len(parse_commit(7, commit(add(path)), "t").adds) == 1
+    found = parse_commit(7, commit(add(path)), "t")
+    assert len(found.adds) == 1
+    assert not found.elsewhere
 
 
 def test_a_table_whose_log_points_elsewhere_is_not_opened(warehouse: Path) -> None:
@@ -78,7 +81,7 @@ def test_a_table_whose_log_points_elsewhere_is_not_opened(warehouse: Path) -> No
     log.write_bytes(commit(add("../../secret.parquet", modificationTime=0, stats="{}")))
     from deltalake import DeltaTable
 
-    from committers.publishing.versions import load_files
+    from committers.publishing.files import load_files
 
     with pytest.raises(RecoveryRefusedError, match="outside of the table's folder"):
         load_files(DeltaTable(str(table)))
@@ -143,27 +146,17 @@ def test_a_commit_of_gigabytes_is_refused_before_it_is_read(
     warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is larger than any commit is not taken into memory as a whole."""
-    from txn.delta import commits
-    from txn.operations import history
+    from txn.delta import storage
 
     log = warehouse / "t" / "_delta_log"
     log.mkdir(parents=True)
-    monkeypatch.setattr(commits, "READ_LIMIT", 1_000_000)
-    monkeypatch.setattr(commits, "_PIECE", 65_536)
+    monkeypatch.setattr(storage, "READ_LIMIT", 1_000_000)
+    monkeypatch.setattr(storage, "_PIECE", 65_536)
     path = f"_delta_log/{0:020d}.json"
     with (warehouse / "t" / path).open("wb") as file:
         file.truncate(50 * 1024**3)  # a hole: no byte of it is on the disk
     with pytest.raises(RecoveryRefusedError, match="more than 1,000,000 bytes"):
         Storage(str(warehouse / "t")).read(path)
-    with pytest.raises(RecoveryRefusedError, match="more than 1,000,000 bytes"):
-        history._read(str(warehouse / "t"), path)
-
-
-def test_history_refuses_what_is_no_commit() -> None:
-    """`txn history` reads the same files, with the same care."""
-    for text in (b"{", b"[]", b"7", b'{"commitInfo": 7}', b"[" * 100_000, b"\xff"):
-        with pytest.raises(RecoveryRefusedError, match="Version 7 of table 't'"):
-            commit_info(text, 7, "t")
 
 
 # --- folders ---------------------------------------------------------------------------------

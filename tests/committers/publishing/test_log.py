@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -17,16 +17,16 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
-from committers.publishing import newest as newest_versions
+from committers.publishing import same_table
 from committers.publishing.append import not_appended
 from committers.publishing.foreign_commits import ACCEPTED
 from committers.publishing.log import AppendFailedError, DeltaLog, StaleFilesError
-from committers.publishing.newest import Told
 from committers.publishing.spec import TableSpec
-from committers.publishing.storage import Storage
-from committers.publishing.versions import commit_path
 from committers.staging.parquet_stats import delta_stats
+from txn.delta.commits import commit_path
+from txn.delta.log import TableLog
 from txn.delta.retrying import Patience, retried
+from txn.delta.storage import Storage
 from txn.errors import (
     CommitConflictError,
     FencedError,
@@ -117,9 +117,9 @@ def test_publications_lists_the_newest_first(warehouse: Path, make_publication: 
     for txid in (1, 2, 3):
         log.publish([], [], make_publication(txid), log.version)
     open_log(warehouse, epoch=2)
-    found = list(DeltaLog(Storage(str(warehouse))).publications(limit=2))
-    assert [publication.last_txid for _, publication, _ in found] == [3, 2]
-    assert all(timestamp > 1_600_000_000_000 for _, _, timestamp in found)
+    found = list(TableLog(Storage(str(warehouse))).publications())
+    assert [one.publication.last_txid for one in found] == [3, 2, 1]
+    assert all(one.timestamp_ms > 1_600_000_000_000 for one in found)
 
 
 def test_the_first_version_is_fenced_by_its_maker(warehouse: Path) -> None:
@@ -212,7 +212,7 @@ RACER = """
 import sys
 from pathlib import Path
 from committers.publishing.log import DeltaLog
-from committers.publishing.storage import Storage
+from txn.delta.storage import Storage
 from txn.errors import TxnError
 from txn.interfaces import (Publication)
 path, epoch = sys.argv[1], int(sys.argv[2])
@@ -252,7 +252,8 @@ def test_two_processes_race_with_different_epochs(warehouse: Path) -> None:
             log.refresh()
         log.fence(2)
         outcome, wins = racer.stdout.read().split()
-    held = [publication.last_txid for _, publication, _ in log.publications()]
+    said = TableLog(Storage(str(warehouse))).publications()
+    held = [one.publication.last_txid for one in said]
     assert held == list(range(int(wins), 0, -1))
     assert outcome == ("all" if int(wins) == 40 else "FencedError")
 
@@ -340,7 +341,7 @@ def test_a_listing_that_is_behind_is_asked_again(
             shutil.move(hidden, newest)
 
     patient = Patience(clock=lambda: now[0], sleep=wait)
-    monkeypatch.setattr(newest_versions, "retried", lambda *asked: retried(*asked, patient))
+    monkeypatch.setattr(same_table, "retried", lambda *asked: retried(*asked, patient))
     comes_back_at = 100.0
     with pytest.raises(TableChangedError, match="has come to version 0"):
         log.publish([put(warehouse, 2)], [], make_publication(2), log.version)
@@ -541,11 +542,11 @@ def test_a_table_that_cannot_be_taken_in_whole_is_not_taken_in(
     DeltaTable(str(warehouse)).create_checkpoint()
     (warehouse / commit_path(2)).unlink()
 
-    def away(_: int) -> Told:
+    def away(_: int) -> NoReturn:
         raise StorageUnavailableError("storage is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log._reader, "told", away)
+        patch.setattr(log._log, "backwards", away)
         with pytest.raises(StorageUnavailableError):
             log.refresh()
     with pytest.raises(CommitConflictError, match="Version 2 .* is not in its log any more"):
@@ -730,8 +731,9 @@ def test_a_table_says_every_number_of_a_position_exactly(
     assert log.read_commit(landed.version).publication == written
     log.fence(2)
     last = log.read_commit(log.version).last
-    assert Publication.model_validate(last["publication"]) == written
-    assert [found for _, found, _ in open_log(warehouse, 3).publications()] == [written]
+    assert last == (landed.version, written)
+    said = TableLog(Storage(str(warehouse))).publications()
+    assert [one.publication for one in said] == [written]
 
 
 @pytest.mark.parametrize("epochs", [(1, 1), (2, 2), (2, 7), (7, 2)])

@@ -9,11 +9,11 @@ import pytest
 
 from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
-from committers.publishing.storage import Storage
 from committers.staging.area import StagingArea
 from committers.state_table import StateTable
 from tests.committers.conftest import Driver, publication
 from txn.attempts import TransactionAttempt
+from txn.delta.storage import Storage
 from txn.errors import StagedFileError
 from txn.interfaces import Committer, Staged
 

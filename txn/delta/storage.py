@@ -1,23 +1,30 @@
-"""One table's folder, seen through pyarrow's file systems: local paths and object-store URIs."""
+"""One table's folder, a local path or a URI: what is read, listed, written and deleted there.
+
+Whoever opens a location does so here, with the `storage_options` of its committer or spout.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from txn.delta.commits import read_whole
-from txn.delta.locations import file_system, local_path, normal
+from txn.delta.locations import local_path, normal
 from txn.delta.retrying import retried
-from txn.errors import TopologyError
+from txn.errors import RecoveryRefusedError, TopologyError
 
-__all__ = ["Storage"]
+__all__ = ["READ_LIMIT", "Storage"]
 
 T = TypeVar("T")
+
+READ_LIMIT = 512 * 1024 * 1024
+"""Bytes of a file that is read as a whole, such as a commit: a commit that adds 500,000 files."""
+_PIECE = 16 * 1024 * 1024
 
 _LONGEST_PATH = 3000
 """Bytes: Linux takes 4,096, files of the table included."""
@@ -33,22 +40,28 @@ class Storage:
     Args:
         location: a local path, or a URI that pyarrow knows (`s3://`, `gs://`, `abfs://`,
             `hdfs://`, `file:`); `s3a://` is read as `s3://` here and kept for Spark.
-        filesystem: the file system of a URI that needs settings of its own; `location` is then
-            only handed to Spark and delta-rs, and its path is taken from after the scheme.
+        options: `storage_options`, credentials and endpoints for delta-rs; pyarrow has its own.
+        by_delta: the files of a URI are reached through delta-rs as well. It cannot write them.
+
+    Raises:
+        TopologyError: nobody can open it, or no table can lie there.
     """
 
-    def __init__(self, location: str, filesystem: fs.FileSystem | None = None) -> None:
+    def __init__(
+        self, location: str, options: Mapping[str, str] | None = None, *, by_delta: bool = False
+    ) -> None:
         self.location = location
-        if filesystem is not None:
-            self.filesystem, root = filesystem, location.split("://", 1)[-1]
-        elif (path := local_path(location)) is not None:
+        self.options = dict(options or {})
+        self.filesystem: fs.FileSystem
+        if (path := local_path(location)) is not None:
             self.filesystem, root = fs.LocalFileSystem(), path
             _refuse_unwritable(root)
             _refuse_percent(root)
         else:
-            self.filesystem, root = _from_uri(location)
+            self.filesystem, root = _opened(location, self.options if by_delta else None)
         self.root = root.rstrip("/")
-        self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
+        self.is_local = path is not None
+        self._below = f"{self.root}/" if self.is_local or self.root else ""
 
     @property
     def uri(self) -> str:
@@ -67,10 +80,10 @@ class Storage:
 
     def absolute(self, path: str) -> str:
         """A file as `self.filesystem` takes it."""
-        return f"{self.root}/{path}" if path else self.root
+        return f"{self._below}{path}" if path else self.root
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Bytes of each file, None where there is none: one call for all of them."""
+        """Bytes of each file, None if it does not exist; one call for all."""
         if not paths:
             return []
         places = [self.absolute(path) for path in paths]
@@ -86,7 +99,7 @@ class Storage:
 
         def reading() -> bytes:
             with self.filesystem.open_input_stream(self.absolute(path)) as stream:
-                return read_whole(stream, f"'{path}' of table {self.location}")
+                return _read_whole(stream, f"'{path}' of table {self.location}")
 
         try:
             return self._retried(reading, f"read '{path}' of")
@@ -155,12 +168,33 @@ class Storage:
 
     def _relative(self, info: fs.FileInfo) -> str:
         path: str = info.path
-        return path[len(self.root) + 1 :]
+        return path[len(self._below) :]
 
 
-def _from_uri(location: str) -> tuple[fs.FileSystem, str]:
+def _read_whole(stream: Any, what: str) -> bytes:
+    """All that a stream has; raises RecoveryRefusedError where it is too large."""
+    pieces: list[bytes] = []
+    while piece := stream.read(_PIECE):
+        pieces.append(piece)
+        if len(pieces) * _PIECE > READ_LIMIT:
+            raise RecoveryRefusedError(
+                f"{what} has more than {READ_LIMIT:,} bytes, which no commit has. Restore that "
+                "file from a backup."
+            )
+    return b"".join(pieces)
+
+
+def _opened(location: str, options: dict[str, str] | None) -> tuple[fs.FileSystem, str]:
+    """The file system of a URI, and the path of the folder in it.
+
+    Args:
+        options: for delta-rs, in whose file system the path is ""; None: it is pyarrow's own.
+    """
+    uri = normal(location)
     try:
-        filesystem, root = file_system(location)
+        if options is not None:
+            return fs.PyFileSystem(DeltaStorageHandler(uri, options)), ""
+        filesystem, root = fs.FileSystem.from_uri(re.sub("^s3[an]:", "s3:", uri))
     except (OSError, ValueError) as error:
         raise TopologyError(
             f"Table folder {location!r} is no place that can be opened: {error}. Use a local path, "
@@ -174,7 +208,7 @@ def _from_uri(location: str) -> tuple[fs.FileSystem, str]:
 
 
 def _refuse_unwritable(root: str) -> None:
-    """What no file system holds, or what would be another place to somebody who reads it."""
+    """Why a location is invalid for a file system, or would be read as another place."""
     odd = next((c for c in root if not c.isprintable()), None)
     if odd is not None or len(os.fsencode(root)) > _LONGEST_PATH:
         why = f"the character {odd!r}" if odd is not None else f"{len(root)} characters"

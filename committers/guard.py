@@ -1,0 +1,96 @@
+"""The guard of a table's semantics: what it holds already of the txids that are published again.
+
+Pure, over the last publication in the log. A replay begins at committed + 1, so what a table holds
+of its txids was written by an attempt that never finished.
+"""
+
+from __future__ import annotations
+
+from committers.staging.row_digest import differing_columns
+from txn.errors import RecoveryRefusedError, SourceChangedError, TopologyError
+from txn.interfaces import Member, Publication, Semantics, Staged
+
+__all__ = ["held", "left_of", "parse_semantics", "unfinished"]
+
+Last = tuple[int, Publication] | None
+"""(version, publication) of the newest publication in a table's log; None: there is none."""
+
+
+def parse_semantics(semantics: Semantics | str) -> Semantics:
+    """The enum member of a name.
+
+    Raises:
+        TopologyError: an unknown name.
+    """
+    try:
+        return Semantics(semantics)
+    except ValueError:
+        known = ", ".join(f'"{member.value}"' for member in Semantics)
+        raise TopologyError(
+            f"A table cannot have semantics={semantics!r}. Choose one of {known}."
+        ) from None
+
+
+def unfinished(last: Last, publication: Publication) -> bool:
+    """Whether the table may hold rows of an attempt that never finished."""
+    return last is not None and last[1].last_txid >= publication.first_txid
+
+
+def held(last: Last, semantics: Semantics, publication: Publication, table: str) -> tuple[int, int]:
+    """(version, newest txid) of what the table holds already and must not be applied again.
+
+    (-1, 0) when it holds nothing of the publication for good: only a transactional table does.
+
+    Raises:
+        RecoveryRefusedError: the publication begins inside a group of txids that cannot be
+            taken back in part.
+        SourceChangedError: a txid that is held was replayed with other rows.
+    """
+    if last is None or not unfinished(last, publication):
+        return -1, 0
+    version, found = last
+    if semantics is Semantics.TRANSACTIONAL:
+        known = {member.txid: member for member in found.txids}
+        for member in publication.txids:
+            if before := known.get(member.txid):
+                _require_identical(member, version, before, table)
+        return version, found.last_txid
+    if found.first_txid < publication.first_txid:
+        raise RecoveryRefusedError(
+            f"Version {version} of table {table} holds txids {found.first_txid} to "
+            f"{found.last_txid} together, and attempt {publication.last_txid}:"
+            f"{publication.attempt_id} would start at txid {publication.first_txid}, inside of "
+            "them: they can only be taken back as a whole. The coordinator's state is not that "
+            "of the table: run `txn recover`."
+        )
+    return -1, 0
+
+
+def left_of(staged: Staged, txid: int) -> Staged:
+    """A group without its txids up to `txid`."""
+    left = [member for member in staged.members if member.attempt.txid > txid]
+    return Staged.together(left) if len(left) < len(staged.members) else staged
+
+
+def _require_identical(member: Member, version: int, before: Member, table: str) -> None:
+    """Refuse a replay whose rows or digest differ from what the table holds."""
+    attempt = f"Attempt {member.txid}:{member.attempt_id}"
+    remedy = (
+        "Either the source is not transactional (then use an opaque spout and "
+        'semantics="opaque"), or the transform computes from more than its rows, such as a '
+        "clock or a random number."
+    )
+    if before.rows != member.rows:
+        raise SourceChangedError(
+            f"{attempt} staged {member.rows} rows for table {table}, and its version "
+            f"{version} holds {before.rows} rows of the same txid from attempt "
+            f"{before.attempt_id}. {remedy}"
+        )
+    columns = differing_columns(before.digest, member.digest)
+    if columns:
+        raise SourceChangedError(
+            f"{attempt} staged other values in column '{columns[0]}' for table {table} "
+            f"than its version {version} holds of the same txid from attempt "
+            f"{before.attempt_id}, as the nulls and bounds in the Parquet files say (digests "
+            f"{member.digest} now, {before.digest} then). {remedy}"
+        )

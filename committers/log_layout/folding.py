@@ -1,0 +1,126 @@
+"""The rows of a compaction: the partials in some files, put together by key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from committers.aggregates import quoted
+from committers.publishing.files import ActiveFile
+from committers.reading import strict_reader
+from committers.state.fold import folded, marks_of, without_removed
+from committers.state.removal import REMOVED
+from txn.delta.commits import TXID
+from txn.delta.storage import Storage
+from txn.interfaces import Aggregate
+from txn.spark.own_session import computing_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["FILE_BYTES", "ONE_TASK_BYTES", "Folding", "folding_session"]
+
+ONE_TASK_BYTES = 64 * 1024 * 1024
+"""Compressed bytes that one task folds: without a shuffle, and in one slot of the cluster."""
+FILE_BYTES = 128 * 1024 * 1024
+"""Compressed bytes of what is folded, per file of a result larger than that."""
+
+
+def folding_session(spark: SparkSession) -> SparkSession:
+    """A session in which what is asked for is what is done: each task writes one file."""
+    return computing_session(
+        spark,
+        {
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+        },
+    )
+
+
+class Folding:
+    """How files of one table become fewer.
+
+    Args:
+        session: in which they are read: `folding_session`.
+        storage: the table's folder.
+        removes: whether keys may be removed.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        storage: Storage,
+        keys: Sequence[str],
+        aggregates: Mapping[str, Aggregate],
+        *,
+        removes: bool,
+    ) -> None:
+        self._session = session
+        self._storage = storage
+        self._keys = tuple(keys)
+        self._aggregates = aggregates
+        self._removes = removes
+
+    def rows(
+        self,
+        files: Sequence[ActiveFile],
+        now: Sequence[ActiveFile],
+        committed: int,
+        schema: StructType,
+    ) -> DataFrame:
+        """The rows of `files`, one per key.
+
+        Args:
+            now: all files of the table.
+            committed: the newest committed txid.
+            schema: the table's columns.
+        """
+        rows, parts = self._read(files, schema), 1
+        size = sum(file.size for file in files)
+        if size <= ONE_TASK_BYTES:
+            rows = rows.coalesce(1)
+        else:
+            parts = math.ceil(size / FILE_BYTES)
+        # Also where one task folds: the marks are brought to it.
+        self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
+        if not self._removes:
+            return folded(rows, self._keys, self._aggregates, with_txid=True)
+        return self._with_marks(rows, files, now, committed, schema).coalesce(parts)
+
+    def _read(self, files: Sequence[ActiveFile], schema: StructType) -> DataFrame:
+        reader = strict_reader(self._session, schema)
+        return reader.parquet(*(self._storage.read_url(file.path) for file in files))
+
+    def _with_marks(
+        self,
+        rows: DataFrame,
+        files: Sequence[ActiveFile],
+        now: Sequence[ActiveFile],
+        committed: int,
+        schema: StructType,
+    ) -> DataFrame:
+        """As `rows`, without what was removed since, and with the marks still needed.
+
+        What is folded gets the newest txid of its key, so everything must go that is void by a
+        mark, also by one in a file that is not folded. A mark stays as long as another file may
+        have a row of its txid or before.
+        """
+        from pyspark.sql import functions as sf
+
+        keys = self._keys
+        # Those of txids that are not committed may be taken back.
+        certain = self._read([file for file in now if not file.holds_only(committed + 1)], schema)
+        marks = marks_of(certain.where(sf.col(TXID) <= committed), keys)
+        living = without_removed(rows, keys, marks)
+        found = folded(living, keys, self._aggregates, with_txid=True)
+        own = {file.path for file in files}
+        left = [file for file in now if file.path not in own]
+        oldest = min((file.txid_min or 0 for file in left), default=None)
+        if oldest is None:
+            return found.withColumn(REMOVED, sf.lit(None).cast("boolean"))
+        needed = marks_of(rows, keys).where(sf.col(TXID) >= oldest)
+        return found.unionByName(
+            needed.withColumn(REMOVED, sf.lit(True)), allowMissingColumns=True
+        ).select(*(sf.col(quoted(name)) for name in schema.fieldNames()))

@@ -1,0 +1,294 @@
+"""One table as its log has it: its newest state in memory, and whatever others append taken in.
+
+Between what is known here and what the log says stands nothing but versions that were not read yet.
+They are read one by one; what must not be there is refused when it is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from deltalake import DeltaTable
+
+from committers.publishing.files import ActiveFile, active_files, load_files, require_inside
+from committers.publishing.foreign_commits import ForeignCommits, changed_by
+from committers.publishing.newest import NewestVersions
+from committers.publishing.rules import led_elsewhere
+from committers.publishing.same_table import instead_of, replaced
+from committers.publishing.spec import TableSpec, refuse_foreign, refuse_foreign_folder
+from committers.publishing.txid_bounds import with_bounds
+from txn.delta.commits import Commit, epoch_app, incarnation_app, txid_app
+from txn.delta.loading import is_there, load
+from txn.delta.log import TableLog
+from txn.delta.retrying import retried
+from txn.delta.storage import Storage
+from txn.errors import CommitConflictError, TableRefusedError
+from txn.interfaces import Publication
+
+__all__ = ["FollowedTable", "exclusive"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def exclusive(method: Callable[P, R]) -> Callable[P, R]:
+    """One thread at a time: what one takes in, an append of another must not pass over unseen."""
+
+    @functools.wraps(method)
+    def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
+        with args[0]._lock:  # type: ignore[attr-defined]  # self
+            return method(*args, **kwargs)
+
+    return waiting
+
+
+class FollowedTable:
+    """A table, as of the newest version of its log that was taken in.
+
+    One committer's turn at a time. Other threads may ask for `files_now`, and open the table: with
+    the first batch that has rows, while a txid without rows has its turn.
+
+    Args:
+        storage: the table's folder.
+        incarnation: which life of the topology leads here; 0: not known, and not asked for.
+        takes_over: those whose tables it may lead as well.
+    """
+
+    def __init__(
+        self, storage: Storage, *, incarnation: int = 0, takes_over: Collection[int] = ()
+    ) -> None:
+        self._storage = storage
+        self._name = storage.location
+        self._log = _OwnLog(storage)
+        self._incarnation = incarnation
+        self._takes_over = frozenset(takes_over)
+        self._loaded: DeltaTable | None = None
+        self._spec: TableSpec | None = None
+        self._topology = ""
+        self._files: dict[str, ActiveFile] = {}
+        self._files_lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._version = -1
+        self._epoch = 0
+        self._last: tuple[int, Publication] | None = None
+        self._settled = 0
+        self._foreign = ForeignCommits(self._name)
+        self._fingerprint: int | None = None
+
+    # --- what is known -----------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The newest version that is known here; -1 before `attach` or `open`."""
+        return self._version
+
+    @property
+    def table_id(self) -> str | None:
+        """Delta's own id of the table; None before `attach` or `open`."""
+        return None if self._loaded is None else str(self._loaded.metadata().id)
+
+    @property
+    def files(self) -> Mapping[str, ActiveFile]:
+        """Path -> file, of `version`."""
+        return self._files
+
+    def files_now(self) -> tuple[ActiveFile, ...]:
+        """The files of `version`, for another thread than that of the commit turns."""
+        with self._files_lock:
+            return tuple(self._files.values())
+
+    def last_publication(self) -> tuple[int, Publication] | None:
+        """(version, publication) of the newest publication; None if there was none."""
+        return self._last
+
+    @exclusive
+    def columns(self) -> dict[str, Any] | None:
+        """The table's columns as Delta and Spark write them in JSON; None: there is no table."""
+        if self._loaded is None:
+            return None
+        columns: dict[str, Any] = json.loads(self._loaded.schema().to_json())
+        return columns
+
+    @exclusive
+    def files_before(self, txid: int) -> tuple[int, frozenset[str]]:
+        """(newest txid, paths) of the newest version that holds nothing of `txid` and later.
+
+        What is there now, unless something of these txids has been published: then the commit
+        files are walked back, and what each version did is undone. The paths of versions that
+        others made since (OPTIMIZE) are left out with it.
+
+        Raises:
+            TableRefusedError: the commit files that would tell were cleaned out of the log.
+        """
+        paths = frozenset(self._files)
+        if self._last is None or self._last[1].last_txid < txid:
+            return (0 if self._last is None else self._last[1].last_txid), paths
+        before, newest, version = paths, 0, self._version
+        while version >= 0:
+            commit = self.read_commit(version)
+            if commit is None:
+                raise TableRefusedError(
+                    f"Table {self._name} cannot be read as of txid {txid - 1}: version {version} "
+                    "was cleaned out of its log, and later txids are published. Restore that "
+                    "commit file from a backup; raise delta.logRetentionDuration."
+                )
+            if _newest_of(commit) and _newest_of(commit) < txid:
+                break
+            paths = (paths - {add.path for add in commit.adds}) | commit.removes
+            if commit.publication is not None:
+                before, newest = paths, commit.publication.first_txid - 1
+            version -= 1
+        return newest, before
+
+    # --- taking it in ------------------------------------------------------------------------
+
+    @exclusive
+    def attach(self, topology: str) -> bool:
+        """Load an existing table of this topology; False when the folder holds none.
+
+        Raises:
+            TableRefusedError: not a Delta table, nobody's or another topology's.
+            TableChangedError: somebody else's rows came, or ours went, since we last wrote it.
+            RecoveryRefusedError: the topology leads it from another ensemble.
+        """
+        if not is_there(self._storage):
+            entries = self._storage.entries()
+            # Unless it was made between the two looks.
+            if not is_there(self._storage):
+                refuse_foreign_folder(entries, self._name)
+                return False
+        table = load(self._storage)
+        refuse_foreign(table, self._name, topology)
+        self._topology = topology
+        self._reload(table)
+        self._refuse_foreign()
+        self._led_by()
+        return True
+
+    @property
+    def _table(self) -> DeltaTable:
+        if self._loaded is None:
+            raise TableRefusedError(f"Table {self._name} is not there: open it with a schema.")
+        return self._loaded
+
+    def read_commit(self, version: int) -> Commit | None:
+        """One version, from its commit file; None when that does not exist (any more)."""
+        return self._log.commit(version)
+
+    @exclusive
+    def refresh(self) -> list[Commit]:
+        """Take in the versions that others appended; returns them, oldest first.
+
+        Raises:
+            TableRefusedError: one of them changed the table into something else.
+            TableChangedError: one of them changed rows, or the table was replaced.
+            CommitConflictError: their commit files are gone; the state was loaded anew.
+        """
+        self._require_same()
+        self._follow(self._table)
+        return self._take_in()
+
+    def _follow(self, table: DeltaTable) -> None:
+        """Let delta-rs take in what was appended since."""
+        retried(table.update_incremental, f"read the log of table {self._name}")
+
+    def _take_in(self) -> list[Commit]:
+        """Apply the versions up to the one that delta-rs has loaded and will append to."""
+        commits: list[Commit] = []
+        if self._table.version() < self._version:
+            self._follow(self._table)  # which failed behind the append before
+        while self._version < self._table.version():
+            version = self._version + 1
+            commit = self.read_commit(version)
+            if commit is None:
+                self._reload(load(self._storage))
+                self._refuse_foreign()
+                raise CommitConflictError(
+                    f"Version {version} of table {self._name} is not in its log any more: the log "
+                    "was cleaned up while this process was behind. The batch is prepared again."
+                )
+            self._apply(commit)
+            commits.append(commit)
+        if self._spec and any(commit.metadata_change for commit in commits):
+            self._require(self._spec)
+        self._refuse_foreign()
+        return commits
+
+    def _apply(self, commit: Commit) -> None:
+        added = active_files(commit.adds)
+        if not commit.is_ours:
+            added = with_bounds(added, self._storage)
+        with self._files_lock:
+            for path in commit.removes:
+                self._files.pop(path, None)
+            self._files.update(added)
+        self._version, self._fingerprint = commit.version, commit.fingerprint
+        self._foreign.take(commit)
+        self._epoch = max(self._epoch, commit.epoch)
+        if commit.publication is not None:
+            self._last = (commit.version, commit.publication)
+        self._settled = max(self._settled, commit.settled_txid)
+
+    def _reload(self, table: DeltaTable) -> None:
+        """Take a table as it is, or, where storage is away, leave everything as it was."""
+        version = table.version()
+        files = with_bounds(load_files(table), self._storage)
+        newest = NewestVersions.of(self._log.backwards(version), self._name)
+        txid = table.transaction_version(txid_app(self._topology))
+        with self._files_lock:
+            self._files = files
+        self._loaded, self._version = table, version
+        self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
+        self._last, self._settled, self._foreign = newest.last, newest.settled, newest.foreign
+        self._fingerprint = newest.fingerprint
+        if not newest.is_known and txid is not None:
+            self._last = (version, Publication.lost(self._topology, txid))
+
+    # --- refusals ----------------------------------------------------------------------------
+
+    def _require(self, spec: TableSpec) -> None:
+        try:
+            spec.require(self._table, self._name)
+        except TableRefusedError as error:
+            culprit = self._foreign.last_metadata_change
+            if culprit is None:
+                raise
+            raise TableRefusedError(f"{error} It was changed in {changed_by(culprit)}.") from error
+
+    def _refuse_foreign(self) -> None:
+        self._foreign.refuse(self._topology, self._table.metadata().configuration)
+
+    def _require_same(self) -> None:
+        now = instead_of(self._storage, self._table, self._version, self._fingerprint)
+        if now is not None:
+            raise replaced(self._name, self._topology, self._version, now)
+
+    def _led_by(self) -> int:
+        """The incarnation that leads the table, 0 if none is recorded; refuses a foreign one."""
+        if not self._incarnation:
+            return 0
+        found = self._table.transaction_version(incarnation_app(self._topology)) or 0
+        if found and found != self._incarnation and found not in self._takes_over:
+            raise led_elsewhere(self._name, self._topology, found, self._incarnation)
+        return found
+
+
+class _OwnLog(TableLog):
+    """Refuses a file outside of the table's folder: nothing there is ours to read or delete."""
+
+    def commit(self, version: int) -> Commit | None:
+        commit = super().commit(version)
+        if commit is not None:
+            require_inside(commit, self._storage.location)
+        return commit
+
+
+def _newest_of(commit: Commit) -> int:
+    """The newest txid in our versions of the table; 0 if unknown."""
+    if commit.publication is not None:
+        return commit.publication.last_txid
+    return commit.last[1].last_txid if commit.last else 0

@@ -1,0 +1,54 @@
+"""Reading a table's files while others rewrite them.
+
+Somebody's OPTIMIZE puts rows into other files, and VACUUM deletes the former ones: the log is read
+again only when a file that it named is not there any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from committers.publishing.followed import FollowedTable
+from committers.publishing.log import MAX_TRIES
+from txn.delta.storage import Storage
+from txn.errors import TableChangedError, TxnError
+
+__all__ = ["first_missing", "up_to_date"]
+
+R = TypeVar("R")
+
+
+def first_missing(storage: Storage, paths: Sequence[str]) -> str | None:
+    """The first of these files that is not there; None: all are."""
+    sizes = storage.sizes(paths)
+    return next((p for p, size in zip(paths, sizes, strict=True) if size is None), None)
+
+
+def up_to_date(read: Callable[[], R], table: FollowedTable, storage: Storage) -> R:
+    """The result of `read` over the table's files; repeated if they were rewritten meanwhile.
+
+    Raises:
+        TableChangedError: a file is gone that the table's newest version still has.
+    """
+    for _ in range(MAX_TRIES):
+        version = table.version
+        try:
+            return read()
+        except TxnError:
+            raise
+        except Exception:
+            if table.version != version:
+                continue  # another thread has followed the log: to files that are there
+            gone = first_missing(storage, [file.path for file in table.files_now()])
+            if gone is None:
+                raise
+            table.refresh()
+            if table.version == version:
+                raise TableChangedError(
+                    f"File {gone} of table {storage.location} is gone, and version {version}, the "
+                    "newest one, still has it: somebody deleted it, and VACUUM does not. "
+                    "Nothing was written. Restore the file from a backup, or start over with "
+                    "a new table and a topology of a new name."
+                ) from None
+    return read()

@@ -1,0 +1,56 @@
+"""A table of ours as a DataFrame: by its log, or by the paths of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from txn.delta.loading import require
+from txn.delta.storage import Storage
+from txn.errors import TableRefusedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["read_table", "strict_reader"]
+
+
+def strict_reader(session: SparkSession, schema: StructType) -> DataFrameReader:
+    """Reads a table's files by path; a missing or broken one is an error.
+
+    Whatever the session says: a row that is passed over is a wrong total.
+    """
+    reader = session.read.schema(schema)
+    return reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+
+
+def read_table(
+    spark: SparkSession,
+    storage: Storage,
+    version: int | None = None,
+    *,
+    follow: bool = False,
+) -> tuple[DataFrame, Mapping[str, str | None]]:
+    """(every column of a version, None: the newest now; table properties).
+
+    Later versions do not show, unless `follow`: then each query sees the newest one.
+
+    Raises:
+        TableRefusedError: there is no such version.
+        TableAbsentError: there is no Delta table.
+    """
+    from pyspark.errors import AnalysisException
+
+    table = require(storage)
+    as_of = table.version() if version is None else version
+    reader = spark.read.format("delta")
+    if not follow:
+        reader = reader.option("versionAsOf", as_of)
+    try:
+        return reader.load(storage.url()), table.metadata().configuration
+    except AnalysisException as error:
+        raise TableRefusedError(
+            f"Version {as_of} of table {storage.location} cannot be read: it was never written, "
+            f"or was cleaned out of the log. The newest version is {table.version()}."
+        ) from error

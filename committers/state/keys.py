@@ -1,0 +1,69 @@
+"""Keys of a state table: the hash bucket of each, and the rows that have some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from committers.aggregates import quoted
+from committers.expressions import passing
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+__all__ = ["bucket_of", "with_keys_of"]
+
+_KEY = passing("key")
+
+
+def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:
+    """The hash bucket of a row.
+
+    Args:
+        keys: key column -> type, in the table's order; none: the one bucket of a global aggregate.
+        buckets: how many there are.
+    """
+    from pyspark.sql import functions as sf
+
+    if not keys:
+        return sf.lit(0)
+    parts: list[Column] = []
+    for key, kind in keys.items():
+        column = sf.col(quoted(key))
+        filler = _filler(kind)
+        parts += [column if filler is None else sf.coalesce(column, filler), column.isNull()]
+    return sf.pmod(sf.hash(*parts), sf.lit(buckets)).cast("int")
+
+
+def with_keys_of(rows: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The rows whose key `wanted` has as well; NULL is a key like any other."""
+    from pyspark.sql import functions as sf
+
+    renamed = wanted.select(*(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys))
+    condition = sf.lit(True)
+    for key in keys:
+        condition &= sf.col(quoted(key)).eqNullSafe(sf.col(quoted(f"{_KEY}_{key}")))
+    return rows.join(renamed, condition, "left_semi")
+
+
+def _filler(kind: DataType) -> Column | None:
+    """The value that Spark's null-safe join hashes for NULL; buckets follow its shuffle.
+
+    Source: `ExtractEquiJoinKeys` and `Literal.default`. A type that is missing here still works:
+    its NULL keys only come to lie in a second file of their bucket.
+    """
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types
+
+    if isinstance(kind, types.BooleanType):
+        return sf.lit(False)
+    if isinstance(kind, types.NumericType):
+        return sf.lit(0).cast(kind)
+    if isinstance(kind, types.StringType | types.BinaryType):
+        return sf.lit("").cast(kind)
+    if isinstance(kind, types.DateType):
+        return sf.lit("1970-01-01").cast(kind)
+    if isinstance(kind, types.TimestampType):
+        return sf.timestamp_micros(sf.lit(0))
+    return None

@@ -1,0 +1,125 @@
+"""What becomes of a failed attempt: an event, the end of the run, or nothing if it is dead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from txn.attempts import TransactionAttempt
+from txn.config import TopologyConfig
+from txn.engine.attempt_failures import AttemptFailures
+from txn.engine.recorder import Recorder
+from txn.errors import (
+    BatchError,
+    ColumnsUnknownError,
+    FailedException,
+    FencedError,
+    ProgressUnavailableError,
+    SourceUnavailableError,
+)
+from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed
+
+LIVE, DEAD = TransactionAttempt(5, 1), TransactionAttempt(5)
+
+
+@dataclass
+class Run:
+    """The shell of a run with txid 5 in flight: what its parts ask of it is kept."""
+
+    phase: Phase = Phase.PROCESSING
+    leading: Exception | None = None
+    grouped: bool = False
+    state: Any = None
+    events: list[Any] = field(default_factory=list)
+    ended: list[BaseException] = field(default_factory=list)
+    timers: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        batch = Batch(LIVE, self.phase, metadata={"s": 1})
+        self.state = SimpleNamespace(
+            batches={5: batch}, until=None, until_caught_up=True, stopping=False
+        )
+        shell: Any = self
+        recorder = Recorder("t", 1, 4, lambda: 0.0)
+        self.failures = AttemptFailures("t", TopologyConfig(), shell, recorder, shell)
+
+    def post(self, fact: Any) -> None:
+        """Steps of the shell's own are done at once."""
+        if callable(fact):
+            fact()
+        else:
+            self.events.append(fact)
+
+    def after(self, seconds: float, fact: Any) -> None:
+        """A timer."""
+        self.timers.append(fact)
+
+    def end(self, error: BaseException) -> None:
+        """The end of the run."""
+        self.ended.append(error)
+
+    def group_failed(self, attempt: TransactionAttempt, error: str) -> bool:
+        """Whether the group whose turn runs fails with it."""
+        return self.grouped
+
+    def assert_leading(self, seconds: float | None = None) -> None:
+        """Whether somebody else leads."""
+        if self.leading is not None:
+            raise self.leading
+
+
+def test_a_lost_attempt_is_replayed_and_a_dead_one_changes_nothing() -> None:
+    """What a replay may mend is an event of the attempt that lives, and of no other."""
+    run = Run()
+    for attempt in (DEAD, LIVE):
+        run.failures.raised(attempt, FailedException("gone"))
+    assert run.events == [BatchFailed(LIVE, "FailedException: gone")]
+    run.failures.raised(DEAD, ValueError("its own fault"))
+    assert (len(run.events), run.ended) == (1, [])
+
+
+def test_a_question_that_finds_a_source_away_waits() -> None:
+    """An attempt that is being planned fails its plan; a source that is away blocks it."""
+    run = Run(Phase.PLANNING)
+    run.failures.raised(LIVE, SourceUnavailableError("away"))
+    assert run.events == [PlanFailed(LIVE, "SourceUnavailableError: away", True)]
+
+
+def test_the_failure_of_a_group_is_nobodys_own() -> None:
+    """A member of a group that fails is not failed: the group is dissolved instead."""
+    run = Run(Phase.COMMITTING, grouped=True)
+    run.failures.failed(LIVE, "no progress")
+    assert run.events == []
+
+
+def test_an_error_of_the_users_code_ends_the_run() -> None:
+    """It names the batch and what it read; also where ZooKeeper cannot be asked who leads."""
+    for leading in (None, ProgressUnavailableError("away")):
+        run = Run(leading=leading)
+        run.failures.raised(LIVE, ValueError("not a number"))
+        (error,) = run.ended
+        assert isinstance(error, BatchError)
+        assert "Batch 5:1 of topology 't'" in str(error)
+        assert "{'s': 1}" in str(error)
+
+
+def test_who_was_replaced_says_so() -> None:
+    """What goes wrong after a successor took over is its doing: it deletes files of this run."""
+    successor = FencedError("epoch 3 leads")
+    run = Run(leading=successor)
+    run.failures.raised(LIVE, ValueError("not a number"))
+    assert run.ended == [successor]
+
+
+def test_a_run_that_is_to_end_does_not_wait_for_columns_for_ever() -> None:
+    """It waits for them once as long as for anything else, and then says what it waits for."""
+    run = Run()
+    for _ in range(2):
+        run.failures.raised(LIVE, ColumnsUnknownError("nobody knows", frozenset({"s"})))
+    (timer,) = run.timers
+    blocked = "ColumnsUnknownError: nobody knows"
+    run.state.batches[5] = Batch(LIVE, Phase.WAITING, blocked=blocked)
+    timer()
+    (error,) = run.ended
+    assert "nobody knows Nothing was lost" in str(error)

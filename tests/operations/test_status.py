@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+import os
+
+from txn.operations.status import status_of
+from txn.protocol.records import (
+    BatchRecord,
+    CommittedRecord,
+    LeaderIdentity,
+    Progress,
+    QuarantineRecord,
+    StandbyIdentity,
+)
+from txn.zookeeper.liveness import machine_id
+from txn.zookeeper.status import TopologyStatus
+
+SINCE = "2026-01-01T00:00:00+00:00"
+
+
+def looked_at() -> TopologyStatus:
+    """A topology of two standbys, three quarantined txids and one replay at work."""
+    here = machine_id()
+    batch = BatchRecord(txid=8, attempt=0, epoch=2, spouts={"s": 1}, replay_of=3)
+    aside = tuple(QuarantineRecord(txid=txid, attempt=1, error="x") for txid in (3, 5, 6))
+    return TopologyStatus(
+        "t",
+        Progress(committed=CommittedRecord(txid=7, epoch=2), batches=(batch,)),
+        2,
+        LeaderIdentity(host="h", pid=os.getpid(), started=SINCE, epoch=2, token="t", machine=here),
+        None,
+        aside,
+        frozenset({3, 5}),
+        (
+            StandbyIdentity(host="h", pid=os.getpid(), since=SINCE, machine=here),
+            StandbyIdentity(host="h", pid=2**30, since=SINCE, machine=here),
+        ),
+    )
+
+
+def test_status_says_who_still_runs() -> None:
+    """The leader and each standby is alive, or gone while its node is still there."""
+    status = status_of(looked_at())
+    assert status.leader_alive
+    assert [True, False] == [standby.alive for standby in status.standbys]
+
+
+def test_a_quarantined_txid_is_at_work_asked_for_or_neither() -> None:
+    """The txid that replays it comes before the request for it."""
+    assert [8, "requested", None] == [q.replay for q in status_of(looked_at()).quarantine]
+
+
+def test_status_is_json() -> None:
+    """Everything in it can be written as JSON and read again."""
+    told = status_of(looked_at()).to_json()
+    assert told == json.loads(json.dumps(told))
+    assert (7, 3, [True, False]) == (
+        told["committed_txid"],
+        told["quarantined"],
+        [standby["alive"] for standby in told["standbys"]],
+    )

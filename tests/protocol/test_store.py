@@ -1,0 +1,233 @@
+"""The contract of `ProgressStore`, over every implementation that the package has."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.faults.harness import wait_for
+from tests.zookeeper.progress_store import CONFIG, committed, expire, start
+from txn.embedded import EmbeddedZooKeeper
+from txn.errors import BatchError, FencedError, LeaderExistsError, ProgressUnavailableError
+from txn.protocol.records import ColumnsRecord, LeaderIdentity, Progress, QuarantineRecord
+from txn.protocol.store import ProgressStore
+from txn.testing import MemoryNodes, MemoryProgress
+from txn.zookeeper import ZooKeeperProgress
+from txn.zookeeper.replay_requests import request_replays
+
+COLUMNS = ColumnsRecord(stream="s", columns={"fields": 1})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one topology's progress is, and what happens around it."""
+
+    connect: Callable[[], ProgressStore]
+    """Another process opens it."""
+    request: Callable[[list[int]], object]
+    """A user asks for replays."""
+    interrupt: Callable[[Any], None]
+    """A leader's session ends."""
+    depose: Callable[[Any], None]
+    """A leader is taken for dead, without being told."""
+
+
+@pytest.fixture(params=["memory", "zookeeper"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """An empty place; all stores that were opened on it are closed in the end."""
+    stores: list[ProgressStore] = []
+
+    def opened(store: ProgressStore) -> ProgressStore:
+        stores.append(store)
+        return store
+
+    if request.param == "memory":
+        nodes = MemoryNodes()
+        yield Place(
+            lambda: opened(MemoryProgress("t", nodes)),
+            lambda txids: MemoryProgress("t", nodes).request_replays(txids),
+            lambda store: store.lose_session(),
+            lambda store: store._leave(),
+        )
+    else:
+        server: EmbeddedZooKeeper = request.getfixturevalue("zookeeper")
+        hosts = f"{server.hosts}/{request.node.name}"
+        yield Place(
+            lambda: opened(ZooKeeperProgress(hosts, "t", CONFIG)),
+            lambda txids: request_replays(hosts, "t", CONFIG, txids),
+            expire,
+            lambda store: store._leadership.release(time.monotonic() + 60),
+        )
+    for store in stores:
+        store.close()
+
+
+def leading(place: Place) -> ProgressStore:
+    """A store that leads and has loaded."""
+    store = place.connect()
+    store.lead()
+    store.load()
+    return store
+
+
+def aside(txid: int) -> QuarantineRecord:
+    """A quarantine record."""
+    return QuarantineRecord(txid=txid, attempt=5, spouts={"s": {"at": txid}}, error="poison")
+
+
+# --- leadership --------------------------------------------------------------------------------
+
+
+def test_nothing_is_there_before_the_first_leader(place: Place) -> None:
+    """A look finds nothing and leads nothing; without an epoch there is nothing to ask for."""
+    store = place.connect()
+    assert store.peek() == Progress()
+    with pytest.raises(RuntimeError, match="lead"):
+        _ = store.epoch
+    assert (store.lead(), store.epoch, store.load()) == (1, 1, Progress())
+
+
+def test_there_is_one_leader_and_epochs_grow(place: Place) -> None:
+    """A rival is refused while somebody leads, and has the next epoch once that one is closed."""
+    first, rival = leading(place), place.connect()
+    with pytest.raises(LeaderExistsError):
+        rival.lead()
+    first.close()
+    first.close()
+    assert rival.lead() == 2
+
+
+def test_a_standby_waits_for_the_leader_to_close(place: Place) -> None:
+    """It is told who leads, and leads as soon as that one is gone."""
+    first, standby = leading(place), place.connect()
+    told: list[LeaderIdentity | None] = []
+    epochs: list[int] = []
+    thread = threading.Thread(
+        target=lambda: epochs.append(standby.lead(wait=True, on_waiting=told.append))
+    )
+    thread.start()
+    wait_for(lambda: bool(told), what="a standby")
+    assert [(who.pid, who.epoch) for who in told if who] == [(os.getpid(), 1)]
+    first.close()
+    thread.join(30)
+    assert (len(told), epochs) == (1, [2])
+
+
+def test_a_standby_that_is_stopped_leads_nothing(place: Place) -> None:
+    """It stops waiting, and the leader leads on."""
+    first, standby = leading(place), place.connect()
+    stopped = threading.Event()
+    with pytest.raises(ProgressUnavailableError):
+        standby.lead(wait=True, on_waiting=lambda _: stopped.set(), stopped=stopped.is_set)
+    first.assert_leading()
+
+
+def test_a_lost_session_is_told_and_taken_up_again(place: Place) -> None:
+    """While nobody else leads, the leader keeps its epoch and goes on writing."""
+    store = leading(place)
+    lost: list[bool] = []
+    store.on_lost = lambda: lost.append(True)
+    place.interrupt(store)
+    wait_for(lambda: bool(lost), what="the loss")
+    store.assert_leading()
+    store.persist_start(start(1))
+    assert (lost, store.epoch, [b.txid for b in store.peek().batches]) == ([True], 1, [1])
+
+
+def test_whoever_was_replaced_writes_nothing(place: Place) -> None:
+    """A leader that wakes up after its successor has begun is refused by every call."""
+    old = leading(place)
+    old.persist_start(start(1))
+    place.depose(old)
+    new = leading(place)
+    calls: list[Callable[[], object]] = [
+        old.assert_leading,
+        old.load,
+        lambda: old.persist_start(start(2)),
+        lambda: old.persist_committed(committed(1)),
+        lambda: old.persist_columns(COLUMNS),
+    ]
+    for call in calls:
+        with pytest.raises(FencedError):
+            call()
+    assert new.load() == Progress(batches=(start(1),))
+
+
+def test_a_life_has_one_incarnation(place: Place) -> None:
+    """The first leader begins it; later ones are of the same life."""
+    first = leading(place)
+    life = first.incarnation()
+    assert (life.takes_over, first.incarnation()) == ([], life)
+    first.close()
+    assert leading(place).incarnation() == life
+
+
+# --- what is kept ------------------------------------------------------------------------------
+
+
+def test_the_next_leader_finds_what_was_written(place: Place) -> None:
+    """The newest attempt of each open txid, the newest commit, the columns; no batch below it."""
+    store = leading(place)
+    for record in (
+        start(1, s={"at": 1}),
+        start(1, attempt=1, s={"at": 2}),
+        start(2, s=None),
+        start(3, s={"at": 3}),
+    ):
+        store.persist_start(record)
+    store.persist_columns(COLUMNS.model_copy(update={"columns": {}}))
+    store.persist_columns(COLUMNS)
+    expected = Progress(
+        batches=(start(1, attempt=1, s={"at": 2}), start(2, s=None), start(3, s={"at": 3})),
+        columns={"s": {"fields": 1}},
+    )
+    assert place.connect().peek() == expected
+    store.persist_committed(committed(2, s={"at": 2}))
+    store.close()
+    done = {"committed": committed(2, s={"at": 2}), "batches": expected.batches[2:]}
+    assert leading(place).load() == expected.model_copy(update=done)
+
+
+def test_quarantined_txids_wait_for_a_user(place: Place) -> None:
+    """The oldest that is asked for is handed out, by any leader, until a txid has replayed it."""
+    store = leading(place)
+    for txid in (1, 2, 3):
+        store.persist_start(start(txid))
+        store.persist_committed(committed(txid), aside(txid))
+    assert store.requested_replay([]) is None
+    place.request([2, 3])
+    assert (store.requested_replay([]), store.requested_replay([2])) == (aside(2), aside(3))
+    store.close()
+    store = leading(place)
+    assert store.requested_replay([]) == aside(2)
+    store.persist_start(start(4, epoch=2))
+    store.persist_committed(committed(4, epoch=2), None, 2)
+    assert (store.requested_replay([]), store.requested_replay([3])) == (aside(3), None)
+
+
+@pytest.mark.parametrize("value", [object(), float("nan")], ids=["object", "nan"])
+def test_what_is_not_json_is_refused(place: Place, value: object) -> None:
+    """It is the batch's fault, nothing is written, and the store goes on."""
+    store = leading(place)
+    with pytest.raises(BatchError):
+        store.persist_start(start(1, s=value))
+    with pytest.raises(BatchError):
+        store.persist_columns(ColumnsRecord(stream="s", columns={"fields": value}))
+    assert store.load() == Progress()
+    store.persist_start(start(1))
+
+
+def test_a_record_of_another_epoch_is_refused(place: Place) -> None:
+    """A leader writes in its own name only."""
+    store = leading(place)
+    with pytest.raises(ValueError, match="epoch 2"):
+        store.persist_start(start(1, epoch=2))
+    with pytest.raises(ValueError, match="epoch 2"):
+        store.persist_committed(committed(1, epoch=2))
+    assert store.load() == Progress()

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from txn.protocol.records import LeaderIdentity, StandbyIdentity
+from txn.zookeeper.liveness import is_alive, is_running, machine_id, this_process
+
+
+@pytest.fixture(scope="module")
+def ended() -> int:
+    """The id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def standby(pid: int, machine: str) -> StandbyIdentity:
+    return StandbyIdentity(host="h", pid=pid, since="2026-01-01T00:00:00+00:00", machine=machine)
+
+
+def test_a_process_runs_until_it_ends(ended: int) -> None:
+    """The kernel knows; process 1, which may be another user's, runs as well."""
+    assert [True, True, False] == [is_running(os.getpid()), is_running(1), is_running(ended)]
+
+
+def test_the_dead_are_known_on_their_own_machine_only(ended: int) -> None:
+    """A process id means nothing elsewhere: whoever is there may be alive."""
+    assert is_alive(standby(os.getpid(), machine_id()))
+    assert not is_alive(standby(ended, machine_id()))
+    assert is_alive(standby(ended, "another/machine"))
+    assert is_alive(standby(ended, ""))
+    assert not is_alive(None)
+
+
+def test_a_leader_writes_down_this_process() -> None:
+    """What a leader writes of itself is alive as long as it is."""
+    here = this_process()
+    leader = LeaderIdentity(
+        host=here.host,
+        pid=here.pid,
+        started="2026-01-01T00:00:00+00:00",
+        epoch=1,
+        token="t",
+        machine=here.machine,
+    )
+    assert (os.getpid(), machine_id()) == (here.pid, here.machine)
+    assert is_alive(leader)

@@ -1,0 +1,75 @@
+"""What a command raises, as one paragraph on stderr and an exit code.
+
+0 ended well, 1 an error, 2 a mistake on the command line, 3 fenced or another process leads, 4 a
+thread hangs and was left behind, 130 interrupted before anything ran.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import textwrap
+import traceback
+from typing import Any
+
+import click
+
+from txn.cli.options import TRACEBACK
+from txn.errors import AbandonedError, FencedError, LeaderExistsError, TxnError
+from txn.operations.loading import TargetError
+from txn.text import printable
+
+__all__ = ["ErrorsAsParagraphs"]
+
+ERROR, USAGE, FENCED, INTERRUPTED = 1, 2, 3, 130
+
+
+class ErrorsAsParagraphs(click.Group):
+    """Turns what a command raises into one paragraph and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was named."""
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+            raise
+        except TxnError as error:
+            message, code = str(error), _exit_code(error)
+            cause: BaseException = error
+        except KeyboardInterrupt as error:
+            message, code, cause = "interrupted.", INTERRUPTED, error
+        except Exception as error:  # noqa: BLE001 - the last line of defence of a program
+            message = f"{type(error).__name__}: {error} (--traceback shows where)"
+            code, cause = ERROR, error
+        if ctx.meta.get(TRACEBACK):
+            traceback.print_exception(cause)
+        click.echo(_paragraph(message), err=True)
+        if isinstance(cause, AbandonedError):
+            _leave(code)
+        return ctx.exit(code)
+
+
+def _exit_code(error: TxnError) -> int:
+    if isinstance(error, FencedError | LeaderExistsError):
+        return FENCED
+    if isinstance(error, AbandonedError):
+        return error.exit_code
+    return USAGE if isinstance(error, TargetError) else ERROR
+
+
+def _leave(code: int) -> None:
+    """End the process at once: threads that hang, whoever's they are, are not waited for."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _paragraph(message: str) -> str:
+    """The message, wrapped to the terminal; what follows its first line (a log) is left alone."""
+    first, newline, rest = printable(f"error: {message}").partition("\n")
+    if sys.stderr.isatty():
+        first = textwrap.fill(first, shutil.get_terminal_size().columns, break_on_hyphens=False)
+    return first + newline + rest

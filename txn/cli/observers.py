@@ -1,0 +1,228 @@
+"""Who is told about a run: the contract, and two observers for pipes and programs.
+
+They print values (`RunStatus`, `BatchReport`) and know nothing of the run itself; the loop that
+tells them is in `txn.cli.driver`. The third observer, for terminals, is `txn.cli.live_view`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from txn.cli.words import held_up, phases_ms, short_versions, standing_by, summary
+from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Standby, Timeline
+from txn.text import printable
+
+__all__ = ["JsonLines", "Observer", "PlainLines", "RunInfo"]
+
+_WAITING_EVENT_SECS = 1.0
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What does not change while a topology runs."""
+
+    topology: str
+    epoch: int
+    zookeeper: str
+    """As the user wrote it."""
+    until: str
+    committed_txid: int
+    """Committed before this run."""
+
+
+class Observer(ABC):
+    """Told about a run by the loop in `txn.cli.driver`, on one thread."""
+
+    def starting(self, topology: str) -> None:
+        """Spark and ZooKeeper are being started, tables and state are being read."""
+
+    def standing_by(self, topology: str, standby: Standby) -> None:
+        """Ready, and waiting for the leader to end; again when that has changed."""
+
+    @abstractmethod
+    def started(self, info: RunInfo) -> None:
+        """The topology leads, has recovered and runs."""
+
+    @abstractmethod
+    def update(
+        self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
+    ) -> None:
+        """Several times a second: a snapshot, and what is new since the last call.
+
+        Args:
+            batches: newly committed, in txid order.
+            failures: each "txid:attempt: reason".
+        """
+
+    @abstractmethod
+    def note(self, text: str) -> None:
+        """A message to the user, in one line."""
+
+    @abstractmethod
+    def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
+        """The run is over; `error` if it did not end well."""
+
+    def close(self) -> None:
+        """The last call. Idempotent; also comes if nothing was started."""
+
+    def __enter__(self) -> None:
+        """Nothing yet."""
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Blocked:
+    """Which batches have begun or ceased to wait for a source that is away."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def changes(self, status: RunStatus) -> tuple[list[InFlight], list[int]]:
+        """(newly blocked, txids no longer blocked) since the last call."""
+        blocked = [batch for batch in status.in_flight if batch.blocked]
+        begun = [batch for batch in blocked if batch.txid not in self._known]
+        ceased = sorted(self._known - {batch.txid for batch in blocked})
+        self._known = {batch.txid for batch in blocked}
+        return begun, ceased
+
+
+class PlainLines(Observer):
+    """One line per committed batch, failure and wait, for pipes and log files."""
+
+    def __init__(self, out: IO[str]) -> None:
+        self._out = out
+        self._blocked = _Blocked()
+
+    def standing_by(self, topology: str, standby: Standby) -> None:
+        """One line."""
+        self._print(standing_by(topology, standby))
+
+    def started(self, info: RunInfo) -> None:
+        """Say what runs."""
+        self._print(
+            f"{info.topology}: running, epoch {info.epoch}, from txid {info.committed_txid + 1}, "
+            f"until {info.until}, zookeeper {info.zookeeper}"
+        )
+
+    def update(
+        self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
+    ) -> None:
+        """One line each."""
+        begun, ceased = self._blocked.changes(status)
+        for held in begun:
+            why = " ".join((held.blocked or "").split())
+            self._print(f"{status.topology}: blocked {held.txid}:{held.attempt_id}: {why}")
+        for unblocked in ceased:
+            self._print(f"{status.topology}: txid {unblocked} is no longer blocked")
+        for failure in failures:
+            self._print(f"{status.topology}: failed {' '.join(failure.split())}")
+        for batch in batches:
+            processing, waiting, commit = phases_ms(batch)
+            self._print(
+                f"{status.topology}: committed {batch.attempt} rows={sum(batch.rows.values())} "
+                f"processing={processing:.0f}ms waiting={waiting:.0f}ms commit={commit:.0f}ms "
+                f"tables: {short_versions(batch.tables)}"
+            )
+
+    def note(self, text: str) -> None:
+        """One line."""
+        self._print(text)
+
+    def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
+        """Print how the run ended; the caller prints an error."""
+        if error is None:
+            for line in filter(None, (held_up(report), summary(report, status))):
+                self._print(line)
+
+    def _print(self, line: str) -> None:
+        print(printable(line), file=self._out, flush=True)
+
+
+class JsonLines(Observer):
+    """One JSON object per line, each an event.
+
+    They are: standby, started, committed, failed, blocked, unblocked, waiting (which stage waits
+    for which; at most once a second), note, ended.
+
+    Args:
+        wall: seconds since the epoch; the `at` of every event.
+    """
+
+    def __init__(self, out: IO[str], wall: Callable[[], float] = time.time) -> None:
+        self._out = out
+        self._wall = wall
+        self._blocked = _Blocked()
+        self._waits: tuple[str, ...] = ()
+        self._waits_told = float("-inf")
+
+    def standing_by(self, topology: str, standby: Standby) -> None:
+        """Event `standby`."""
+        self._print("standby", {"topology": topology, **vars(standby)})
+
+    def started(self, info: RunInfo) -> None:
+        """Event `started`."""
+        self._print("started", vars(info))
+
+    def update(
+        self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
+    ) -> None:
+        """Events `blocked`, `unblocked`, `failed`, `committed`, and each second `waiting`."""
+        begun, ceased = self._blocked.changes(status)
+        for waiting in begun:
+            fields = {"txid": waiting.txid, "attempt": waiting.attempt_id, "error": waiting.blocked}
+            self._print("blocked", {**fields, "since": waiting.blocked_since})
+        for unblocked in ceased:
+            self._print("unblocked", {"txid": unblocked})
+        for failure in failures:
+            attempt, _, error = failure.partition(": ")
+            txid, _, attempt_id = attempt.partition(":")
+            self._print("failed", {"txid": int(txid), "attempt": int(attempt_id), "error": error})
+        for batch in batches:
+            self._print(
+                "committed",
+                {
+                    "txid": batch.attempt.txid,
+                    "attempt": batch.attempt.attempt_id,
+                    "rows": dict(batch.rows),
+                    "tables": dict(batch.tables),
+                    "ms": Timeline(dict(batch.times)).durations_ms(),
+                },
+            )
+
+        now = self._wall()
+        if status.waits != self._waits and now >= self._waits_told + _WAITING_EVENT_SECS:
+            self._waits, self._waits_told = status.waits, now
+            held = {"held_up_by": status.held_up_by, "waits": list(status.waits)}
+            self._print("waiting", held)
+
+    def note(self, text: str) -> None:
+        """Event `note`."""
+        self._print("note", {"text": text})
+
+    def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
+        """Event `ended`, with the error if there was one."""
+        self._print(
+            "ended",
+            {
+                "ended": "error" if error is not None else report.ended,
+                "error": None if error is None else f"{type(error).__name__}: {error}",
+                "committed_txid": status.committed_txid,
+                "batches_committed": report.batches_committed,
+                "rows_committed": status.rows_committed,
+                "replays": report.replays,
+                "seconds": round(status.seconds, 3),
+                "bound_seconds": {
+                    stage: round(seconds, 3) for stage, seconds in report.bound_seconds.items()
+                },
+            },
+        )
+
+    def _print(self, event: str, fields: Mapping[str, Any]) -> None:
+        line = json.dumps({"event": event, "at": round(self._wall(), 3), **fields})
+        print(line, file=self._out, flush=True)

@@ -1,0 +1,112 @@
+"""`txn run`: a topology, run until it ends or is stopped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from txn.cli.options import console, output_options, zookeeper_option
+from txn.errors import FencedError, LeaderExistsError, TxnError
+from txn.operations.loading import load_topology
+
+if TYPE_CHECKING:
+    from txn.cli.observers import Observer
+    from txn.topology import Until
+
+__all__ = ["run"]
+
+
+def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
+    if value in ("forever", "caught_up"):
+        return cast("Until", value)
+    if value.isascii() and value.isdecimal() and int(value) >= 1:
+        return int(value)
+    raise click.BadParameter(f"{value!r} is neither forever, caught_up nor a txid from 1.")
+
+
+def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    for value in values:
+        if "=" not in value.strip("="):
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE.")
+    return dict(value.split("=", 1) for value in values)
+
+
+@click.command()
+@click.argument("target", metavar="FILE.py:TOPOLOGY")
+@click.option(
+    "--master",
+    help="Spark's master. [default: from spark-submit or spark-defaults.conf, else local[*]]",
+)
+@click.option(
+    "--until",
+    default="forever",
+    show_default=True,
+    metavar="forever|caught_up|TXID",
+    callback=_parse_until,
+    help="When to end.",
+)
+@click.option(
+    "--conf", multiple=True, metavar="KEY=VALUE", callback=_parse_conf, help="A Spark setting."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Of the log in .txn/logs.",
+)
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="While another process leads, start everything, wait, and take over when it ends.",
+)
+@zookeeper_option
+@output_options
+def run(
+    target: str,
+    master: str | None,
+    until: Until,
+    conf: dict[str, str],
+    log_level: str,
+    standby: bool,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
+    from txn.cli.driver import drive
+    from txn.cli.run_log import logging_to_file
+    from txn.zookeeper.location import resolve, resolve_shared
+
+    (resolve_shared if standby else resolve)(zookeeper)
+    topology = load_topology(target)
+    topology.check_complete(until)
+    with logging_to_file(topology.name, log_level) as path:
+        try:
+            drive(
+                topology,
+                _observer(as_json),
+                zookeeper=zookeeper,
+                master=master,
+                until=until,
+                conf=conf,
+                standby=standby,
+            )
+        except (FencedError, LeaderExistsError):
+            raise
+        except TxnError:
+            if path is not None and path.stat().st_size and not as_json:
+                click.echo(f"The log is in {path}.", err=True)
+            raise
+
+
+def _observer(as_json: bool) -> Observer:
+    from txn.cli.live_view import LiveView
+    from txn.cli.observers import JsonLines, PlainLines
+
+    if as_json:
+        return JsonLines(sys.stdout)
+    terminal = console()
+    return LiveView(terminal) if terminal.is_terminal else PlainLines(sys.stdout)

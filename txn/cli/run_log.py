@@ -1,0 +1,49 @@
+"""The log of `txn run`: a file per topology, below the working directory."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import logging.handlers
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["LOG_FOLDER", "logging_to_file"]
+
+LOG_FOLDER = Path(".txn/logs")
+"""Where `txn run` logs, relative to the working directory."""
+
+_LOG_BYTES = 5_000_000
+
+log = logging.getLogger("txn")
+
+
+@contextlib.contextmanager
+def logging_to_file(topology: str, level: str) -> Iterator[Path | None]:
+    """Send the log of `txn`, and warnings of the libraries below it, to a file of the topology.
+
+    Yields:
+        The file; None when the folder cannot be written to, and nothing is logged.
+    """
+    path = LOG_FOLDER / f"{topology}.log"
+    handler: logging.Handler
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.handlers.RotatingFileHandler(
+            path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8"
+        )
+        written: Path | None = path
+    except OSError:
+        handler, written = logging.NullHandler(), None
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    # On the root: without any handler Python prints warnings into the picture on the screen.
+    root = logging.getLogger()
+    before = log.level
+    root.addHandler(handler)
+    log.setLevel(level.upper())
+    try:
+        yield written
+    finally:
+        root.removeHandler(handler)
+        log.setLevel(before)
+        handler.close()

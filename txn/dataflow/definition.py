@@ -1,0 +1,93 @@
+"""A topology as it was declared: what a run, a plan and a recovery work from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from txn.config import TopologyConfig
+from txn.dataflow.graph import Sink, Source, StateQuery
+from txn.delta.locations import identity
+from txn.errors import TopologyError
+from txn.interfaces import Semantics, SpoutKind
+
+__all__ = ["Definition", "Until"]
+
+Until = Literal["forever", "caught_up"] | int
+"""When a run ends by itself: never, once no spout has anything to read, or after a txid."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A topology as declared so far; `txn.Topology.definition` makes it."""
+
+    name: str
+    config: TopologyConfig
+    sources: tuple[Source, ...]
+    """The streams, in the order in which they were declared."""
+    sinks: tuple[Sink, ...]
+    """The committers with their streams, in the order in which they publish."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of the streams."""
+        return tuple(source.name for source in self.sources)
+
+    @property
+    def opaque_streams(self) -> frozenset[str]:
+        """The streams that are planned anew when a batch is replayed."""
+        kinds = {source.name: source.spout.kind for source in self.sources}
+        return frozenset(n for n, kind in kinds.items() if kind is not SpoutKind.TRANSACTIONAL)
+
+    @property
+    def skipping_tables(self) -> frozenset[str]:
+        """The tables that skip a txid which they hold already."""
+        return frozenset(
+            sink.name for sink in self.sinks if sink.committer.semantics is Semantics.TRANSACTIONAL
+        )
+
+    @property
+    def replays_differ(self) -> bool:
+        """Whether some table may be offered other rows when a txid is replayed."""
+        return any(sink.promise.kind is not SpoutKind.TRANSACTIONAL for sink in self.sinks)
+
+    @property
+    def can_group(self) -> bool:
+        """Whether every table can take several txids as one version.
+
+        What is staged in the commit turn needs the values of each txid by itself.
+        """
+        return all(sink.committer.groups and not sink.in_commit_turn for sink in self.sinks)
+
+    def check_complete(self) -> None:
+        """Refuse a topology of which a part leads nowhere.
+
+        Raises:
+            TopologyError: no table, a stream that reaches none, or a query that bypasses a table
+                of this topology.
+        """
+        if not self.sinks:
+            raise TopologyError(
+                f"Topology '{self.name}' ends nowhere: no stream has a committer. Add "
+                "persistent_aggregate(...) or partition_persist(...)."
+            )
+        used = {source for sink in self.sinks for source in sink.parent.sources()}
+        for source in self.sources:
+            if source not in used:
+                raise TopologyError(
+                    f"Stream '{source.name}' of topology '{self.name}' reaches no committer: its "
+                    "records would be read and lost. Persist it, or do not declare it."
+                )
+        self._check_queries()
+
+    def _check_queries(self) -> None:
+        kept = {identity(sink.name) for sink in self.sinks}
+        for node in {node for sink in self.sinks for node in sink.parent.ancestors()}:
+            if not isinstance(node, StateQuery) or node.sink is not None:
+                continue
+            if identity(node.state.path) in kept:
+                raise TopologyError(
+                    f"state_query() of stream '{node.label()}' reads '{node.state.path}', a table "
+                    "of this topology. Pass what persistent_aggregate() returned, so that no txid "
+                    "is read that may still be replayed."
+                )

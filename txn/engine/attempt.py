@@ -1,0 +1,132 @@
+"""What a run knows of one attempt: the values that the stations hand to each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from txn.attempts import TransactionAttempt
+from txn.dataflow.evaluation import Evaluation
+from txn.engine.report import Timeline
+from txn.engine.row_counts import PlannedRows
+from txn.errors import FailedException, TxnError
+from txn.interfaces import Prepared, Publication, Published, Staged, StoredRows
+from txn.protocol.events import Metadata
+from txn.protocol.ledgers import ProcessingLedger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["CommitResult", "Emission", "LiveAttempt", "Staging", "table_publication"]
+
+
+@dataclass
+class LiveAttempt:
+    """What one live attempt has done so far. Owned by the protocol's thread."""
+
+    attempt: TransactionAttempt
+    metadata: Metadata
+    timeline: Timeline
+    tag: str
+    ledger: ProcessingLedger
+    empty: bool = False
+    """A quarantined batch: nothing is read, every table gets an empty version."""
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    """Working threads look at it."""
+    threads: int = 0
+    """Threads that are, or will be, in its processing phase or commit turn: the first may still be
+    ending when the second begins."""
+    had_turn: bool = False
+    """Its commit turn has begun: a table may refer to its files."""
+    staged: dict[str, Staged] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> Metadata:
+        """What it is to read: nothing, if it is to be empty."""
+        return {} if self.empty else self.metadata
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The files that one job staged for a table and an attempt."""
+
+    staged: Staged
+    read: Mapping[str, Sequence[str]]
+    """Stream -> the planned parts that the job has read; nothing, where no job ran."""
+
+
+@dataclass
+class Emission:
+    """The rows of one attempt, from the processing phase into its commit turn."""
+
+    evaluation: Evaluation
+    parts: Mapping[str, Sequence[str]]
+    """stream -> planned parts that its DataFrame reads; a stream that is idle is left out."""
+    shared: list[DataFrame]
+    planned: dict[str, PlannedRows] = field(default_factory=dict)
+    """stream -> its rows, as long as they have not been counted."""
+    prepared: dict[str, Prepared] = field(default_factory=dict)
+    publication: Publication | None = None
+    one_task: bool = False
+    """Whether one task takes each stream: other batches keep the other slots busy."""
+    stored: list[StoredRows] = field(default_factory=list)
+    """The files that were read from tables."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Run jobs over its rows: if a table's file is gone, the job's work is lost, not wrong.
+
+        Raises:
+            FailedException: such a file; the replay looks the rows up anew.
+        """
+        try:
+            yield
+        except TxnError:
+            raise
+        except Exception as error:
+            gone = next(filter(None, (stored.missing() for stored in self.stored)), None)
+            if gone is None:
+                raise
+            raise FailedException(
+                f"File {gone} of a table that attempt {self.evaluation.attempt} reads was deleted "
+                "before it was read: somebody's OPTIMIZE has put its rows into other files, and "
+                "VACUUM has deleted the former ones. The batch is replayed."
+            ) from error
+
+    def check_rows(self, stagings: Iterable[Staging]) -> None:
+        """Hold the rows of the streams that these jobs have read against what was planned."""
+        for stream in {stream for staging in stagings for stream in staging.read}:
+            if counted := self.planned.pop(stream, None):
+                counted.check(self.evaluation.attempt)
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """The result of a commit turn, for every table."""
+
+    prepared: Mapping[str, Prepared]
+    published: Mapping[str, Published]
+    late: Mapping[str, Staging]
+    """Table -> what was staged in the turn itself."""
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Table -> version that holds the txid; a table that does not exist yet is left out.
+
+        It has had nothing but empty batches of a stream whose columns are still unknown.
+        """
+        held = {name: published.version for name, published in self.published.items()}
+        return {name: version for name, version in held.items() if version >= 0}
+
+
+def table_publication(publication: Publication, staged: Staged) -> Publication:
+    """The turn's publication with this table's own rows and digests."""
+    members = tuple(
+        member.model_copy(update={"rows": part.rows, "digest": part.digest})
+        for member, part in zip(publication.members, staged.members, strict=True)
+    )
+    own = {"rows": staged.rows, "digest": staged.digest, "members": members}
+    return publication.model_copy(update=own)

@@ -1,0 +1,131 @@
+"""What becomes of an attempt that failed: it is replayed, it waits, or the run ends."""
+
+from __future__ import annotations
+
+import logging
+
+from txn.attempts import TransactionAttempt
+from txn.config import TopologyConfig
+from txn.engine.commit_turns import CommitTurns
+from txn.engine.failures import first_line, is_away, is_lost_work, stopped
+from txn.engine.recorder import Recorder
+from txn.engine.shell import Shell
+from txn.errors import BatchError, ColumnsUnknownError, FencedError, TxnError
+from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed
+
+__all__ = ["AttemptFailures"]
+
+log = logging.getLogger("txn")
+
+LEADING_SECS = 5.0
+"""How long to ask ZooKeeper whether a successor caused the failure."""
+
+
+class AttemptFailures:
+    """Turns failures of live attempts into events; those of dead ones change nothing."""
+
+    def __init__(
+        self,
+        topology: str,
+        config: TopologyConfig,
+        turns: CommitTurns,
+        recorder: Recorder,
+        shell: Shell,
+    ) -> None:
+        self._topology = topology
+        self._config = config
+        self._turns = turns
+        self._recorder = recorder
+        self._shell = shell
+        self._lacking: dict[int, ColumnsUnknownError] = {}
+
+    def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
+        """A station raised: what a replay may mend fails the attempt, the rest ends the run.
+
+        From any thread.
+        """
+        post = self._shell.post
+        if is_lost_work(error):
+            # Asked on this thread, not on the protocol's: the JVM is asked for it.
+            told, blocked = first_line(error), is_away(error)
+            lacks = error.streams if isinstance(error, ColumnsUnknownError) else frozenset()
+            post(lambda: self.failed(attempt, told, blocked=blocked, lacks=lacks))
+            if isinstance(error, ColumnsUnknownError):
+                post(lambda: self._lacks_columns(attempt.txid, error))
+        else:
+            cause = self._unless_replaced(error)
+            post(lambda: self._fatal(attempt, cause))
+
+    def failed(
+        self,
+        attempt: TransactionAttempt,
+        error: str,
+        *,
+        blocked: bool = False,
+        lacks: frozenset[str] = frozenset(),
+    ) -> None:
+        """Report a failure. From the protocol's thread."""
+        batch = self._live_batch(attempt)
+        if batch is None or self._turns.group_failed(attempt, error):
+            return
+        if blocked:
+            self._recorder.blocked(batch, error)
+        else:
+            self._recorder.failed(attempt, error)
+        if batch.phase is Phase.PLANNING:
+            self._shell.post(PlanFailed(attempt, error, blocked))
+        else:
+            self._shell.post(BatchFailed(attempt, error, blocked, lacks))
+
+    def _fatal(self, attempt: TransactionAttempt, error: BaseException) -> None:
+        """End the run for an error that no replay mends, unless its attempt is dead anyway."""
+        batch = self._live_batch(attempt)
+        if batch is None:
+            log.info("[%s %s] dead attempt ended: %s", self._topology, attempt, first_line(error))
+        elif isinstance(error, TxnError):
+            self._shell.end(error)
+        else:
+            self._shell.end(stopped(self._topology, batch, error))
+
+    def _live_batch(self, attempt: TransactionAttempt) -> Batch | None:
+        """The batch whose attempt this is; None: that one is dead."""
+        batch = self._shell.state.batches.get(attempt.txid)
+        return batch if batch is not None and batch.attempt == attempt else None
+
+    def _unless_replaced(self, error: BaseException) -> BaseException:
+        """`error`, or that a successor leads: it deletes what this process was at work on."""
+        if isinstance(error, FencedError):
+            return error
+        try:
+            self._shell.assert_leading(LEADING_SECS)
+        except FencedError as fenced:
+            log.info("[%s] after a successor took over: %s", self._topology, first_line(error))
+            return fenced
+        except TxnError:
+            pass  # ZooKeeper is away: what the station said has to do
+        return error
+
+    # --- columns that nobody knows -----------------------------------------------------------
+
+    def _lacks_columns(self, txid: int, error: ColumnsUnknownError) -> None:
+        """A run that is to end must not wait for ever for columns that may never be known."""
+        state = self._shell.state
+        if state.until is None and not state.until_caught_up:
+            return
+        if txid not in self._lacking:
+            timeout = self._config.message_timeout_secs
+            self._shell.after(timeout, lambda: self._lacked_columns(txid, timeout))
+        self._lacking[txid] = error
+
+    def _lacked_columns(self, txid: int, timeout: float) -> None:
+        error, batch = self._lacking.pop(txid), self._shell.state.batches.get(txid)
+        waits = batch is not None and (batch.blocked or "").startswith(type(error).__name__)
+        if batch is None or not waits or self._shell.state.stopping:
+            return
+        self._shell.end(
+            BatchError(
+                f"Batch {batch.attempt} of topology '{self._topology}' waited for {timeout:g} s, "
+                f"and this run is to end (until): {error} Nothing was lost: the next run goes on "
+                "from here; with until='forever' it would go on waiting."
+            )
+        )

@@ -1,0 +1,206 @@
+"""One commit turn: the spouts are told, every table prepares, one after the other publishes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from txn.attempts import TransactionAttempt
+from txn.dataflow.graph import Sink
+from txn.engine.attempt import CommitResult, LiveAttempt, Staging, table_publication
+from txn.engine.emission import Emissions
+from txn.engine.jobs import COMMIT_POOL, Jobs
+from txn.engine.killpoints import reached
+from txn.engine.shell import Shell
+from txn.engine.spouts import Spouts
+from txn.engine.staging import Stager
+from txn.engine.tables import Tables
+from txn.engine.threads import Pool
+from txn.errors import TxnError
+from txn.interfaces import Prepared, Publication, Published, Staged
+from txn.protocol.ledgers import CommitLedger, Tracking
+
+__all__ = ["CommitTurn", "Committing", "TurnGivenUpError"]
+
+_LOOK_SECS = 60.0
+
+
+class TurnGivenUpError(TxnError):
+    """The turn was abandoned before it began to publish; nothing waits for its end."""
+
+
+class CommitTurn:
+    """A commit turn of one attempt, or of a group that becomes one version of every table.
+
+    Args:
+        lives: its attempts, in txid order.
+        ids: source of random non-zero 64-bit ids.
+        late: the parts of tables that are staged in the turn itself; of a group there are none.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        lives: Sequence[LiveAttempt],
+        ids: Callable[[], int],
+        late: Mapping[str, Mapping[str, Iterable[str]]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.lives = tuple(lives)
+        self.attempts: tuple[TransactionAttempt, ...] = tuple(live.attempt for live in lives)
+        self.is_group = len(self.lives) > 1
+        # Not the attempts' own tags: a group's jobs are cancelled, and its attempts live on.
+        self.tag = f"{lives[0].tag}-to-{lives[-1].attempt.txid}" if self.is_group else lives[0].tag
+        self.staged = {
+            table: Staged.together([live.staged[table] for live in lives])
+            for table in lives[0].staged
+        }
+        self.ledger = CommitLedger(ids, self.staged, late)
+        self.ended = False
+        """Its thread has finished."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._publishing = False
+        self._given_up = False
+        for live in lives:
+            live.had_turn = True
+
+    @property
+    def last(self) -> LiveAttempt:
+        """The attempt that names the turn in BatchPublished."""
+        return self.lives[-1]
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nothing waits for it any more."""
+        return self._given_up or any(live.cancelled.is_set() for live in self.lives)
+
+    def mark(self, station: str) -> None:
+        """Every attempt of the turn has come to a station."""
+        now = self._clock()
+        for live in self.lives:
+            live.timeline.mark(station, now)
+
+    def begin_publishing(self) -> None:
+        """From now on tables may hold it. Called by its thread before the first publication.
+
+        Raises:
+            TurnGivenUpError: it was given up.
+        """
+        with self._lock:
+            if self._given_up:
+                raise TurnGivenUpError(f"The commit turn of {self.attempts[0]} was given up.")
+            self._publishing = True
+
+    def give_up(self) -> bool:
+        """Forbid publishing unless it has begun. Returns whether it had."""
+        with self._lock:
+            self._given_up = True
+            for live in self.lives:
+                live.had_turn = self._publishing
+            return self._publishing
+
+    def close(self, tracking: Tracking, done: CommitResult) -> str | None:
+        """Compare the tables' logs with the staged files; return the error if they differ."""
+        ledger = self.ledger
+        for table, late in done.late.items():
+            self.last.staged[table] = late.staged
+            tracking.ack(ledger, ledger.staged_late(table, late.staged, late.read))
+        for table, prepared in done.prepared.items():
+            published = done.published[table]
+            value = ledger.prepared(table, published.prepared or prepared)
+            tracking.ack(ledger, value ^ ledger.published(table, published))
+        tracking.ack(ledger, ledger.committed(done.published))
+        if not tracking.is_open(ledger):
+            return None
+        tracking.drop(self.attempts[0])
+        return f"the ledger did not close: staged and not found published: {ledger.missing()}"
+
+
+class Committing:
+    """What a commit turn does, on the commit thread."""
+
+    def __init__(
+        self, jobs: Jobs, spouts: Spouts, emissions: Emissions, stager: Stager, tables: Tables
+    ) -> None:
+        self._jobs = jobs
+        self._spouts = spouts
+        self._emissions = emissions
+        self._stager = stager
+        self._tables = tables
+        self._preparing = Pool(len(tables.early), "txn-prepare")
+
+    def announce(self, turn: CommitTurn) -> None:
+        """Tell the spouts that the turn of these attempts begins; any of them may fail it."""
+        for live in turn.lives:
+            self._spouts.commit(live.attempt, live.reads)
+
+    def prepare(
+        self, turn: CommitTurn, publication: Publication
+    ) -> tuple[dict[str, Prepared], dict[str, Staging]]:
+        """Prepare every table: what each will publish, and what was staged for it only now."""
+        prepared = self._prepare_early(turn, publication)
+        return prepared, self._prepare_late(turn, publication, prepared)
+
+    def publish(
+        self,
+        turn: CommitTurn,
+        publication: Publication,
+        prepared: Mapping[str, Prepared],
+        shell: Shell,
+    ) -> dict[str, Published]:
+        """Publish every table, one after the other, as long as this process leads."""
+        published: dict[str, Published] = {}
+        for sink in self._tables.all:
+            shell.assert_leading()
+            ready = prepared[sink.name]
+            own = table_publication(publication, ready.staged)
+            published[sink.name] = sink.committer.publish(ready, own)
+            if len(published) < len(self._tables.all):
+                reached("between-publications", turn.attempts[0])
+        return published
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._preparing.close(cancel=True)
+
+    def _prepare_early(self, turn: CommitTurn, publication: Publication) -> dict[str, Prepared]:
+        """Prepare the tables that are staged already, side by side."""
+
+        def prepare(sink: Sink) -> Prepared:
+            staged = turn.staged[sink.name]
+            with self._jobs.tagged([turn.tag], turn.attempts, COMMIT_POOL):
+                return sink.committer.prepare(staged, table_publication(publication, staged))
+
+        sinks, pool = self._tables.early, self._preparing
+        if len(sinks) <= 1:
+            return {sink.name: prepare(sink) for sink in sinks}
+        results = [pool.submit(prepare, sink, about=f"prepares {sink.name}") for sink in sinks]
+        while pool.join(_LOOK_SECS):
+            pass  # all of them end before any error of one is raised
+        return {sink.name: future.result() for sink, future in zip(sinks, results, strict=True)}
+
+    def _prepare_late(
+        self, turn: CommitTurn, publication: Publication, prepared: dict[str, Prepared]
+    ) -> dict[str, Staging]:
+        """Stage and prepare what follows from other tables' new values, in declared order.
+
+        A table's stream is declared after the table whose values it takes, so those are known.
+        No group comes here: the values of a txid are needed, and a group has those of its last.
+        """
+        late: dict[str, Staging] = {}
+        if not self._tables.late:
+            return late
+        (attempt,) = turn.attempts
+        emission = self._emissions[attempt]
+        emission.prepared, emission.publication = prepared, publication
+        with self._jobs.tagged([turn.tag], turn.attempts, COMMIT_POOL):
+            for sink in self._tables.late:
+                with emission.reading():
+                    (staging,) = self._stager.stage(sink, [emission])
+                own = table_publication(publication, staging.staged)
+                prepared[sink.name] = sink.committer.prepare(staging.staged, own)
+                late[sink.name] = staging
+            emission.check_rows(late.values())
+        self._jobs.check_settings()
+        return late

@@ -1,0 +1,127 @@
+"""What a run works with: made before the first batch, opened, checked, and closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from txn.dataflow.columns import StreamColumns
+from txn.dataflow.graph import Sink, Source
+from txn.engine.commit import Committing
+from txn.engine.emission import Emissions
+from txn.engine.jobs import Jobs
+from txn.engine.keeping import TableKeeper
+from txn.engine.lookups import Lookups
+from txn.engine.processing import Processing
+from txn.engine.spouts import Spouts
+from txn.engine.staging import Stager
+from txn.engine.stations import Stations
+from txn.engine.tables import Newest, Tables
+from txn.interfaces import CommitterContext
+from txn.protocol.events import Metadata
+from txn.spark.own_session import own_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Equipment"]
+
+
+class Equipment:
+    """Spark's jobs, the spouts and the tables of one run, and the stations that use them.
+
+    Args:
+        sources: the topology's streams.
+        sinks: its committers, in the order in which they publish.
+        verify_rows: count rows into and out of every staging job (`verify="rows"`).
+        remember: makes the columns of a stream durable.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        sources: Sequence[Source],
+        sinks: Sequence[Sink],
+        *,
+        verify_rows: bool = False,
+        remember: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        own = own_session(spark)
+        self._spark = spark
+        self._columns = StreamColumns(remember)
+        self._keeper = TableKeeper(name, [sink.committer for sink in sinks])
+        self._spouts = Spouts(name, sources)
+        self.jobs = Jobs(spark, name)
+        self.tables = Tables(own, sinks)
+        self._stager = Stager(own, self.tables, verify_rows=verify_rows)
+        self._emissions = Emissions(
+            spark,
+            own,
+            self._spouts,
+            sinks,
+            Lookups(spark, self.tables, self._stager),
+            self._columns,
+            verify_rows=verify_rows,
+        )
+        self._committing = Committing(
+            self.jobs, self._spouts, self._emissions, self._stager, self.tables
+        )
+        self.stations = Stations(
+            self.jobs,
+            self._spouts,
+            self.tables,
+            Processing(self.jobs, self._emissions, self._stager, self.tables),
+            self._committing,
+        )
+
+    def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:
+        """Open every spout with its newest durable metadata, and learn the columns they know.
+
+        Args:
+            columns: what earlier runs have learned.
+        """
+        self.jobs.enter_thread()
+        declared = {source.name for source in self._spouts.sources}
+        self._columns.recall({name: kept for name, kept in columns.items() if name in declared})
+        self._spouts.open(self._spark, newest, self._keeper, self._columns)
+
+    def attach_tables(self, context: CommitterContext) -> Newest:
+        """The newest publication of every table that is there; creates nothing."""
+        self.jobs.enter_thread()
+        return self.tables.attach(context)
+
+    def rehearse(self) -> None:
+        """Take no rows through everything up to the tables, which are not touched: for a standby.
+
+        What would be refused is refused now, and Spark has the code ready when it counts.
+
+        Raises:
+            TopologyError: wrong columns.
+        """
+        self.jobs.enter_thread()
+        self._stager.rehearse(self._emissions.nothing())
+
+    def check_and_open_tables(self) -> None:
+        """Refuse wrong columns, shapes and tables; create what is missing. Reads no data.
+
+        A table whose stream has a schema still unknown is attached now and checked with the
+        first batch, before any job. What the spouts' positions name is given to tables that lack
+        it.
+        """
+        self.jobs.enter_thread()
+        self._stager.check_and_open(self._emissions.nothing())
+        self._keeper.mend()
+
+    def fence_tables(self) -> Newest:
+        """Shut older leaders out of every table, then read the newest publication of each."""
+        return self.tables.fence()
+
+    def close(self) -> None:
+        """Close committers and spouts, each whatever the others do."""
+        self._committing.close()
+        with suppress(Exception):
+            self._emissions.release_all()
+        self.tables.close()
+        self._spouts.close()

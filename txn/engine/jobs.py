@@ -1,0 +1,78 @@
+"""The Spark jobs of a run: their tags, their pools, and the session that their threads have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from txn.attempts import TransactionAttempt
+from txn.spark.own_session import Watch, make_active
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["COMMIT_POOL", "MAINTENANCE_POOL", "PROCESSING_POOL", "Jobs"]
+
+PROCESSING_POOL = "txn-processing"
+COMMIT_POOL = "txn-commit"
+MAINTENANCE_POOL = "txn-maintenance"
+
+
+class Jobs:
+    """Everything that a run asks of its Spark context. From any thread.
+
+    Args:
+        topology: named in the description of every job.
+    """
+
+    def __init__(self, spark: SparkSession, topology: str) -> None:
+        self._spark = spark
+        self._topology = topology
+        self._watch = Watch(spark)
+        self._entered = threading.local()
+
+    @property
+    def slots(self) -> int:
+        """Tasks that Spark runs at once."""
+        return int(self._spark.sparkContext.defaultParallelism)
+
+    def enter_thread(self) -> None:
+        """Prepare a thread for the user's code, once: make the user's session active."""
+        if not hasattr(self._entered, "done"):
+            make_active(self._spark)
+            self._entered.done = True
+
+    @contextmanager
+    def tagged(
+        self, tags: Sequence[str], attempts: Sequence[TransactionAttempt], pool: str
+    ) -> Iterator[None]:
+        """Tags and pool of every Spark job that this thread starts inside."""
+        self.enter_thread()
+        context = self._spark.sparkContext
+        # The context's tags: those of a session can be cancelled by the tagging thread alone, and
+        # do not cover the committers' own sessions.
+        for tag in tags:
+            context.addJobTag(tag)
+        context.setLocalProperty("spark.scheduler.pool", pool)
+        context.setJobDescription(f"{self._topology} {', '.join(map(str, attempts))}")
+        try:
+            yield
+        finally:
+            for tag in tags:
+                context.removeJobTag(tag)
+            for name in ("spark.scheduler.pool", "spark.job.description"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None clears it
+
+    def cancel(self, tag: str) -> None:
+        """Cancel the jobs of an attempt, of a commit turn or of maintenance."""
+        self._spark.sparkContext.cancelJobsWithTag(tag)
+
+    def check_settings(self) -> None:
+        """Refuse settings of the session that are no longer those of the run's start.
+
+        Raises:
+            TopologyError: naming them.
+        """
+        self._watch.check()

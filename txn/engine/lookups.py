@@ -1,0 +1,107 @@
+"""What streams take from tables: new values, and states as of a txid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txn.attempts import TransactionAttempt
+from txn.dataflow.evaluation import Evaluation, Unknown, empty_frame
+from txn.dataflow.graph import NewValues, StateQuery, quoted
+from txn.engine.attempt import Emission, table_publication
+from txn.engine.staging import Stager
+from txn.engine.tables import Committed, Tables
+from txn.errors import StateError, TableAbsentError, TopologyError
+from txn.interfaces import StoredRows
+from txn.spark.own_session import moved
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Lookups"]
+
+
+class Lookups:
+    """Looks up the rows of `NewValues` and `StateQuery` nodes."""
+
+    def __init__(self, spark: SparkSession, tables: Tables, stager: Stager) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._stager = stager
+
+    def columns(self, node: NewValues | StateQuery, evaluation: Evaluation) -> DataFrame | Unknown:
+        """No rows, with the columns that `node` takes from a table."""
+        if node.sink is None:
+            state = self._elsewhere(node)
+            return state if isinstance(state, Unknown) else state.rows.limit(0)
+        found = self._stager.known_partials(node.sink, evaluation)
+        if isinstance(found, Unknown):
+            return Unknown(found.waits_for, empty=True)
+        schema, committer = found.frame.schema, node.sink.committer
+        if isinstance(node, NewValues):
+            return empty_frame(self._spark, committer.changes_schema(schema))
+        empty = empty_frame(self._spark, committer.values_schema(schema))
+        return empty.select(*map(quoted, (*node.on, *(node.aggregates or ()))))
+
+    def find(self, node: NewValues | StateQuery, emission: Emission) -> DataFrame | Unknown:
+        """The rows that a stream takes from a table."""
+        found = self._stored(node, emission)
+        if isinstance(found, Unknown):
+            return found
+        emission.stored.append(found)
+        return moved(found.rows, self._spark)
+
+    def _stored(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
+        evaluation = emission.evaluation
+        if isinstance(node, StateQuery):
+            return self._queried(node, evaluation, evaluation.attempt)
+        name, publication = node.sink.name, emission.publication
+        if publication is None:
+            raise TopologyError(
+                f"The new values of table '{name}' are known in the commit turn only."
+            )
+        prepared = emission.prepared[name]
+        if prepared.read_version < 0 and not prepared.adds:
+            nothing = self.columns(node, evaluation)
+            return nothing if isinstance(nothing, Unknown) else StoredRows(nothing)
+        own = table_publication(publication, prepared.staged)
+        return node.sink.committer.changes(prepared, own)
+
+    def _queried(
+        self, node: StateQuery, evaluation: Evaluation, attempt: TransactionAttempt
+    ) -> StoredRows | Unknown:
+        """The rows that a state query reads: one txid, whatever is published meanwhile."""
+        if node.sink is None:
+            return self._elsewhere(node)
+        while True:
+            committed = self._tables.committed
+            found = self._as_of(node, evaluation, attempt, committed)
+            if committed is self._tables.committed:
+                return found
+            # A later txid was committed while it was looked up, and may be there in part.
+
+    def _as_of(
+        self,
+        node: StateQuery,
+        evaluation: Evaluation,
+        attempt: TransactionAttempt,
+        committed: Committed,
+    ) -> StoredRows | Unknown:
+        exact = node.as_of == "txid-1"
+        if exact and committed.txid != attempt.txid - 1:
+            raise StateError(
+                f"Attempt {attempt} has its commit turn while txid {committed.txid} is the newest "
+                "committed one: the state as of txid - 1 cannot be read."
+            )
+        version = None if node.sink is None else committed.versions.get(node.sink.name)
+        if node.sink is None or version is None:
+            nothing = self.columns(node, evaluation)
+            return nothing if isinstance(nothing, Unknown) else StoredRows(nothing)
+        found = node.sink.committer.state_as_of(committed.txid, exact=exact)
+        return found or StoredRows(node.state.snapshot(self._spark, version, node.aggregates))
+
+    def _elsewhere(self, node: StateQuery) -> StoredRows | Unknown:
+        """The state of another topology, as of its newest version."""
+        try:
+            return node.state.newest(self._spark, node.aggregates)
+        except TableAbsentError:
+            return Unknown(frozenset({f"table '{node.state.path}'"}), empty=True)

@@ -1,0 +1,183 @@
+"""Processing phases: who waits for one, who is in one, and what the acker says of its end.
+
+Owned by the protocol's thread. What a phase does, on threads of its own, is in
+`txn.engine.processing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from txn.engine.attempt import LiveAttempt, Staging
+from txn.engine.in_flight import LiveAttempts
+from txn.engine.shell import Shell
+from txn.engine.stations import Stations
+from txn.engine.threads import Threads
+from txn.protocol.events import BatchProcessed
+from txn.protocol.ledgers import Tracking
+
+__all__ = ["JOB_SECS", "ProcessingPhases", "ProcessingQueue"]
+
+JOB_SECS = 5.0
+"""How long a job of several txids may take: none of them is committed before all are staged. Beyond
+that, what a job costs besides its work is small anyway."""
+
+
+class ProcessingQueue:
+    """Attempts that wait for their processing phase, and the groups that are in it.
+
+    Args:
+        jobs: groups at work at once.
+        group: attempts of one group at most.
+        slots: tasks that Spark runs at once.
+        clock: seconds; only differences matter.
+    """
+
+    def __init__(self, jobs: int, group: int, slots: int, clock: Callable[[], float]) -> None:
+        self._jobs = jobs
+        self._most = group
+        self._slots = slots
+        self._clock = clock
+        # One txid a slot is done no sooner alone. What more of them take is not known yet.
+        self._group = min(group, slots)
+        self._waiting: list[LiveAttempt] = []
+        self._active: dict[int, tuple[list[LiveAttempt], float]] = {}
+        """id of a group that was handed out -> it, and when."""
+
+    def add(self, live: LiveAttempt) -> None:
+        """An attempt may be processed from now on."""
+        self._waiting.append(live)
+        self._waiting.sort(key=lambda waiting: waiting.attempt.txid)
+
+    def take(self) -> Iterator[tuple[list[LiveAttempt], bool]]:
+        """The groups that may begin now, oldest txids first; whether each batch gets one task.
+
+        It does while there are as many batches as task slots: more tasks for one would only take
+        slots from another, and need a shuffle.
+        """
+        self._waiting = [live for live in self._waiting if not live.cancelled.is_set()]
+        while self._waiting and len(list(self._busy())) < self._jobs:
+            crowded = len(self._waiting) + sum(map(len, self._busy())) >= self._slots
+            group = self._waiting[: self._group]
+            del self._waiting[: self._group]
+            self._active[id(group)] = group, self._clock()
+            yield group, crowded
+
+    def ended(self, group: list[LiveAttempt]) -> None:
+        """A group has finished; its pace sets the size of the next ones."""
+        _, began = self._active.pop(id(group))
+        each = (self._clock() - began) / len(group)
+        if not any(live.cancelled.is_set() for live in group):
+            self._group = (
+                self._most if each * self._most <= JOB_SECS else max(1, int(JOB_SECS / each))
+            )
+
+    def _busy(self) -> Iterator[list[LiveAttempt]]:
+        """Groups with a living member: a dead attempt that hangs must not hold up the others."""
+        for group, _ in self._active.values():
+            if not all(live.cancelled.is_set() for live in group):
+                yield group
+
+
+class ProcessingPhases:
+    """The shell's part of processing phases; it hears of their outcomes.
+
+    Args:
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        stations: Stations,
+        live: LiveAttempts,
+        queue: ProcessingQueue,
+        tracking: Tracking,
+        threads: Threads,
+        shell: Shell,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._stations = stations
+        self._live = live
+        self._queue = queue
+        self._tracking = tracking
+        self._threads = threads
+        self._shell = shell
+        self._clock = clock
+
+    def begin(self, live: LiveAttempt) -> None:
+        """Process an attempt as soon as there is room."""
+        self._queue.add(live)
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """Begin the phases that may begin now; the others wait, and do not age."""
+        if self._shell.state.ended:
+            return
+        for group, crowded in self._queue.take():
+            for live in group:
+                live.threads += 1
+                self._tracking.open(live.attempt, live.ledger)
+            self._threads.spawn(
+                self._threads.processing,
+                partial(self._process, group, one_task=crowded),
+                self._shell.halt,
+                f"processing {', '.join(str(live.attempt) for live in group)}",
+            )
+
+    # --- outcomes, told on any thread --------------------------------------------------------
+
+    def staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
+        """One staging job ended."""
+        self._shell.post(lambda: self._staged(live, table, staging))
+
+    def emitted(self, live: LiveAttempt) -> None:
+        """Every staging job of the phase has ended."""
+        self._shell.post(lambda: self._emitted(live))
+
+    def failed(self, live: LiveAttempt, error: BaseException) -> None:
+        """The phase of one attempt raised."""
+        self._shell.raised(live.attempt, error)
+
+    # --- on a processing thread --------------------------------------------------------------
+
+    def _process(self, group: list[LiveAttempt], *, one_task: bool) -> None:
+        try:
+            for live in group:
+                if not live.cancelled.is_set():
+                    live.timeline.mark("processing", self._clock())
+            self._stations.process(group, self, one_task=one_task)
+        finally:
+            self._shell.post(lambda: self._ended(group))
+
+    # --- facts -------------------------------------------------------------------------------
+
+    def _staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
+        """Take the files over, acknowledge what was read."""
+        if live.cancelled.is_set():
+            return
+        live.staged[table] = staging.staged
+        self._tracking.progress(live.ledger)
+        self._tracking.ack(live.ledger, live.ledger.staged(table, staging.read))
+
+    def _emitted(self, live: LiveAttempt) -> None:
+        """The ledger must close now."""
+        if live.cancelled.is_set():
+            return
+        live.timeline.mark("staged", self._clock())
+        verdict = self._tracking.ack(live.ledger, live.ledger.emitted())
+        if not self._tracking.enabled or (verdict is not None and verdict.acked):
+            live.timeline.mark("processed", self._clock())
+            self._shell.post(BatchProcessed(live.attempt))
+        elif self._tracking.is_open(live.ledger):
+            self._shell.failed(
+                live.attempt,
+                f"the ledger did not close: planned and never read: {live.ledger.missing()}",
+            )
+
+    def _ended(self, group: list[LiveAttempt]) -> None:
+        self._queue.ended(group)
+        for live in group:
+            self._live.thread_ended(live)
+        self.dispatch()

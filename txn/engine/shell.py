@@ -1,0 +1,51 @@
+"""What the parts of the shell may ask of the whole: the one way up. `Pipeline` is it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from txn.attempts import TransactionAttempt
+from txn.protocol.events import CoordinatorState, Event
+
+__all__ = ["Fact", "Shell"]
+
+Fact = Event | Callable[[], None]
+"""What the protocol's queue carries: an event for the coordinator, or a step of the shell's own."""
+
+
+class Shell(Protocol):
+    """One run, as its parts see it."""
+
+    @property
+    def state(self) -> CoordinatorState:
+        """What the coordinator knows. Never changed in place, so any thread may read it."""
+
+    def post(self, fact: Fact) -> None:
+        """Hand a fact to the protocol's thread. From any thread."""
+
+    def after(self, seconds: float, fact: Fact) -> None:
+        """Hand it a fact later. From the protocol's thread only."""
+
+    def failed(self, attempt: TransactionAttempt, why: str) -> None:
+        """An attempt failed, and is to be replayed. From the protocol's thread only."""
+
+    def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
+        """A station of an attempt raised. From any thread."""
+
+    def end(self, error: BaseException) -> None:
+        """End the run with this error, at once. From the protocol's thread only."""
+
+    def halt(self, error: BaseException) -> None:
+        """End the run with this error, when its turn comes. From any thread."""
+
+    def assert_leading(self, seconds: float | None = None) -> None:
+        """Raise unless this process still leads. From any thread.
+
+        Args:
+            seconds: how long to ask; None: as long as a write may take.
+
+        Raises:
+            FencedError: another process leads.
+            ProgressUnavailableError: ZooKeeper did not answer in time.
+        """

@@ -1,0 +1,238 @@
+"""What goes into the tables: the partials of an attempt's rows, and the jobs that stage them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from txn.attempts import TransactionAttempt
+from txn.dataflow.evaluation import Evaluation, Rows, Unknown, stream_called
+from txn.dataflow.graph import Sink, explain, require_columns
+from txn.engine.attempt import Emission, Staging
+from txn.engine.row_counts import COUNT_COLUMN, Conservation
+from txn.engine.tables import Tables
+from txn.errors import ColumnsUnknownError, TableRefusedError
+from txn.interfaces import SpoutKind, Staged
+from txn.spark.own_session import moved
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Stager"]
+
+
+class Stager:
+    """Computes what the committers are to take, and lets them stage it.
+
+    Args:
+        own: the session in which rows are written (`txn.spark.own_session`).
+        verify_rows: count rows into and out of every staging job (`verify="rows"`).
+    """
+
+    def __init__(self, own: SparkSession, tables: Tables, *, verify_rows: bool) -> None:
+        self._own = own
+        self._tables = tables
+        self._verify_rows = verify_rows
+
+    # --- before the first batch --------------------------------------------------------------
+
+    def rehearse(self, evaluation: Evaluation) -> None:
+        """Compute every table's partials of no rows, and write them nowhere.
+
+        Args:
+            evaluation: of no rows, in the columns that are known.
+        """
+        for sink in self._tables.all:
+            partials = self.known_partials(sink, evaluation)
+            if isinstance(partials, Rows):
+                partials.frame.write.format("noop").mode("overwrite").save()
+
+    def check_and_open(self, evaluation: Evaluation) -> None:
+        """Refuse wrong columns, shapes and tables; create what is missing. Reads no data.
+
+        Args:
+            evaluation: of no rows, in the columns that are known.
+        """
+        for sink in self._tables.all:
+            known = self.known_partials(sink, evaluation)
+            if isinstance(self._opened_with(sink, known, evaluation), Unknown):
+                self._tables.open_without_columns(sink)
+
+    def known_partials(self, sink: Sink, evaluation: Evaluation) -> Rows | Unknown:
+        """The partials of a table, if all columns that it takes are known."""
+
+        def compute() -> Rows | Unknown:
+            rows = _completed(sink, evaluation.rows(sink.parent))
+            if isinstance(rows, Unknown):
+                return rows
+            return replace(rows, frame=self._partials(sink, rows.frame))
+
+        return evaluation.fitting(sink.parent, compute)
+
+    # --- of one attempt ----------------------------------------------------------------------
+
+    def require_columns(self, emission: Emission) -> None:
+        """Refuse an attempt if a table to be staged now has to wait for columns. Runs no job.
+
+        Raises:
+            ColumnsUnknownError: columns that nobody knows yet would go into it.
+        """
+        for sink in self._tables.early:
+            self._rows(sink, emission)
+
+    def stage(self, sink: Sink, emissions: Sequence[Emission]) -> list[Staging]:
+        """Stage one table's share of some attempts: what each of them staged, and has read.
+
+        An attempt whose streams are all idle for this table needs no Spark job.
+
+        Raises:
+            ColumnsUnknownError: columns that nobody knows yet would go into the table.
+        """
+        read: list[Mapping[str, Sequence[str]] | None] = []
+        group: list[tuple[DataFrame, TransactionAttempt]] = []
+        counted: list[Conservation] = []
+        for emission in emissions:
+            rows = self._rows(sink, emission)
+            if rows is None:
+                read.append(None)
+                continue
+            if emission.one_task:
+                # Several streams of one task each are several tasks.
+                rows = replace(rows, frame=rows.frame.coalesce(1))
+            counts = Conservation() if self._verify_rows else None
+            partials = self._opened_for(sink, rows, emission.evaluation, counts)
+            counted += [counts] if counts else []
+            group.append((partials, emission.evaluation.attempt))
+            read.append({stream: emission.parts[stream] for stream in rows.streams})
+        staged = self._stage(sink, group)
+        for counts, one in zip(counted, staged, strict=False):
+            counts.check(one, sink.name)
+        rest = iter(staged)
+        return [
+            Staging(Staged(emission.evaluation.attempt, ()), {})
+            if parts is None
+            else Staging(next(rest), parts)
+            for emission, parts in zip(emissions, read, strict=True)
+        ]
+
+    def _opened_for(
+        self, sink: Sink, rows: Rows, evaluation: Evaluation, counts: Conservation | None
+    ) -> DataFrame:
+        """The partials of rows that are to be staged, for which the table is open."""
+
+        def compute() -> Rows | Unknown:
+            return replace(rows, frame=self._partials(sink, rows.frame, counts))
+
+        found = evaluation.fitting(sink.parent, compute)
+        found = self._opened_with(sink, found, evaluation)
+        if isinstance(found, Unknown):
+            raise _waits(self._tables, sink, evaluation, found.waits_for)
+        return found.frame
+
+    @staticmethod
+    def _stage(sink: Sink, group: list[tuple[DataFrame, TransactionAttempt]]) -> list[Staged]:
+        if len(group) == 1:
+            return [sink.committer.stage(*group[0])]
+        return sink.committer.stage_together(group) if group else []
+
+    def _rows(self, sink: Sink, emission: Emission) -> Rows | None:
+        """The rows to stage; None if the attempt has none for this table.
+
+        Raises:
+            ColumnsUnknownError: columns that nobody knows yet would go into it.
+        """
+        if not any(source.name in emission.parts for source in sink.parent.sources()):
+            return None
+        evaluation = emission.evaluation
+        rows = _completed(sink, evaluation.rows(sink.parent))
+        if isinstance(rows, Unknown):
+            own = any(source.name in emission.parts for source in sink.parent.sources_read())
+            if rows.empty and not own:
+                return None
+            raise _waits(self._tables, sink, evaluation, rows.waits_for)
+        return rows
+
+    def _partials(
+        self, sink: Sink, rows: DataFrame, counts: Conservation | None = None
+    ) -> DataFrame:
+        require_columns(rows, sink.committer.required_columns(), sink.parent.label())
+        if counts is None:
+            return explain(sink.parent, lambda: sink.committer.partials(rows))
+        # Spark reports an observation to the session that runs the job, and to no other.
+        entering = counts.entering(moved(rows, self._own))
+        return counts.leaving(
+            explain(sink.parent, lambda: sink.committer.partials(entering, COUNT_COLUMN))
+        )
+
+    def _opened_with(
+        self, sink: Sink, partials: Rows | Unknown, evaluation: Evaluation
+    ) -> Rows | Unknown:
+        """`partials`, once the table is open for them; Unknown if they do not fit it for certain.
+
+        Raises:
+            TableRefusedError: the table, whatever the columns are; or columns that are certain.
+        """
+        if isinstance(partials, Unknown):
+            return partials
+        try:
+            self._tables.open(sink, partials.frame.schema)
+        except TableRefusedError as refused:
+            doubted = evaluation.doubted(sink.parent, refused)
+            if doubted is None:
+                raise
+            # Report at once what other columns cannot cure.
+            self._tables.open_without_columns(sink)
+            return doubted
+        return partials
+
+
+def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:
+    """`rows` with all columns that the table takes, where it is known which those are."""
+    if isinstance(rows, Unknown) or not rows.lacks:
+        return rows
+    frame = sink.committer.complete(rows.frame)
+    if frame is None:
+        return Unknown(rows.lacks, rows.empty, rows.streams)
+    return replace(rows, frame=frame, lacks=frozenset())
+
+
+def _waits(
+    tables: Tables, sink: Sink, evaluation: Evaluation, waits_for: Iterable[str]
+) -> ColumnsUnknownError:
+    """The error of an attempt that cannot be staged yet: who waits for what, and what may help."""
+    names = sorted(waits_for)
+    advice = []
+    sources = {s.name: s for each in tables.all for s in each.parent.sources()}
+    streams = frozenset(name for name in sources if stream_called(name) in names)
+    fixed = [n for n in streams if sources[n].spout.kind is SpoutKind.TRANSACTIONAL]
+    kinds = {source.spout.kind for source in sources.values()}
+    if fixed and kinds != {SpoutKind.TRANSACTIONAL}:
+        advice.append(
+            "Another stream is not transactional, so that no later txid is planned meanwhile: "
+            "unless the spout learns its columns by itself (find_schema), it waits until they "
+            "are declared and the program is started anew."
+        )
+    else:
+        advice.append("It goes on by itself as soon as they are.")
+    if streams:
+        advice.append(
+            "To declare them, return the schema from the spout's open() (DeltaSpout: schema=...)."
+        )
+    if any(name.startswith("table ") for name in names):
+        advice.append("Run the topology that makes the table, or correct the path.")
+    spouts = (repr(sources[name].spout) for name in sorted(streams))
+    named = [spout for spout in spouts if not spout.startswith("<")]
+    why = f"nothing was read from {', '.join(named) or 'there'} so far."
+    doubts = [str(evaluation.doubts[name]) for name in names if name in evaluation.doubts]
+    if doubts:
+        why = (
+            "what earlier runs have read there does not fit the program "
+            f"({'; '.join(dict.fromkeys(doubts))}). If that is not for columns that have "
+            "changed there, correct the program."
+        )
+    return ColumnsUnknownError(
+        f"Attempt {evaluation.attempt} waits to be staged for table '{sink.name}': the columns "
+        f"of {' and of '.join(names)} are not known yet: {why} {' '.join(advice)}",
+        streams,
+    )

@@ -1,0 +1,227 @@
+"""From nothing to a pipeline: lead, check, recover.
+
+All that can refuse a run is refused here, before anything is written: other streams than those of
+the durable progress, folders that executors do not share, columns, tables, epochs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from txn.dataflow.definition import Definition, Until
+from txn.delta.locations import identity
+from txn.engine.equipment import Equipment
+from txn.engine.pipeline import Pipeline
+from txn.engine.shared_folders import local_tables, runs_here, try_folder
+from txn.engine.threads import Straggler, abandoned, within
+from txn.errors import FencedError, RecoveryRefusedError
+from txn.interfaces import CommitterContext
+from txn.protocol import coordinator
+from txn.protocol.order_records import columns_record
+from txn.protocol.records import LeaderIdentity, Progress
+from txn.protocol.recovery import (
+    Found,
+    Recovered,
+    by_todays_names,
+    check_streams,
+    newest_metadata,
+    reconcile,
+    require_tables,
+)
+from txn.protocol.store import ProgressStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Start"]
+
+log = logging.getLogger("txn")
+
+START_SECS = 120.0
+"""For a call of the user's code while a run starts, at least: Spark is cold then."""
+_TRYING = "trying what the program computes"
+
+
+@dataclass(frozen=True)
+class Start:
+    """The start of one run."""
+
+    definition: Definition
+    spark: SparkSession
+    store: ProgressStore
+    until: Until
+    clock: Callable[[], float]
+    """Seconds since the epoch."""
+    monotonic: Callable[[], float]
+    """Seconds, for timers."""
+    ids: Callable[[], int]
+    """Random non-zero 64-bit ids."""
+    resources: contextlib.ExitStack
+    """Gets what the end of the run has to close."""
+    stragglers: list[Straggler]
+    """Gets the threads that hang in the user's code and are left behind."""
+
+    # --- a standby, before its time ----------------------------------------------------------
+
+    def rehearse(self) -> None:
+        """Refuse what would be refused after `lead`, and warm up. Leads and writes nothing."""
+        self._local_tables()
+        progress = self.store.peek()
+        self._check_streams(progress)
+        equipment = self._equipment(lambda *_: None)
+        try:
+            self._open_spouts(equipment, progress)
+            self._in_time(equipment.rehearse, _TRYING)
+        finally:
+            equipment.close()
+
+    # --- a leader ----------------------------------------------------------------------------
+
+    def lead(
+        self,
+        *,
+        wait: bool,
+        on_waiting: Callable[[LeaderIdentity | None], None],
+        stopped: Callable[[], bool],
+    ) -> Pipeline:
+        """Lead, check, recover; arguments as for `ProgressStore.lead`.
+
+        Raises:
+            TxnError: what was refused; `resources` has what is open.
+        """
+        tried = self._local_tables()
+        equipment = self._equipment(
+            lambda *columns: self.store.persist_columns(columns_record(*columns))
+        )
+        epoch = self.store.lead(wait=wait, on_waiting=on_waiting, stopped=stopped)
+        self.resources.callback(self._close, equipment)
+        progress = self._checked(equipment, epoch, tried)
+        recovered = self._recovered(equipment, epoch, progress)
+        equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
+        return self._pipeline(equipment, recovered)
+
+    def _checked(self, equipment: Equipment, epoch: int, tried: list[str]) -> Progress:
+        """The durable progress, once program, spouts and tables go with it."""
+        name = self.definition.name
+        progress = self.store.load()
+        self._check_streams(progress)
+        for table in tried:
+            try_folder(self.spark, table)
+        self._open_spouts(equipment, progress)
+        life = self.store.incarnation()
+        context = CommitterContext(name, epoch, life.id, frozenset(life.takes_over))
+        there = equipment.attach_tables(context)
+        known = by_todays_names(name, progress.committed, there, identity)
+        progress = progress.model_copy(update={"committed": known})
+        require_tables(name, progress.committed, there)
+        self._in_time(equipment.check_and_open_tables, _TRYING)
+        return progress
+
+    def _recovered(self, equipment: Equipment, epoch: int, progress: Progress) -> Recovered:
+        """Where the run begins, by what the tables hold; durable when this returns."""
+        definition = self.definition
+        recovered = reconcile(
+            definition.name,
+            definition.streams,
+            definition.opaque_streams,
+            progress,
+            self._fence_tables(equipment),
+            replays_differ=definition.replays_differ,
+            skipping=definition.skipping_tables,
+        )
+        if recovered.roll_forward:
+            log.info("[%s] rolled forward to txid %s", definition.name, recovered.committed.txid)
+            self.store.persist_committed(
+                recovered.committed.model_copy(update={"epoch": epoch}),
+                recovered.quarantine,
+                recovered.replay_of,
+            )
+        return recovered
+
+    def _fence_tables(self, equipment: Equipment) -> Found:
+        try:
+            return equipment.fence_tables()
+        except FencedError as error:
+            # Either a newer leader was faster by a moment, and then this raises, or the store
+            # knows of no epoch as new as the tables'.
+            self.store.assert_leading()
+            raise RecoveryRefusedError(
+                f"Topology '{self.definition.name}' has epoch {self.store.epoch} in ZooKeeper, and "
+                f"a table has seen a newer one: {str(error).partition(';')[0]}. ZooKeeper was "
+                "wiped, or another ensemble is meant. Nothing was changed. `txn recover "
+                "FILE.py:TOPOLOGY` rebuilds ZooKeeper's state from the tables."
+            ) from error
+
+    def _pipeline(self, equipment: Equipment, recovered: Recovered) -> Pipeline:
+        definition = self.definition
+        state = coordinator.recovered_state(
+            recovered.committed,
+            recovered.batches,
+            streams=definition.streams,
+            opaque_streams=definition.opaque_streams,
+            config=definition.config,
+            until=self.until,
+            published=recovered.published,
+            grouped=definition.can_group,
+        )
+        return Pipeline(
+            definition.name,
+            definition.config,
+            self.store,
+            equipment,
+            state,
+            clock=self.clock,
+            monotonic=self.monotonic,
+            ids=self.ids,
+        )
+
+    # --- both --------------------------------------------------------------------------------
+
+    def _equipment(self, remember: Callable[[str, dict[str, Any]], None]) -> Equipment:
+        definition = self.definition
+        return Equipment(
+            self.spark,
+            definition.name,
+            definition.sources,
+            definition.sinks,
+            verify_rows=definition.config.verify == "rows",
+            remember=remember,
+        )
+
+    def _local_tables(self) -> list[str]:
+        """The tables for which to test that executors see the same files as this process."""
+        master = str(self.spark.sparkContext.master)
+        if runs_here(master):
+            return []
+        committers = [sink.committer for sink in self.definition.sinks]
+        return local_tables(committers, self.definition.config.shared_folders, master)
+
+    def _check_streams(self, progress: Progress) -> None:
+        definition = self.definition
+        check_streams(definition.name, definition.streams, definition.opaque_streams, progress)
+
+    def _open_spouts(self, equipment: Equipment, progress: Progress) -> None:
+        newest = newest_metadata(progress)
+        self._in_time(lambda: equipment.open_spouts(newest, progress.columns), "opening the spouts")
+
+    def _in_time(self, job: Callable[[], None], about: str) -> None:
+        """Let a start call the user's code, for a while.
+
+        Raises:
+            AbandonedError: it did not come back.
+        """
+        seconds = max(START_SECS, self.definition.config.message_timeout_secs)
+        ended, stragglers = within(seconds, job, about, "txn-start")
+        if stragglers:
+            self.stragglers.extend(stragglers)
+            raise abandoned(self.definition.name, stragglers, seconds, None)
+        ended.result()
+
+    def _close(self, equipment: Equipment) -> None:
+        grace = self.definition.config.stop_grace_secs
+        _, stragglers = within(grace, equipment.close, "closing spouts and tables")
+        self.stragglers.extend(stragglers)

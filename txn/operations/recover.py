@@ -1,0 +1,187 @@
+"""A topology's state in ZooKeeper, rebuilt out of its tables' logs: read, compare, write.
+
+Three steps, so that whoever asks can show the second's answer before the third: `read_tables` needs
+no ZooKeeper, `is_needed` changes nothing, `write` takes a new epoch and writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from txn.delta.locations import identity
+from txn.errors import (
+    LeaderExistsError,
+    NewerFormatError,
+    ProgressUnreadableError,
+    RecoveryRefusedError,
+    UserError,
+)
+from txn.interfaces import Publication
+from txn.operations.history import recent_publications, table_log
+from txn.operations.loading import TargetError
+from txn.protocol.rebuild import quarantined, rebuild, replayed
+from txn.protocol.records import Progress
+from txn.zookeeper.liveness import is_alive
+from txn.zookeeper.progress import ZooKeeperProgress
+from txn.zookeeper.status import list_topologies, read_status
+
+if TYPE_CHECKING:
+    from txn.dataflow.graph import Sink
+    from txn.delta.log import TableLog
+    from txn.topology import Topology
+
+__all__ = ["Recovered", "is_needed", "read_tables", "write"]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The state that the tables tell of."""
+
+    progress: Progress
+    epoch: int
+    """The newest that any table knows."""
+    incarnations: frozenset[int]
+    """Those that lead any table."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The records, as ZooKeeper is to have them."""
+        batches = self.progress.batches
+        return {
+            "committed": self.progress.committed.model_dump(mode="json", exclude={"version"}),
+            "batches": [batch.model_dump(mode="json", exclude={"version"}) for batch in batches],
+        }
+
+
+def read_tables(topology: Topology, new: Collection[str] = ()) -> Recovered:
+    """Read the state out of the tables' logs. Changes nothing.
+
+    Args:
+        new: tables that hold nothing because they were never written to; they have no say.
+
+    Raises:
+        TargetError: the topology has no such table.
+        RecoveryRefusedError: a table of `new` holds a txid, or the tables do not fit each other.
+        UserError: the topology is not complete, or none of its tables exists.
+    """
+    topology.check_complete("caught_up")
+    left_out = {identity(table): table for table in new}
+    found: dict[str, list[tuple[int, Publication]]] = {}
+    epoch, missing, incarnations = 0, [], set()
+    for sink in topology.sinks:
+        entries: list[tuple[int, Publication]] = []
+        try:
+            log = _log(sink)
+        except UserError as error:
+            missing.append(error)
+        else:
+            entries = recent_publications(log, topology.name)
+            incarnations.add(log.incarnation(topology.name))
+            epoch = max(epoch, log.epoch(topology.name), *(p.epoch for _, p in entries))
+        if left_out.pop(identity(sink.name), None) is None:
+            found[sink.name] = entries
+        elif entries:
+            raise RecoveryRefusedError(
+                f"Table '{sink.name}' holds txid {entries[0][1].last_txid}: it is not new. Nothing "
+                "was changed. Leave --new out for it."
+            )
+    for table in left_out.values():
+        names = ", ".join(f"'{sink.name}'" for sink in topology.sinks)
+        raise TargetError(f"Topology '{topology.name}' has no table {table!r}, but {names}.")
+    if len(missing) == len(topology.sinks):
+        raise missing[0]
+    definition = topology.definition
+    progress = rebuild(
+        topology.name, definition.opaque_streams, found, skipping=definition.skipping_tables
+    )
+    return Recovered(progress, epoch, frozenset(incarnations - {0}))
+
+
+def is_needed(hosts: str, topology: Topology, found: Recovered) -> bool:
+    """Return whether ZooKeeper is behind the tables, follows others, or is unreadable.
+
+    Changes nothing.
+
+    Raises:
+        LeaderExistsError: the topology runs.
+        RecoveryRefusedError: ZooKeeper is ahead of the tables.
+        NewerFormatError: a newer release wrote it.
+        ProgressUnavailableError: ZooKeeper did not answer.
+    """
+    if topology.name not in list_topologies(hosts, topology.config):
+        return True
+    try:
+        status = read_status(hosts, topology.name, topology.config)
+    except NewerFormatError:
+        raise
+    except ProgressUnreadableError:
+        return True
+    if status.leader is not None and is_alive(status.leader):
+        raise LeaderExistsError(
+            f"Topology '{topology.name}' is led by {status.leader}. Its state is not rebuilt under "
+            "a running leader: stop that process first."
+        )
+    known, held = status.progress.committed.txid, found.progress.committed.txid
+    if known > held:
+        raise RecoveryRefusedError(
+            f"ZooKeeper says that txid {known} of topology '{topology.name}' is committed, and the "
+            f"tables only tell of {held}: tables were replaced or restored to older versions. "
+            "Nothing was changed. Restore the tables, or give the topology a new name and new "
+            "tables."
+        )
+    own = status.incarnation
+    foreign = found.incarnations - ({own.id} if own else set())
+    if foreign - set(own.takes_over if own else ()):
+        return True
+    # An epoch below the tables' would be fenced by them: its node was wiped or reset. One in which
+    # another incarnation has led them fences nobody.
+    return known < held or status.epoch < found.epoch + bool(foreign)
+
+
+def write(hosts: str, topology: Topology, found: Recovered) -> int:
+    """Write the tables' state into ZooKeeper, under a new epoch.
+
+    Returns:
+        The epoch, above any that a table or ZooKeeper knows.
+
+    Raises:
+        LeaderExistsError: the topology runs.
+        ProgressUnreadableError, ProgressUnavailableError: as `ZooKeeperProgress.rebuild`.
+    """
+    progress = found.progress
+    store = ZooKeeperProgress(hosts, topology.name, topology.config)
+    try:
+        epoch = store.rebuild(
+            progress.committed, at_least=found.epoch + 1, takes_over=found.incarnations
+        )
+        store.load()
+        aside = read_status(hosts, topology.name, topology.config).quarantine
+        committed = progress.committed.model_copy(update={"epoch": epoch})
+        said = tuple(_publications(topology))
+        done = replayed(aside, said, committed.txid)
+        for txid in [txid for txid, by in done.items() if by <= committed.txid]:
+            store.persist_committed(committed, replay_of=txid)
+        known = {record.txid for record in aside}
+        for record in quarantined(said, committed.txid):
+            if record.txid not in known:
+                store.persist_committed(committed, quarantine=record)
+        for batch in progress.batches:
+            of = next((txid for txid, by in done.items() if by == batch.txid), batch.replay_of)
+            store.persist_start(batch.model_copy(update={"epoch": epoch, "replay_of": of}))
+    finally:
+        store.close()
+    return epoch
+
+
+def _log(sink: Sink) -> TableLog:
+    return table_log(sink.name, sink.committer.storage_options)
+
+
+def _publications(topology: Topology) -> Iterator[Publication]:
+    """Every publication in the tables' logs, as far back as commit files are kept."""
+    for sink in topology.sinks:
+        with contextlib.suppress(UserError):  # a table that is not there yet
+            for entry in _log(sink).publications():
+                yield entry.publication

@@ -1,0 +1,97 @@
+"""What is known of a topology from outside: its state, who leads, who waits, and who still runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from txn.config import TopologyConfig
+from txn.operations.quarantine import Quarantined, quarantined_in
+from txn.protocol.records import LeaderIdentity, Progress, StandbyIdentity
+from txn.zookeeper.liveness import is_alive
+from txn.zookeeper.status import TopologyStatus, read_status
+
+__all__ = ["StandbyStatus", "Status", "gather", "status_of"]
+
+
+@dataclass(frozen=True)
+class StandbyStatus:
+    """One process that waits to take over."""
+
+    identity: StandbyIdentity
+    alive: bool
+    """False: it is gone, and its node goes with its session."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Host, process id, since when, and whether it is there."""
+        said = self.identity.model_dump(mode="json", include={"host", "pid", "since"})
+        return {**said, "alive": self.alive}
+
+
+@dataclass(frozen=True)
+class Status:
+    """A topology at one moment."""
+
+    topology: str
+    progress: Progress
+    epoch: int
+    """The newest; 0: nobody has led it yet."""
+    leader: LeaderIdentity | None
+    """Whom ZooKeeper names; None: nobody leads."""
+    leader_alive: bool
+    """False with a leader: it is gone, and its node goes with its session."""
+    last_leader: LeaderIdentity | None
+    """The process that took the newest epoch, alive or not."""
+    standbys: tuple[StandbyStatus, ...]
+    """The standbys, the longest waiting first."""
+    quarantine: tuple[Quarantined, ...]
+    """By ascending txid."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able object with everything in it."""
+        committed, batches = self.progress.committed, self.progress.batches
+        return {
+            "topology": self.topology,
+            "committed_txid": committed.txid,
+            "epoch": self.epoch,
+            "leader": _leader_json(self.leader, self.leader_alive),
+            "last_leader": _leader_json(self.last_leader, self.leader_alive),
+            "standbys": [standby.to_json() for standby in self.standbys],
+            "batches": [batch.model_dump(mode="json", exclude={"version"}) for batch in batches],
+            "spouts": committed.spouts,
+            "tables": committed.tables,
+            "quarantined": len(self.quarantine),
+            "quarantine": [quarantined.to_json() for quarantined in self.quarantine],
+        }
+
+
+def gather(hosts: str, topology: str, config: TopologyConfig) -> Status:
+    """Look at a topology. Takes no lock, changes nothing.
+
+    Raises:
+        TopologyError: there is no such topology; lists those that there are.
+        ProgressUnreadableError: a node cannot be read; names it.
+        ProgressUnavailableError: ZooKeeper did not answer.
+    """
+    return status_of(read_status(hosts, topology, config))
+
+
+def status_of(found: TopologyStatus) -> Status:
+    """Add to what ZooKeeper says which of the processes it names still run."""
+    return Status(
+        found.topology,
+        found.progress,
+        found.epoch,
+        found.leader,
+        is_alive(found.leader),
+        found.last_leader,
+        tuple(StandbyStatus(standby, is_alive(standby)) for standby in found.standbys),
+        quarantined_in(found),
+    )
+
+
+def _leader_json(leader: LeaderIdentity | None, alive: bool) -> dict[str, Any] | None:
+    if leader is None:
+        return None
+    fields = leader.model_dump(mode="json", include={"host", "pid", "started", "epoch"})
+    return {**fields, "alive": alive}
