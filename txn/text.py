@@ -20,9 +20,13 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
-def first_line(error: BaseException) -> str:
-    """The kind of an error, and the first line of what it says if it says anything."""
-    lines = str(error).strip().splitlines()
+def first_line(error: BaseException, said: str | None = None) -> str:
+    """The kind of an error, and the first line of what it says if it says anything.
+
+    Args:
+        said: what it says, where that is not all of its own text.
+    """
+    lines = (str(error) if said is None else said).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 

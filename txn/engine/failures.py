@@ -20,6 +20,7 @@ import re
 from collections.abc import Sequence
 from enum import Enum
 
+from txn import text
 from txn.errors import BatchError, FailedException, SourceUnavailableError
 from txn.protocol.events import Batch
 from txn.spark.causes import Cause, causes, is_of_spark, told
@@ -156,11 +157,11 @@ def first_line(error: BaseException) -> str:
     chain = causes(error)
     if chain:
         return told(chain)
-    text = str(error).strip()
-    if is_of_spark(error) and text.startswith("An error occurred while calling"):
+    said = str(error).strip()
+    if is_of_spark(error) and said.startswith("An error occurred while calling"):
         # The Java object does not answer any more; its text is below the name of the call.
-        text = text.partition("\n")[2].lstrip(": ") or text
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+        said = said.partition("\n")[2].lstrip(": ") or said
+    return text.first_line(error, said)
 
 
 def _is_lost(cause: Cause) -> bool:

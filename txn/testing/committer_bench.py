@@ -421,13 +421,11 @@ class CommitterBench:
             ]
             raise self.broken(promise, "\n  ".join(told))
 
-    def check_leftovers(self, than: Sequence[str] | None = ()) -> None:
+    def check_leftovers(self) -> None:
         """Nothing lies about that was staged and not published."""
         found = self.target.leftovers(self.leader.committer)
-        if found is None or than is None:
-            return
-        more = sorted(set(found) - set(than))
-        self._require(not more, CLEANED, f"still there: {more}")
+        if found is not None:
+            self._require(not found, CLEANED, f"still there: {sorted(set(found))}")
 
     def _check_remembered(self, promise: Promise = REMEMBERED) -> None:
         committer = self.leader.committer
