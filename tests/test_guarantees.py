@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from tests.protocol.scenarios.language import scenarios
+from tests.thorough import SAMPLE
 
 ROOT = Path(__file__).parent.parent
 ITEM = re.compile(r"^\d+\. (.+)$")
@@ -61,3 +62,13 @@ def test_there_are_guarantees_and_each_names_a_test():
     found = guarantees()
     assert len(found) >= 20
     assert [sentence for sentence, tests in found.items() if not tests] == []
+
+
+def test_the_suite_shows_every_guarantee():
+    """Of the test that proves a guarantee, `make test` runs a case at least."""
+    left = [
+        (sentence, tests[0])
+        for sentence, tests in guarantees().items()
+        if SAMPLE.get(str(tests[0][0]).removeprefix("tests/"), {}).get(tests[0][1]) == []
+    ]
+    assert left == []

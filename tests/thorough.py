@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
-__all__ = ["SPARK", "THOROUGH"]
+import pytest
+
+__all__ = ["SAMPLE", "SPARK", "THOROUGH", "is_left_out"]
+
+TESTS = Path(__file__).parent
 
 THOROUGH = "TXN_TEST_THOROUGH" in os.environ
 """Every matrix in full, every driver with a JVM of its own, Spark as users have it."""
@@ -24,3 +30,14 @@ SPARK = (
 )
 """Settings of the session that tests share. Programs that tests start as users do, and half of
 `tests.differential`, compile their queries."""
+
+SAMPLE: dict[str, dict[str, list[str]]] = json.loads((TESTS / "sample.json").read_text())
+"""What `make test` leaves out: file -> test -> those of its cases that stay, if any do."""
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Whether `make test` leaves this case to `make test-thorough`."""
+    assert isinstance(item, pytest.Function)
+    tests = SAMPLE.get(str(item.path.relative_to(TESTS)), {})
+    stay = tests.get(item.originalname)
+    return stay is not None and not (hasattr(item, "callspec") and item.callspec.id in stay)

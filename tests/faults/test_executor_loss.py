@@ -51,9 +51,7 @@ def kill_executor(driver: Driver) -> int:
     return victim
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param("transactional", marks=pytest.mark.thorough), "opaque"]
-)
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
 def test_totals_are_right_after_executors_are_killed_in_mid_batch(
     tmp_path: Path, kind: str
 ) -> None:
