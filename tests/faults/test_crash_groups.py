@@ -31,8 +31,8 @@ GROUP_POINTS = (
 COMPACTION_POINTS = ("maintenance-staged", "after-maintenance")
 POINTS = (*GROUP_POINTS, *COMPACTION_POINTS)
 SUITE = {
-    "transactional": {"before-publish", "between-publications", "after-maintenance"},
-    "opaque": {"after-publish", "after-committed", "between-publications", "maintenance-staged"},
+    "transactional": {"between-publications", "after-publish", "after-maintenance"},
+    "opaque": {"before-publish", "between-publications", "after-committed", "maintenance-staged"},
 }
 CHAINS = {
     kind: tuple(point for point in POINTS if THOROUGH or point in SUITE[kind]) for kind in KINDS
