@@ -7,8 +7,10 @@ Source: `org.apache.storm.trident.TridentTopology`, `Stream`, `fluent.GroupedStr
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
@@ -30,6 +32,7 @@ from txn.dataflow.graph import (
 from txn.delta.locations import identity
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
+from txn.settings import completed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +63,8 @@ class Topology:
         _check_name(name, "topology")
         self.name = name
         self.config = config if config is not None else TopologyConfig()
+        self.settings = completed(self.config, os.environ, Path.cwd())
+        """`config`, with what it leaves out from the environment and from files."""
         self._sources: dict[str, Source] = {}
         self._sinks: list[Sink] = []
         self._stragglers: list[Straggler] = []
@@ -68,7 +73,7 @@ class Topology:
     @property
     def definition(self) -> Definition:
         """What has been declared so far, as runs, plans and recoveries take it."""
-        return Definition(self.name, self.config, self.sources, self.sinks)
+        return Definition(self.name, self.settings, self.sources, self.sinks)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -174,7 +179,7 @@ class Topology:
         if standby:
             resolve_shared(zookeeper)
         hosts = resources.enter_context(zookeeper_service(zookeeper))
-        return ZooKeeperProgress(hosts, self.name, self.config)
+        return ZooKeeperProgress(hosts, self.name, self.settings)
 
     def _refuse_stragglers(self) -> None:
         alive = [one for one in self._stragglers if one.thread.is_alive()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deltalake.exceptions import DeltaError
@@ -129,8 +129,13 @@ def _frame(
     if isinstance(keys, DataFrame):
         _require_columns(keys.schema, types, where)
         return keys.select(*(sf.col(quoted(name)) for name in types))
+    if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
+        raise TableRefusedError(
+            f"The keys to get from state table {where} are a list or a DataFrame, and {keys!r} is "
+            f"neither. For this one key give [{keys!r}]."
+        )
     schema = StructType([StructField(name, kind) for name, kind in types.items()])
-    rows = [_row(key, tuple(types), where) for key in keys]
+    rows = [_row(key, types, where) for key in keys]
     try:
         return spark.createDataFrame(rows, schema)
     except (PySparkTypeError, PySparkValueError) as error:
@@ -140,18 +145,29 @@ def _frame(
         ) from error
 
 
-def _row(key: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
+def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]:
     """One key as a row of its columns."""
-    if isinstance(key, Mapping) and set(key) == set(names):
-        return tuple(key[name] for name in names)
-    if isinstance(key, tuple | list) and len(key) == len(names):
-        return tuple(key)
-    if len(names) == 1:
-        return (key,)
-    raise TableRefusedError(
-        f"{key!r} is no key of state table {where}: give a tuple or a dict of "
-        f"{', '.join(names)}, in this order."
-    )
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    row: tuple[Any, ...] = (key,)
+    if isinstance(key, Mapping) and set(key) == set(types):
+        row = tuple(key[name] for name in types)
+    elif isinstance(key, tuple | list) and len(key) == len(types):
+        row = tuple(key)
+    for value, kind in zip(row, types.values(), strict=False):
+        nested = isinstance(kind, ArrayType | MapType | StructType)
+        # Spark would take the text of any value for a string, and find no such key.
+        if (isinstance(kind, StringType) and not isinstance(value, str | None)) or (
+            not nested and isinstance(value, tuple | list | Mapping)
+        ):
+            row = ()
+    if len(row) != len(types):
+        raise TableRefusedError(
+            f"{key!r} is not a key of state table {where}, whose keys are {_text(types)}. Give "
+            f"each key as a tuple in this order, as a dict of these names, or, of one key column, "
+            f"as the value itself."
+        )
+    return row
 
 
 def _require_columns(found: StructType, types: Mapping[str, DataType], where: str) -> None:

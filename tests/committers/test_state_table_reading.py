@@ -155,7 +155,13 @@ def test_keys_that_are_not_the_tables_are_refused(driver: Any, warehouse: Path) 
     driver.open(state.bind(["k", "w"], {"n": Count()}), "k string, w int")
     spark = driver.spark
     refused: dict[str, Any] = {
-        "is no key of state table .* k, w, in this order": ["a"],
+        "'a' is not a key of state table .* are 'k' string, 'w' int": ["a"],
+        r"\('a',\) is not a key": [("a",)],
+        "{'k': 'a'} is not a key": [{"k": "a"}],
+        r"\(3, 1\) is not a key": [(3, 1)],
+        "a list or a DataFrame, and 'a' is neither. For this one key give \\['a'\\]": "a",
+        "a list or a DataFrame, and 3 is neither": 3,
+        "a list or a DataFrame, and {'k': 'a', 'w': 1} is neither": {"k": "a", "w": 1},
         "'w' int, and the given ones are not: .*UNACCEPTABLE.* 'b'": [("a", "b")],
         "Column 'w' of the given keys is missing": driver.frame([], "k string"),
         "Column 'w' of the given keys is bigint, .* it is int": driver.frame(
@@ -166,6 +172,11 @@ def test_keys_that_are_not_the_tables_are_refused(driver: Any, warehouse: Path) 
     for message, keys in refused.items():
         with pytest.raises(TableRefusedError, match=message):
             state.get(spark, keys)
+    one = StateTable(warehouse / "one")
+    driver.open(one.bind(["k"], {"n": Count()}), SCHEMA)
+    for key in (("a", 1), {"w": "a"}, ["a", "b"], 3, (3,)):
+        with pytest.raises(TableRefusedError, match=r"is not a key of state table"):
+            one.get(spark, [key])
     whole = StateTable(warehouse / "global")
     driver.open(whole.bind([], {"n": Count()}), SCHEMA)
     with pytest.raises(TableRefusedError, match="global aggregate: it has no keys"):

@@ -173,7 +173,7 @@ def _refuse_second(hosts: str, topology: Topology) -> None:
     from txn.zookeeper.status import read_status
 
     try:
-        leader = read_status(hosts, topology.name, topology.config).leader
+        leader = read_status(hosts, topology.name, topology.settings).leader
     except TxnError:
         return
     if is_alive(leader):

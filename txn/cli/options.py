@@ -13,7 +13,14 @@ from txn.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["TRACEBACK", "console", "output_options", "print_json", "zookeeper_option"]
+__all__ = [
+    "TRACEBACK",
+    "console",
+    "output_options",
+    "print_json",
+    "settings_option",
+    "zookeeper_option",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,6 +38,17 @@ def zookeeper_option(command: F) -> F:
         metavar="SPEC",
         help='"embedded" (a server in .txn/zookeeper), "embedded:FOLDER", or '
         '"host:2181,host:2181/chroot".',
+    )(command)
+
+
+def settings_option(command: F) -> F:
+    """`--set`, as the argument `settings`."""
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of the topology, whatever the program says (docs/configuration.md).",
     )(command)
 
 

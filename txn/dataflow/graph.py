@@ -368,7 +368,8 @@ def promise_of(node: Node) -> Promise:
 def _own_promise(node: Node) -> Promise:
     if isinstance(node, Source):
         kind = node.spout.kind
-        return Promise(kind, f"Stream '{node.name}' has a {kind.value} spout")
+        article = "an" if kind is SpoutKind.OPAQUE else "a"
+        return Promise(kind, f"Stream '{node.name}' has {article} {kind.value} spout")
     if isinstance(node, StateQuery) and node.as_of == "committed":
         return Promise(
             SpoutKind.OPAQUE,

@@ -39,7 +39,7 @@ def diagnose(
     Raises:
         UserError: `zookeeper` means nothing.
     """
-    config = topology.config if topology is not None else TopologyConfig()
+    config = topology.settings if topology is not None else TopologyConfig()
     name = topology.name if topology is not None else None
     sinks = topology.sinks if topology is not None else ()
     own = {sink.name: sink.committer.storage_options for sink in sinks}

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from txn.config import TopologyConfig
 from txn.dataflow.graph import (
     Aggregation,
     Join,
@@ -29,7 +30,7 @@ from txn.dataflow.graph import (
 from txn.interfaces import Aggregate, Semantics, SpoutKind
 from txn.topology import Topology
 
-__all__ = ["StagePlan", "StreamPlan", "TablePlan", "TopologyPlan", "plan_topology"]
+__all__ = ["SettingPlan", "StagePlan", "StreamPlan", "TablePlan", "TopologyPlan", "plan_topology"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,17 @@ class TablePlan:
 
 
 @dataclass(frozen=True)
+class SettingPlan:
+    """One setting of the topology that the program or somebody outside of it has given."""
+
+    name: str
+    value: str
+    """As Python writes it; a secret as asterisks."""
+    place: str
+    """Where it stands."""
+
+
+@dataclass(frozen=True)
 class TopologyPlan:
     """The whole topology, in the order in which it was declared."""
 
@@ -89,6 +101,7 @@ class TopologyPlan:
     streams: tuple[StreamPlan, ...]
     stages: tuple[StagePlan, ...]
     tables: tuple[TablePlan, ...]
+    settings: tuple[SettingPlan, ...]
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""
@@ -108,8 +121,15 @@ def plan_topology(topology: Topology) -> TopologyPlan:
         for s in topology.sources
     )
     stages = tuple(_stage(node, names) for node in names if not isinstance(node, Source))
-    return TopologyPlan(
-        topology.name, streams, stages, tuple(_table(sink, names) for sink in topology.sinks)
+    tables = tuple(_table(sink, names) for sink in topology.sinks)
+    return TopologyPlan(topology.name, streams, stages, tables, _settings(topology.settings))
+
+
+def _settings(config: TopologyConfig) -> tuple[SettingPlan, ...]:
+    return tuple(
+        SettingPlan(name, repr(getattr(config, name)), config.places.get(name, "the program"))
+        for name in type(config).model_fields
+        if name in config.model_fields_set
     )
 
 

@@ -110,10 +110,10 @@ def is_needed(hosts: str, topology: Topology, found: Recovered) -> bool:
         NewerFormatError: a newer release wrote it.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    if topology.name not in list_topologies(hosts, topology.config):
+    if topology.name not in list_topologies(hosts, topology.settings):
         return True
     try:
-        status = read_status(hosts, topology.name, topology.config)
+        status = read_status(hosts, topology.name, topology.settings)
     except NewerFormatError:
         raise
     except ProgressUnreadableError:
@@ -151,13 +151,13 @@ def write(hosts: str, topology: Topology, found: Recovered) -> int:
         ProgressUnreadableError, ProgressUnavailableError: as `ZooKeeperProgress.rebuild`.
     """
     progress = found.progress
-    store = ZooKeeperProgress(hosts, topology.name, topology.config)
+    store = ZooKeeperProgress(hosts, topology.name, topology.settings)
     try:
         epoch = store.rebuild(
             progress.committed, at_least=found.epoch + 1, takes_over=found.incarnations
         )
         store.load()
-        aside = read_status(hosts, topology.name, topology.config).quarantine
+        aside = read_status(hosts, topology.name, topology.settings).quarantine
         committed = progress.committed.model_copy(update={"epoch": epoch})
         said = tuple(_publications(topology))
         done = replayed(aside, said, committed.txid)
