@@ -38,6 +38,7 @@ import txn.engine.staging
 import txn.engine.tables
 import txn.engine.threads
 import txn.zookeeper.connection
+import txn.zookeeper.keeper
 import txn.zookeeper.leadership
 import txn.zookeeper.liveness
 import txn.zookeeper.progress
@@ -106,8 +107,9 @@ def _patches() -> list[Patch]:
         (txn.zookeeper.liveness, "socket", _Socket),
         (txn.zookeeper.liveness, "machine_id", _machine_id),
         (txn.zookeeper.standbys, "datetime", _Now),
+        (txn.zookeeper.keeper, "threading", threading),
+        (txn.zookeeper.keeper, "queue", queue),
         (txn.zookeeper.progress, "threading", threading),
-        (txn.zookeeper.progress, "queue", queue),
         (txn.engine.mailbox, "queue", queue),
         (txn.engine.threads, "Pool", pool),
         (txn.engine.commit, "Pool", pool),
