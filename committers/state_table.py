@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from committers.aggregates import Fold, identity
+from committers.aggregates.base import kept_in
 from committers.guard import parse_semantics
 from committers.log_layout.committer import LogCommitter
 from committers.reading import read_table
@@ -113,7 +114,7 @@ class StateTable(State):
             return self._bind_log(keys, aggregates)
         layout = StateLayout(
             tuple(keys),
-            dict(aggregates),
+            kept_in(self.path, aggregates),
             self.buckets if keys else 1,
             self.semantics is Semantics.OPAQUE,
             self.remove_where,

@@ -124,6 +124,8 @@ def _patches() -> list[Patch]:
         (txn.dataflow.evaluation, "_nothing_of", spark.nothing_of),
         (txn.dataflow.graph.StateQuery, "compute", spark.query_rows),
         (committers.upsert_layout.committer, "no_rows", spark.empty_frame),
+        (committers.upsert_layout.committer, "BucketRewrite", tables.SimRewrite),
+        (committers.upsert_layout.committer, "StateReader", tables.SimStateReader),
         (committers.upsert_layout.committer, "from_previous_values", tables.from_previous_values),
         (committers.upsert_layout.committer, "from_replaced_rows", tables.from_replaced_rows),
         (txn.engine.equipment, "own_session", spark.same_session),

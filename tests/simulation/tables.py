@@ -11,6 +11,8 @@ from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.upsert_layout.columns import StateLayout
 from committers.upsert_layout.committer import StateCommitter
+from committers.upsert_layout.reading import StateReader
+from committers.upsert_layout.rewriting import BucketRewrite
 from tests.simulation import rows as model
 from tests.simulation.delta import Table
 from tests.simulation.plan import JOINS
@@ -22,7 +24,14 @@ from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.interfaces import Committer, Publication, Semantics, StagedFile, State
 
-__all__ = ["SimTable", "from_previous_values", "from_replaced_rows", "make_committer"]
+__all__ = [
+    "SimRewrite",
+    "SimStateReader",
+    "SimTable",
+    "from_previous_values",
+    "from_replaced_rows",
+    "make_committer",
+]
 
 
 class SimAppend(AppendingCommitter):
@@ -126,6 +135,32 @@ def from_replaced_rows(
     return Frame(model.changes_between(after, before, txid))
 
 
+class SimStateReader(StateReader):
+    """In place of `committers.upsert_layout.reading.StateReader`: only what the files hold."""
+
+    def _state_in(self, paths: Sequence[str], revert_from: int | None) -> Any:
+        current_world().io("query")
+        rows = _rows_of(self, paths)
+        return Frame(rows if revert_from is None else model.revert(rows, revert_from))
+
+
+class SimRewrite(BucketRewrite):
+    """In place of `committers.upsert_layout.rewriting.BucketRewrite`."""
+
+    def rows(
+        self,
+        old: Sequence[ActiveFile],
+        new: Sequence[StagedFile],
+        publication: Publication,
+        reverts: bool,
+    ) -> Any:
+        stored = _rows_of(self, [file.path for file in old])
+        if reverts:
+            stored = model.revert(stored, publication.first_txid)
+        fresh = model.merge(_rows_of(self, [file.path for file in new]))
+        return Frame(model.join(stored, fresh, keeps_previous=self._layout.keeps_previous))
+
+
 class SimState(StateCommitter):
     """A state table with layout="upsert"."""
 
@@ -140,12 +175,7 @@ class SimState(StateCommitter):
     def _idle_schema(self) -> Any:
         return RECORDS
 
-    def _state_in(self, paths: Sequence[str], revert_from: int | None) -> Any:
-        current_world().io("query")
-        rows = _rows_of(self, paths)
-        return Frame(rows if revert_from is None else model.revert(rows, revert_from))
-
-    def _rows_of(self, session: Any, paths: Sequence[str], schema: Any) -> Any:
+    def _rows_of(self, paths: Sequence[str], schema: Any) -> Any:
         return Frame(_rows_of(self, paths)) if paths else None
 
     def required_columns(self) -> Sequence[str]:
@@ -170,27 +200,14 @@ class SimState(StateCommitter):
     def _stamped(self, partials: Any, attempt: TransactionAttempt) -> Any:
         return Frame(model.partials(_keyed(partials), attempt.txid))
 
-    def _next_rows(
-        self,
-        old: Sequence[ActiveFile],
-        new: Sequence[StagedFile],
-        publication: Publication,
-        reverts: bool,
-    ) -> Any:
-        stored = _rows_of(self, [file.path for file in old])
-        if reverts:
-            stored = model.revert(stored, publication.first_txid)
-        fresh = model.merge(_rows_of(self, [file.path for file in new]))
-        return Frame(model.join(stored, fresh, keeps_previous=self._layout.keeps_previous))
-
 
 def _keyed(frame: Frame) -> list[tuple[int, int]]:
     keys = current_world().plan.keys
     return [(record % keys, record) for record in frame.rows]
 
 
-def _rows_of(committer: Any, paths: Sequence[str]) -> list[Any]:
-    return _read(committer._storage.table, paths)
+def _rows_of(reader: Any, paths: Sequence[str]) -> list[Any]:
+    return _read(reader._storage.table, paths)
 
 
 def _read(table: Table, paths: Iterable[str]) -> list[Any]:
