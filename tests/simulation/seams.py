@@ -15,6 +15,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+import committers.log_layout.committer
 import committers.publishing.append
 import committers.publishing.followed
 import committers.publishing.log
@@ -123,6 +124,8 @@ def _patches() -> list[Patch]:
         (txn.dataflow.columns, "columns_of", spark.columns_of),
         (txn.dataflow.evaluation, "_nothing_of", spark.nothing_of),
         (txn.dataflow.graph.StateQuery, "compute", spark.query_rows),
+        (committers.log_layout.committer, "Folding", tables.SimFolding),
+        (committers.log_layout.committer, "LogReader", tables.SimLogReader),
         (committers.upsert_layout.committer, "no_rows", spark.empty_frame),
         (committers.upsert_layout.committer, "BucketRewrite", tables.SimRewrite),
         (committers.upsert_layout.committer, "StateReader", tables.SimStateReader),

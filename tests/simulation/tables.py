@@ -6,7 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from committers.append_table import AppendingCommitter
+from committers.log_layout.columns import LogLayout
 from committers.log_layout.committer import LogCommitter
+from committers.log_layout.compaction import Pace
+from committers.log_layout.folding import Folding
+from committers.log_layout.reading import LogReader
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.upsert_layout.columns import StateLayout
@@ -25,6 +29,8 @@ from txn.delta.commits import TXID
 from txn.interfaces import Committer, Publication, Semantics, StagedFile, State
 
 __all__ = [
+    "SimFolding",
+    "SimLogReader",
     "SimRewrite",
     "SimStateReader",
     "SimTable",
@@ -83,6 +89,28 @@ class SimTable(State):
         raise TypeError("its committer is asked")
 
 
+class SimLogReader(LogReader):
+    """In place of `committers.log_layout.reading.LogReader`: only what the files hold."""
+
+    def as_of(self, txid: int, session: Any) -> Any:
+        rows, paths = self.before(txid + 1, session)
+        return Frame(model.merge(rows.rows)), paths
+
+    def rows(self, paths: Sequence[str], below: int | None, session: Any) -> Any:
+        current_world().io("query")
+        rows = _rows_of(self, paths)
+        return Frame(rows if below is None else model.rows_below(rows, below))
+
+
+class SimFolding(Folding):
+    """In place of `committers.log_layout.folding.Folding`."""
+
+    def rows(
+        self, files: Sequence[ActiveFile], now: object, committed: object, schema: object
+    ) -> Any:
+        return Frame(model.fold(_rows_of(self, [file.path for file in files])))
+
+
 class SimLog(LogCommitter):
     """A state table with layout="log"."""
 
@@ -109,16 +137,8 @@ class SimLog(LogCommitter):
     def _reading(self) -> Any:
         return None
 
-    def _rows_in(self, paths: Sequence[str], below: int | None, session: Any) -> Any:
-        current_world().io("query")
-        rows = _rows_of(self, paths)
-        return Frame(rows if below is None else model.rows_below(rows, below))
-
-    def _shown(self, rows: Any) -> Any:
-        return Frame(model.merge(rows.rows))
-
-    def _folded(self, files: Sequence[ActiveFile], now: object, committed: object) -> Any:
-        return Frame(model.fold(_rows_of(self, [file.path for file in files])))
+    def _table_schema(self) -> Any:
+        return self._rows_schema
 
 
 def from_previous_values(layout: object, written: Frame, txid: int) -> Frame:
@@ -223,8 +243,7 @@ def make_committer(world: World, name: str, kind: str, semantics: str, buckets: 
     if kind == "append":
         return SimAppend(name, meaning, new_id=world.new_id)
     if kind == "log":
-        return SimLog(
-            name, meaning, ("key",), {}, 2, 1.0, clock=CLOCK.monotonic, new_id=world.new_id
-        )
+        pace = Pace(1.0, CLOCK.monotonic)
+        return SimLog(name, meaning, LogLayout(("key",), {}), 2, pace, new_id=world.new_id)
     layout = StateLayout(("key",), {}, buckets, meaning is Semantics.OPAQUE)
     return SimState(name, meaning, layout, new_id=world.new_id)
