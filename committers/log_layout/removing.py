@@ -24,7 +24,7 @@ __all__ = ["RemovalMarks"]
 
 
 class RemovalMarks:
-    """Decides which keys each txid removes, writes it into files, and reads it there.
+    """Decides which keys a txid removes, writes marks of them, and reads the marks of a txid.
 
     Args:
         reader: of the table.

@@ -65,7 +65,7 @@ class NodeWrite:
 
 @dataclass(frozen=True)
 class Revision(Generic[R]):
-    """A record that is to take the place of an older one, its parts written already."""
+    """A record that is to take the place of an older one; `operations` do it in one multi."""
 
     node: NodeWrite
     stored: Stored[R]
@@ -96,7 +96,7 @@ class RecordWriter:
     def revise(
         self, path: str, record: R, old: Stored[R] | None, stem: str, what: str, deadline: float
     ) -> Revision[R]:
-        """Write the parts of a record, if it is large. Nothing refers to them yet.
+        """Prepare a record to take the place of an older one. Writes its parts, if it is large.
 
         Args:
             path: of the record's own node.
