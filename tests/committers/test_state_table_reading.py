@@ -83,7 +83,7 @@ def test_a_query_whose_files_go_while_another_thread_follows_the_log(
     driver.open(committer, SCHEMA)
     for txid in (1, 2):
         driver.commit(committer, driver.frame([("a", txid)], SCHEMA), txid)
-    rows_in, meanwhile = committer._rows_in, [1]
+    rows_in, meanwhile = committer._reader.rows, [1]
 
     def rewritten(*args: Any) -> Any:
         if meanwhile:
@@ -93,7 +93,7 @@ def test_a_query_whose_files_go_while_another_thread_follows_the_log(
             committer._log.refresh()
         return rows_in(*args)
 
-    monkeypatch.setattr(committer, "_rows_in", rewritten)
+    monkeypatch.setattr(committer._reader, "rows", rewritten)
     assert rows(committer.state_as_of(2, exact=False).rows) == [("a", 3)]
     assert not meanwhile
 

@@ -254,7 +254,7 @@ def test_a_fold_of_a_table_with_removal_writes_one_file(
     a shuffle: with the marks that it has to keep, too. Above a size as many files as it takes.
     """
     table = stock("transactional", "log")
-    table.committer._folding_session = computing_session(
+    table.committer._folding._session = computing_session(
         table.driver.spark,
         {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"},
     )

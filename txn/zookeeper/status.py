@@ -19,7 +19,8 @@ from txn.protocol.records import (
 from txn.zookeeper.connection import Connection
 from txn.zookeeper.foundation import check_format
 from txn.zookeeper.image import Image, read_image
-from txn.zookeeper.leadership import read_epoch, read_incarnation, read_leader
+from txn.zookeeper.incarnation import read_incarnation
+from txn.zookeeper.leadership import read_epoch, read_leader
 from txn.zookeeper.standbys import read_standbys
 from txn.zookeeper.znodes import Paths, check_topology_name
 
