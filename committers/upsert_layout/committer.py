@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 __all__ = ["StateCommitter"]
 
 _VACUUMED = (
-    "It is asked for because the txid was published before a crash, and something downstream of "
-    "the table's new values was not. Restore the files from a backup, or start that part over "
-    "under a new topology; keep VACUUM's retention and delta.logRetentionDuration longer than a "
-    "run may stay down."
+    "A crash came after this table published the txid and before everything downstream of its "
+    "new values did. Restore the files from a backup, or start that part over under a new "
+    "topology; keep VACUUM's retention and delta.logRetentionDuration longer than a run may stay "
+    "down."
 )
 
 
@@ -272,10 +272,9 @@ class StateCommitter(TableCommitter):
         if exact and newest < txid <= self._newest_txid():
             raise StateError(
                 f"Table {self.name} holds txids {newest + 1} to {self._newest_txid()} in one "
-                f"version, and cannot be read as of txid {txid} for a query as of txid - 1: "
-                "a crash left a group of txids in this table only. Run the former program, "
-                f"whose groups needed no such query, until txid {self._newest_txid()} is "
-                "committed."
+                f"version, so it cannot be read as of txid {txid} for a query as of txid - 1: a "
+                "crash left a group of txids in this table only. Run the former program, which "
+                f"groups txids without that query, until txid {self._newest_txid()} is committed."
             )
         paths = sorted(found)
         self._require_former(txid, found - {file.path for file in self._log.files_now()})
@@ -289,8 +288,8 @@ class StateCommitter(TableCommitter):
                 f"Table {self.name} cannot be read as of txid {txid}: a crash left it at txid "
                 f"{self._newest_txid()}, and VACUUM has deleted file {gone} of the state before. "
                 "Nothing was written. Run the program without the query until txid "
-                f"{self._newest_txid()} is committed, then with it; with semantics='opaque' the "
-                "newest files have the state before, and VACUUM cannot delete it."
+                f"{self._newest_txid()} is committed, then with it. With semantics='opaque' the "
+                "newest files also hold the state before, and VACUUM cannot delete it."
             )
 
     def _state_in(self, paths: Sequence[str], revert_from: int | None) -> DataFrame:
@@ -359,7 +358,7 @@ class StateCommitter(TableCommitter):
             self._told = prepared.staged
         if publication.members:
             raise TopologyError(
-                f"What one txid changed in table {self.name} cannot be told: txids "
+                f"The changes of one txid in table {self.name} cannot be read: txids "
                 f"{publication.first_txid} to {txid} are published together. Run the topology "
                 "with max_group_commit=1."
             )
@@ -410,14 +409,14 @@ class StateCommitter(TableCommitter):
         held = commit.publication if commit else None
         if commit is None or held is None:
             raise TableRefusedError(
-                f"What txid {publication.last_txid} changed in table {self.name} cannot be told "
-                f"any more: version {version}, which holds it, was cleaned out of the log. "
+                f"The changes of txid {publication.last_txid} in table {self.name} can no longer "
+                f"be read: version {version}, which holds them, was cleaned out of the log. "
                 f"{_VACUUMED}"
             )
         if not held.first_txid == held.last_txid == publication.last_txid:
             raise TableRefusedError(
-                f"What txid {publication.last_txid} changed in table {self.name} cannot be told: "
-                f"version {version} holds txids {held.first_txid} to {held.last_txid}. "
+                f"The changes of txid {publication.last_txid} in table {self.name} cannot be "
+                f"read: version {version} holds txids {held.first_txid} to {held.last_txid}. "
                 f"{_VACUUMED}"
             )
         written, replaced = [file.path for file in commit.adds], sorted(commit.removes)
@@ -425,8 +424,8 @@ class StateCommitter(TableCommitter):
         for path, size in zip(paths, self._storage.sizes(paths), strict=True):
             if size is None:
                 raise TableRefusedError(
-                    f"What txid {publication.last_txid} changed in table {self.name} cannot be "
-                    f"told any more: file {path} of version {version} was vacuumed. {_VACUUMED}"
+                    f"The changes of txid {publication.last_txid} in table {self.name} can no "
+                    f"longer be read: file {path} of version {version} was vacuumed. {_VACUUMED}"
                 )
         return written, replaced
 

@@ -168,8 +168,8 @@ def _read_secret(path: Path, variable: str) -> str:
         ) from None
     if len(data) > _SECRET_BYTES or not text:
         raise UserError(
-            f"{variable} names '{path}', which is {'too long' if text else 'empty'}. It holds one "
-            "line per credential, and nothing else."
+            f"{variable} names '{path}', which is {'too long' if text else 'empty'}. Put one "
+            "line per credential into it, and nothing else."
         )
     return text
 
@@ -232,7 +232,7 @@ def _tls(config: TopologyConfig) -> dict[str, Any]:
     for name in ("zookeeper_ca", "zookeeper_certfile", "zookeeper_keyfile"):
         path = getattr(config, name)
         if path is not None and not Path(path).is_file():
-            raise UserError(f"{name} is '{path}', and there is no such file. Correct it.")
+            raise UserError(f"{name} is '{path}', but there is no such file. Correct it.")
     certfile, keyfile = config.zookeeper_certfile, config.zookeeper_keyfile
     if (certfile is None) != (keyfile is None):
         raise UserError(
