@@ -136,15 +136,15 @@ class StateTable(State):
         if self.remove_where is not None and self.semantics is Semantics.NON_TRANSACTIONAL:
             raise TopologyError(
                 f'State table {self.path} has layout="log" and semantics="non_transactional", so '
-                "what a failed attempt removed stays removed, and its replay's rows with it. Use "
-                'layout="upsert" for remove_where, or semantics="opaque".'
+                "rows that a failed attempt removed stay removed, together with those of its "
+                'replay. Use layout="upsert" for remove_where, or semantics="opaque".'
             )
         for name, aggregate in aggregates.items():
             if not mergeable(aggregate) or isinstance(aggregate, Fold):
                 raise TopologyError(
-                    f"Value '{name}' of state table {self.path} is {identity(aggregate)}, whose "
-                    'partial values cannot be put together in any order, as layout="log" does. '
-                    'Use layout="upsert", or an aggregate that can be combined.'
+                    f"Value '{name}' of state table {self.path} is {identity(aggregate)}, but "
+                    'layout="log" combines partial values in any order, which this aggregate '
+                    'does not allow. Use layout="upsert", or an aggregate that can be combined.'
                 )
         return LogCommitter(
             self.path,

@@ -338,7 +338,7 @@ def require_same_columns(expected: StructType, found: StructType, table: str) ->
     for name in (*wanted, *got):
         if wanted.get(name) != got.get(name):
             raise TopologyError(
-                f"Column '{name}' of the rows for table {table} is {got.get(name, 'missing')}, and "
-                f"the table was opened with {wanted.get(name, 'no such column')}. Make the "
+                f"Column '{name}' of the rows for table {table} is {got.get(name, 'missing')}, "
+                f"but the table was opened with {wanted.get(name, 'no such column')}. Make the "
                 "transform return the same columns for every batch."
             )

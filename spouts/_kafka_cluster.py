@@ -157,7 +157,8 @@ class Cluster:
                 return Look(now, earliest, latest)
             known = now
         raise FailedException(
-            f"{self._whose} saw its topics change at each of {_LOOKS} looks. It will look again."
+            f"{self._whose} saw its topics change during each of {_LOOKS} look-ups. It will try "
+            "again."
         )
 
     def offsets_at(

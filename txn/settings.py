@@ -179,8 +179,8 @@ def _read_secret(path: Path, variable: str) -> str:
         ) from None
     if len(data) > _SECRET_BYTES or not text:
         raise UserError(
-            f"{variable} names '{path}', which is {'too long' if text else 'empty'}. It holds one "
-            "line per credential, and nothing else."
+            f"{variable} names '{path}', which is {'too long' if text else 'empty'}. Put one "
+            "line per credential into it, and nothing else."
         )
     return text
 

@@ -202,7 +202,7 @@ class Topology:
         )
         if not valid:
             raise TopologyError(
-                f"until={until!r} means nothing: use 'forever', 'caught_up' or a txid from 1."
+                f"until={until!r} is not valid: use 'forever', 'caught_up' or a txid from 1."
             )
 
     def _add_sink(self, node: Node, committer: Committer) -> Sink:
@@ -344,8 +344,8 @@ class Stream:
             )
         if as_of == "txid-1":
             raise TopologyError(
-                f"{where}: a state that this topology does not keep has no txid of this topology. "
-                "Leave as_of out: it is read as of its newest version."
+                f"{where}: this topology does not keep that state, so no txid of its own applies "
+                "to it. Leave as_of out: it is read as of its newest version."
             )
         query = StateQuery(self._node, state, None, None, keys, as_of)
         return Stream(self._topology, query)
@@ -358,8 +358,9 @@ class Stream:
             )
         if sorted(keys) != sorted(state.keys):
             raise TopologyError(
-                f"{where}: the keys of table '{state.name}' are {list(state.keys)}, and on= names "
-                f"{list(keys)}. Name exactly its keys; rename the stream's columns in a transform."
+                f"{where}: the keys of table '{state.name}' are {list(state.keys)}, but on= "
+                f"names {list(keys)}. Name exactly its keys; rename the stream's columns in a "
+                "transform."
             )
         query = StateQuery(self._node, state.state, state.sink, dict(state.aggregates), keys, as_of)
         return Stream(self._topology, query)
@@ -368,7 +369,7 @@ class Stream:
         if other._topology is not self._topology:
             raise TopologyError(
                 f"Stream '{other._node.label()}' belongs to topology '{other._topology.name}', "
-                f"not to '{self._topology.name}'. Only streams that share txids can meet."
+                f"not to '{self._topology.name}'. Only streams that share txids can be combined."
             )
 
 

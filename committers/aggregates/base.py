@@ -146,11 +146,11 @@ def overflows_of(table: str) -> Iterator[None]:
         own = found[1].endswith(_of_table(table))
         where = "" if own else f", when the rows for table {table} are computed"
         raise OverflowError(
-            f"{found[1]} leaves the range of the type that it is kept in{where}. Nothing of this "
-            "txid was stored, and every table is as it was. Keep the rows that are too large away "
-            "(a transform); or, in a topology with a table of its own, cast the column to a wider "
-            "type (decimal(38,s), or fewer digits behind the point if it has 38 already; a mean "
-            "of decimals has 32 digits in front of it at most)."
+            f"{found[1]} leaves the range of its type{where}. Nothing of this txid was stored, "
+            "and every table is as it was. Filter out the rows with too large values in a "
+            "transform; or start over with a new table and cast the column to a wider type "
+            "(decimal(38,s), or fewer decimal places if it has 38 digits already; a mean of "
+            "decimals has 32 digits before the point at most)."
         ) from error
 
 
@@ -341,9 +341,9 @@ def require_numeric(aggregate: Aggregate, name: str, kinds: Mapping[str, DataTyp
     kind = kinds.get(name)
     if kind is not None and not isinstance(kind, NumericType):
         raise TopologyError(
-            f"{aggregate!r} needs a column of numbers, and '{name}' is {kind.simpleString()}. "
-            "Cast it to the type that it is to be added up in: a bigint or a decimal is exact, a "
-            "double is not."
+            f"{aggregate!r} needs a column of numbers, but '{name}' is {kind.simpleString()}. "
+            "Cast it to the type in which to add it up: bigint and decimal are exact, double is "
+            "not."
         )
 
 

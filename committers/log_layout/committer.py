@@ -177,9 +177,9 @@ class LogCommitter(AppendingCommitter):
         """
         if publication.members:
             raise TopologyError(
-                f"What one txid changed in table {self.name} cannot be told: txids "
-                f"{publication.first_txid} to {publication.last_txid} are published together. Run "
-                "the topology with max_group_commit=1."
+                f"The changes of one txid in table {self.name} cannot be read: txids "
+                f"{publication.first_txid} to {publication.last_txid} are published together. "
+                "Run the topology with max_group_commit=1."
             )
         if not prepared.staged.files:
             schema = self._stored_schema()

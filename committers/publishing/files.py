@@ -120,7 +120,7 @@ def _inside(path: str, table: str) -> str:
 
 def _outside(path: str, where: str) -> RecoveryRefusedError:
     return RecoveryRefusedError(
-        f"{where} names a file outside of the table's folder: {path!r}. A "
-        "topology never writes that (a shallow clone has such files). Restore the table to an "
-        "earlier version, or give this committer a path of its own."
+        f"{where} names a file outside of the table's folder: {path!r}. A topology never writes "
+        "such a path; a shallow clone does. Restore the table to an earlier version, or give "
+        "this committer a path of its own."
     )

@@ -62,7 +62,7 @@ def version_of(storage: Storage, txid: int) -> int:
         if commit is None:
             raise TableRefusedError(
                 f"State table {where} cannot be read as of txid {txid}: version {version} and "
-                f"those before it were cleaned out of its log. The oldest txid to be found is "
+                "those before it were cleaned out of its log. The oldest readable txid is "
                 f"{later}. Raise delta.logRetentionDuration to keep more."
             )
         if held := commit.publication:
@@ -103,7 +103,7 @@ def rows_of_keys(
     """
     if not shape.keys:
         raise TableRefusedError(
-            f"State table {where} is a global aggregate: it has no keys, and one row. Use read()."
+            f"State table {where} is a global aggregate: it has one row and no keys. Use read()."
         )
     types = {name: table.schema[name].dataType for name in shape.keys}
     wanted = _frame(spark, keys, types, where)
@@ -140,7 +140,7 @@ def _frame(
         return spark.createDataFrame(rows, schema)
     except (PySparkTypeError, PySparkValueError) as error:
         raise TableRefusedError(
-            f"The keys of state table {where} are {_text(types)}, and the given ones are not: "
+            f"The given keys do not have the types of state table {where}, {_text(types)}: "
             f"{str(error).strip().splitlines()[0]}"
         ) from error
 
@@ -176,7 +176,7 @@ def _require_columns(found: StructType, types: Mapping[str, DataType], where: st
     for name in (*wanted, *given):
         if wanted.get(name) != given.get(name):
             raise TableRefusedError(
-                f"Column '{name}' of the given keys is {given.get(name, 'missing')}, and in the "
+                f"Column '{name}' of the given keys is {given.get(name, 'missing')}, but in the "
                 f"keys of state table {where} it is {wanted.get(name, 'no such column')}. Give "
                 f"exactly {_text(types)}; rename or cast before."
             )

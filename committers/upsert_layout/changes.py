@@ -36,10 +36,10 @@ __all__ = [
 _AFTER, _BEFORE = "a", "b"
 
 _VACUUMED = (
-    "It is asked for because the txid was published before a crash, and something downstream of "
-    "the table's new values was not. Restore the files from a backup, or start that part over "
-    "under a new topology; keep VACUUM's retention and delta.logRetentionDuration longer than a "
-    "run may stay down."
+    "A crash came after this table published the txid and before everything downstream of its "
+    "new values did. Restore the files from a backup, or start that part over under a new "
+    "topology; keep VACUUM's retention and delta.logRetentionDuration longer than a run may stay "
+    "down."
 )
 
 
@@ -72,12 +72,12 @@ def files_of_held(
         TableRefusedError: the version was cleaned out of the log, it holds other txids as well, or
             a file of it was vacuumed.
     """
-    told = f"What txid {publication.last_txid} changed in table {storage.location} cannot be told"
+    told = f"The changes of txid {publication.last_txid} in table {storage.location} cannot be read"
     commit = log.read_commit(version)
     held = commit.publication if commit else None
     if commit is None or held is None:
         raise TableRefusedError(
-            f"{told} any more: version {version}, which holds it, was cleaned out of the log. "
+            f"{told} any more: version {version}, which holds them, was cleaned out of the log. "
             f"{_VACUUMED}"
         )
     if not held.first_txid == held.last_txid == publication.last_txid:

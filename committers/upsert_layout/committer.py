@@ -232,7 +232,7 @@ class StateCommitter(TableCommitter):
             self._told = prepared.staged
         if publication.members:
             raise TopologyError(
-                f"What one txid changed in table {self.name} cannot be told: txids "
+                f"The changes of one txid in table {self.name} cannot be read: txids "
                 f"{publication.first_txid} to {txid} are published together. Run the topology "
                 "with max_group_commit=1."
             )

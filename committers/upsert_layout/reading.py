@@ -67,9 +67,9 @@ class StateReader:
         if exact and newest < txid <= self._newest_txid():
             raise StateError(
                 f"Table {self._storage.location} holds txids {newest + 1} to "
-                f"{self._newest_txid()} in one version, and cannot be read as of txid {txid} for a "
-                "query as of txid - 1: a crash left a group of txids in this table only. Run the "
-                "former program, whose groups needed no such query, until txid "
+                f"{self._newest_txid()} in one version, so it cannot be read as of txid {txid} for "
+                "a query as of txid - 1: a crash left a group of txids in this table only. Run the "
+                "former program, which groups txids without that query, until txid "
                 f"{self._newest_txid()} is committed."
             )
         paths = sorted(found)
@@ -84,8 +84,8 @@ class StateReader:
                 f"Table {self._storage.location} cannot be read as of txid {txid}: a crash left it "
                 f"at txid {self._newest_txid()}, and VACUUM has deleted file {gone} of the state "
                 "before. Nothing was written. Run the program without the query until txid "
-                f"{self._newest_txid()} is committed, then with it; with semantics='opaque' the "
-                "newest files have the state before, and VACUUM cannot delete it."
+                f"{self._newest_txid()} is committed, then with it. With semantics='opaque' the "
+                "newest files also hold the state before, and VACUUM cannot delete it."
             )
 
     def _state_in(self, paths: Sequence[str], revert_from: int | None) -> DataFrame:

@@ -162,7 +162,7 @@ def test_keys_that_are_not_the_tables_are_refused(driver: Any, warehouse: Path) 
         "a list or a DataFrame, and 'a' is neither. For this one key give \\['a'\\]": "a",
         "a list or a DataFrame, and 3 is neither": 3,
         "a list or a DataFrame, and {'k': 'a', 'w': 1} is neither": {"k": "a", "w": 1},
-        "'w' int, and the given ones are not: .*UNACCEPTABLE.* 'b'": [("a", "b")],
+        "do not have the types of state table .*'w' int: .*UNACCEPTABLE.* 'b'": [("a", "b")],
         "Column 'w' of the given keys is missing": driver.frame([], "k string"),
         "Column 'w' of the given keys is bigint, .* it is int": driver.frame(
             [], "k string, w bigint"
@@ -179,7 +179,7 @@ def test_keys_that_are_not_the_tables_are_refused(driver: Any, warehouse: Path) 
             one.get(spark, [key])
     whole = StateTable(warehouse / "global")
     driver.open(whole.bind([], {"n": Count()}), SCHEMA)
-    with pytest.raises(TableRefusedError, match="global aggregate: it has no keys"):
+    with pytest.raises(TableRefusedError, match="global aggregate: it has one row and no keys"):
         whole.get(spark, [()])
 
 

@@ -390,7 +390,7 @@ def test_the_condition_sees_what_readers_see(driver: Any, warehouse: Path) -> No
 CONDITIONS = {
     "unknown column": ("flights = 0", "flights"),
     "bookkeeping": ("txid > 5", "txid"),
-    "no condition": ("s + 1", "no SQL condition over its keys and values \\(k, n, s\\)"),
+    "no condition": ("s + 1", "not an SQL condition over its keys and values \\(k, n, s\\)"),
     "no SQL": ("s = = 0", "PARSE_SYNTAX_ERROR"),
 }
 

@@ -113,7 +113,7 @@ def _watch(
             stopping = True
             log.info("%s: stopping", signal.Signals(received[0]).name)
             if running.leads:
-                observer.note("Stopping after the commit under way; once more leaves at once.")
+                observer.note("Stopping after the commit under way; a second signal stops at once.")
             with contextlib.suppress(TxnError):  # how it ended is told below
                 running.stop(timeout=0)
         # Asked before the look, so that the last look comes after the end.

@@ -61,7 +61,7 @@ def output_options(command: F) -> F:
         expose_value=False,
         is_eager=True,
         callback=_set_traceback,
-        help="With an error, show where it came from.",
+        help="Show where an error came from.",
     )
     return as_json(traceback(command))
 
@@ -91,7 +91,7 @@ def print_json(value: Any) -> None:
         text = json.dumps(value, indent=2)
     except RecursionError as error:
         raise UserError(
-            "What was found is nested too deeply to be printed: no spout of this project writes "
-            "such metadata. Look at the node or the table's log by other means."
+            "The result is nested too deeply to be printed: no spout of this project writes such "
+            "metadata. Look at the node or the table's log by other means."
         ) from error
     click.echo(text)

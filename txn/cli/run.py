@@ -56,7 +56,7 @@ def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) ->
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="info",
     show_default=True,
-    help="Of the log in .txn/logs.",
+    help="Level of the log in .txn/logs.",
 )
 @click.option(
     "--standby",

@@ -96,8 +96,8 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
         return StructType.fromJson(dict(kept))
     except Exception as error:
         raise ProgressUnreadableError(
-            f"The columns that were kept of stream '{stream}' cannot be read ({error}). Delete its "
-            "node below 'columns' of the topology: they are learned anew from the spout."
+            f"The stored columns of stream '{stream}' cannot be read ({error}). Delete its node "
+            "below 'columns' of the topology: the next run takes them from the spout."
         ) from error
 
 

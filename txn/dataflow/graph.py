@@ -332,7 +332,7 @@ class StateQuery(Node):
         taken = [name for name in values if name in rows.columns]
         if taken:
             raise TopologyError(
-                f"state_query() of stream '{self.label()}' would bring a second column "
+                f"state_query() of stream '{self.label()}' would add a second column "
                 f"'{taken[0]}'. Rename the stream's own in a transform before the query."
             )
 
@@ -416,9 +416,9 @@ class Sink:
         promise = self.promise
         if STRENGTH[promise.kind] < NEEDED[self.committer.semantics]:
             raise TopologyError(
-                f"{promise.why}, whose replays may differ, but table '{self.name}' has "
-                f"{self.committer.semantics.value} semantics, which relies on more. Give the table "
-                f"semantics='{promise.kind.value}' or use a stronger source."
+                f"{promise.why}, so its replays may differ, but table '{self.name}' has "
+                f"{self.committer.semantics.value} semantics, which needs more than that. Give "
+                f"the table semantics='{promise.kind.value}' or use a stronger source."
             )
 
 

@@ -171,8 +171,8 @@ def parse_commit(version: int, text: bytes, table: str) -> Commit:
     except BROKEN as error:
         raise RecoveryRefusedError(
             f"Version {version} of table {table} cannot be read: its file in _delta_log is not "
-            "what Delta, or a topology, writes. Restore that file from a backup, or restore the "
-            "table to an earlier version."
+            "in the format of Delta or of a topology. Restore that file from a backup, or "
+            "restore the table to an earlier version."
         ) from error
 
 
@@ -226,7 +226,7 @@ def _actions(text: bytes) -> Iterator[dict[str, Any]]:
 
 def _json_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError(f"{type(value).__name__} is no JSON object")
+        raise TypeError(f"{type(value).__name__} is not a JSON object")
     return value
 
 
@@ -281,7 +281,7 @@ def _mark(found: Any, *more: str) -> Mapping[str, Any] | None:
         return None
     for name in ("epoch", *more, *({"settled"} & set(found))):
         if type(found[name]) is not int or found[name] < 0:
-            raise ValueError(f"{name} is no number")
+            raise ValueError(f"{name} is not a number")
     return _json_object(found)
 
 
@@ -302,7 +302,7 @@ def _compaction(found: Any) -> Mapping[str, Any] | None:
     if mark is not None:
         first, last = mark["txids"]
         if not (type(first) is type(last) is int and 0 <= first <= last):
-            raise ValueError("txids are no range")
+            raise ValueError("txids are not a range")
     return mark
 
 

@@ -91,10 +91,10 @@ class TableLog:
         txid = self._table.transaction_version(txid_app(topology))
         if txid is not None:
             raise RecoveryRefusedError(
-                f"Table '{self._storage.location}' holds txid {txid} of topology '{topology}', and "
-                "the commit file that says what was read for it was cleaned out of the log. "
-                "Nothing was changed. Restore that file from a backup, or give the topology a new "
-                "name and new tables."
+                f"Table '{self._storage.location}' holds txid {txid} of topology '{topology}', "
+                "but the commit file that records what was read for it was cleaned out of the "
+                "log. Nothing was changed. Restore that file from a backup, or give the topology "
+                "a new name and new tables."
             )
 
     def publications(self) -> Iterator[TablePublication]:

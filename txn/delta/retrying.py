@@ -97,7 +97,7 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
         except Exception as error:
             if is_refusal(error):
                 raise StorageRefusedError(
-                    f"Storage refuses to {what}: {_said(error)}. No waiting mends that: correct "
+                    f"Storage refuses to {what}: {_said(error)}. Waiting does not help: correct "
                     "the permission, the credentials or the name, then run again. Progress is "
                     "intact."
                 ) from error
@@ -106,7 +106,8 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
             if patience.clock() + wait > until:
                 raise StorageUnavailableError(
                     f"Storage could not {what} within {patience.deadline_secs:g} s: "
-                    f"{_said(error)}. A batch waits and looks again; a start is to be tried again."
+                    f"{_said(error)}. A batch waits and tries again; if the run did not start, "
+                    "start it again."
                 ) from error
             log.info("storage could not %s, and is asked again: %s", what, _said(error))
         patience.sleep(wait)

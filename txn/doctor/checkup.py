@@ -93,6 +93,6 @@ def _guarded(area: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
             area,
             "check",
             first_line(failure),
-            "It could not be looked at to its end.",
+            "The check did not finish.",
             "Correct the problem in the message, and run the doctor again.",
         )

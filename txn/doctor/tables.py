@@ -77,7 +77,7 @@ def check_writers(table: str) -> Iterator[Finding]:
             "other writers",
             "Spark's Delta writer does not ask S3 to refuse a version that exists already",
             "OPTIMIZE, DELETE, ALTER and every other statement of Spark may overwrite a version "
-            "that a running topology has just committed, and its rows are gone. The topology's "
+            "that a running topology has just committed, which loses its rows. The topology's "
             "own commits are conditional.",
             "Maintain the table with deltalake (DeltaTable.optimize, .vacuum), whose commits are "
             "conditional, or with Spark while the topology is stopped.",
@@ -134,8 +134,8 @@ def _log_retention(area: str, properties: Mapping[str, str]) -> Finding:
         area,
         "log retention",
         said,
-        "Commit files older than that are cleaned out of the log, and with them what `txn history` "
-        "tells, and what `txn recover` needs after a topology was down for longer.",
+        "Commit files older than that are cleaned out of the log. `txn history` no longer shows "
+        "their txids, and `txn recover` fails if it needs them after a long downtime.",
         f"Set {_LOG_RETENTION} to longer than a topology may ever be down.",
     )
 
@@ -170,8 +170,8 @@ def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[st
         area,
         "checkpoints",
         said,
-        "Every start of a topology and every new reader goes through all commits since then.",
-        "See that _delta_log can be written to; DeltaTable(...).create_checkpoint() makes one.",
+        "Every start of a topology and every new reader reads all commits since then.",
+        "Check that _delta_log can be written to; DeltaTable(...).create_checkpoint() makes one.",
     )
 
 

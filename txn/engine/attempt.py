@@ -91,9 +91,9 @@ class Emission:
             if gone is None:
                 raise
             raise FailedException(
-                f"File {gone} of a table that attempt {self.evaluation.attempt} reads was deleted "
-                "before it was read: somebody's OPTIMIZE has put its rows into other files, and "
-                "VACUUM has deleted the former ones. The batch is replayed."
+                f"File {gone} of a table that attempt {self.evaluation.attempt} reads was "
+                "deleted before it was read: an OPTIMIZE moved its rows into other files, and "
+                "VACUUM deleted the former ones. The batch is replayed."
             ) from error
 
     def check_rows(self, stagings: Iterable[Staging]) -> None:

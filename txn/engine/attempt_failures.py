@@ -125,7 +125,7 @@ class AttemptFailures:
         self._shell.end(
             BatchError(
                 f"Batch {batch.attempt} of topology '{self._topology}' waited for {timeout:g} s, "
-                f"and this run is to end (until): {error} Nothing was lost: the next run goes on "
-                "from here; with until='forever' it would go on waiting."
+                f"but this run has an end (until): {error} Nothing was lost: the next run goes "
+                "on from here; with until='forever' it would keep waiting."
             )
         )

@@ -297,7 +297,7 @@ class RunningTopology:
             self._store.assert_leading(_NAMING_SECS)
         except FencedError as winner:
             if str(winner) != str(error):
-                winner = FencedError(f"{winner} It was told so by a table: {error}")
+                winner = FencedError(f"{winner} A table reported it: {error}")
                 winner.__cause__ = error
             return winner
         except TxnError:

@@ -274,10 +274,10 @@ def abandoned(
     """The error of a run that ended without some of its threads."""
     ended = "" if error is None else f" The run had ended with {first_line(error)}"
     result = AbandonedError(
-        f"Topology '{topology}' ended, and did not get back within {grace:g} s: "
-        f"{'; '.join(map(str, stragglers))}. Leadership was given up, and nothing that they still "
-        "do is published; a standby, or the next run, goes on. End this process, which cannot end "
-        f"them by itself, and give the call that they are in a time-out.{ended}"
+        f"Topology '{topology}' ended, but these threads did not end within {grace:g} s: "
+        f"{'; '.join(map(str, stragglers))}. Leadership was given up: nothing that they still do "
+        "is published, and a standby or the next run goes on. End this process, which cannot "
+        f"stop them itself, and give the call that they are in a time-out.{ended}"
     )
     result.__cause__ = error
     return result

@@ -138,7 +138,7 @@ def _reason(words: str) -> str:
         for line in words.splitlines():
             if mark in line:
                 return " ".join(line.split())[:300]
-    return " ".join(words.split())[-300:] or "the resolver said nothing"
+    return " ".join(words.split())[-300:] or "the resolver printed nothing"
 
 
 def _ivy() -> Path:

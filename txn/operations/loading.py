@@ -130,7 +130,7 @@ def _run_file(path: Path, target: str) -> ModuleType:
     # Under a name of its own: `flights.py` must not shadow a package that is called flights.
     spec = importlib.util.spec_from_file_location(f"txn_topology_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise TargetError(f"'{path}' is no Python file: its name must end in .py.")
+        raise TargetError(f"'{path}' is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     loader = spec.loader

@@ -231,7 +231,7 @@ def _guarantee(promise: Promise, semantics: Semantics) -> tuple[str, str]:
     """
     if promise.kind is SpoutKind.NON_TRANSACTIONAL:
         return "none", (
-            f"{promise.why}: a replay may leave out what was read before, and bring it again."
+            f"{promise.why}: a replay may leave out what was read before, or bring it again."
         )
     if semantics is Semantics.NON_TRANSACTIONAL:
         return "at least once", (
@@ -244,7 +244,8 @@ def _guarantee(promise: Promise, semantics: Semantics) -> tuple[str, str]:
         )
     if semantics is Semantics.OPAQUE:
         return "exactly once", (
-            "Every replay is identical; the table is opaque, and would also bear one that is not."
+            "Every replay is identical; the table is opaque, which would also handle one that "
+            "differs."
         )
     return "exactly once", (
         "Every replay is identical; the table is transactional: it skips a txid that it holds."

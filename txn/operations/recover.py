@@ -120,16 +120,16 @@ def is_needed(hosts: str, topology: Topology, found: Recovered) -> bool:
         return True
     if status.leader is not None and is_alive(status.leader):
         raise LeaderExistsError(
-            f"Topology '{topology.name}' is led by {status.leader}. Its state is not rebuilt under "
-            "a running leader: stop that process first."
+            f"Topology '{topology.name}' is led by {status.leader}. A running leader's state "
+            "cannot be rebuilt: stop that process first."
         )
     known, held = status.progress.committed.txid, found.progress.committed.txid
     if known > held:
         raise RecoveryRefusedError(
-            f"ZooKeeper says that txid {known} of topology '{topology.name}' is committed, and the "
-            f"tables only tell of {held}: tables were replaced or restored to older versions. "
-            "Nothing was changed. Restore the tables, or give the topology a new name and new "
-            "tables."
+            f"ZooKeeper says that txid {known} of topology '{topology.name}' is committed, but "
+            f"the tables only hold up to txid {held}: tables were replaced or restored to older "
+            "versions. Nothing was changed. Restore the tables, or give the topology a new name "
+            "and new tables."
         )
     own = status.incarnation
     foreign = found.incarnations - ({own.id} if own else set())

@@ -157,10 +157,10 @@ def _check_distance(
         behind = least if table == ahead else table
         if newest[behind] is None:
             raise RecoveryRefusedError(
-                f"Table '{behind}' of topology '{topology}' holds no txid, and '{ahead}' holds "
-                f"txid {_span(newest[ahead])[1]}: it was lost, or it was never written to. "
-                "Nothing was changed. If it was lost, put it back from a backup. If it never held "
-                f"anything, say so: `txn recover FILE.py:TOPOLOGY --new '{behind}'`; the next run "
+                f"Table '{behind}' of topology '{topology}' holds no txid, but '{ahead}' holds "
+                f"txid {_span(newest[ahead])[1]}: '{behind}' was lost, or was never written to. "
+                "Nothing was changed. If it was lost, restore it from a backup. If it never held "
+                f"anything, run `txn recover FILE.py:TOPOLOGY --new '{behind}'`; the next run "
                 "then makes it, and it begins with that run's first txid."
             )
         before, most = _span(newest[ahead])
@@ -190,8 +190,8 @@ def _committed(txid: int, found: Publications) -> CommittedRecord:
     known = [entry[1] for entry in held.values() if entry and entry[1].last_txid == txid]
     if not known:
         raise RecoveryRefusedError(
-            f"No table says any more what the streams had read by txid {txid}: the commit files "
-            "that said so were cleaned out of the logs. Nothing was changed. Restore them from a "
+            f"No table records any more what the streams had read by txid {txid}: those commit "
+            "files were cleaned out of the logs. Nothing was changed. Restore them from a "
             "backup, or give the topology a new name and new tables."
         )
     publication = max(known, key=lambda p: (p.epoch, p.attempt_id))

@@ -80,8 +80,8 @@ SHOWN = Promise(
 )
 SKIPPED = Promise(
     "a transactional table applies a txid once, however often it is replayed",
-    "prepare(): what the table holds with a txid >= publication.first_txid has been applied by an "
-    "earlier attempt; of a replay apply only txids that the table does not hold",
+    "prepare(): an earlier attempt has applied what the table holds with a txid >= "
+    "publication.first_txid; apply only those txids of a replay that the table does not hold",
 )
 TAKEN_BACK = Promise(
     "an opaque table takes back all that it holds from publication.first_txid on before it applies "

@@ -141,7 +141,7 @@ def _tls(config: TopologyConfig) -> dict[str, Any]:
     for name in ("zookeeper_ca", "zookeeper_certfile", "zookeeper_keyfile"):
         path = getattr(config, name)
         if path is not None and not Path(path).is_file():
-            raise UserError(f"{name} is '{path}', and there is no such file. Correct it.")
+            raise UserError(f"{name} is '{path}', but there is no such file. Correct it.")
     certfile, keyfile = config.zookeeper_certfile, config.zookeeper_keyfile
     if (certfile is None) != (keyfile is None):
         raise UserError(

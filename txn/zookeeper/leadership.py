@@ -61,8 +61,8 @@ _RECHECK_SECS = 1.0
 _STANDBY_SECS = 2.0
 """How long a standby tries before it reports that ZooKeeper is away and tries again."""
 _LEADER_ADVICE = (
-    "A leader's node goes with the session that made it. If this one stays, it was made by hand: "
-    "find out by whom, and delete it."
+    "A leader's node disappears with the session that made it. If this one stays, it was made by "
+    "hand: find out by whom, and delete it."
 )
 
 

@@ -255,7 +255,7 @@ class ZooKeeperProgress(ProgressStore):
         if newest > self.epoch:
             raise ProgressUnreadableError(
                 f"The nodes under '{self._paths.root}' were written in epoch {newest}, but "
-                f"'{self._paths.epoch}' has only come to {self.epoch}: it was reset. Nothing is "
+                f"'{self._paths.epoch}' is only at {self.epoch}: it was reset. Nothing is "
                 "guessed: run `txn recover`, which takes a higher epoch."
             )
 

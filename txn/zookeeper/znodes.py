@@ -222,8 +222,8 @@ def encode(record: BaseModel, what: str) -> bytes:
     """
     if not _is_flat(value for _, value in record):
         raise BatchError(
-            f"The {what} cannot be kept: a spout's metadata has more than {DEPTH_LIMIT} lists and "
-            "dicts within each other. Let the spout's metadata_type be flatter."
+            f"The {what} cannot be kept: a spout's metadata has more than {DEPTH_LIMIT} lists "
+            "and dicts within each other. Flatten the spout's metadata_type."
         )
     try:
         # Field by field, not `model_dump`, which copies thousands of positions first.
