@@ -333,11 +333,15 @@ def _on_plan_made(state: CoordinatorState, event: PlanMade) -> Step:
 
 
 def _nothing_to_read(state: CoordinatorState, batch: Batch) -> Step:
-    """The txid does not come to be. It was the newest, so no gap arises; its id is used up."""
+    """The txid does not come to be. It was the newest, so no gap arises.
+
+    The question was no try: the next one has the same attempt id. No smaller one, as a question
+    that timed out may still be answered.
+    """
     txid, attempt_id = batch.attempt.txid, batch.attempt.attempt_id
     state = replace(
         without_batches(state, {txid}, Cause.PLAN_MADE),
-        next_attempts={txid: attempt_id + 1},
+        next_attempts={txid: attempt_id},
         plan_idle=batch.asks is None,
         plan_scheduled=True,
     )
@@ -450,9 +454,11 @@ def _fail(
     What found a source away is not counted, and always held.
     """
     error = event.error
+    # Nothing was tried while a source that is away was asked for a new txid, and its answer is in.
+    was_tried = not event.blocked or batch.started
     failed = replace(
         batch,
-        attempt=batch.attempt.next(),
+        attempt=batch.attempt.next() if was_tried else batch.attempt,
         phase=Phase.WAITING,
         failures=batch.failures + (0 if event.blocked else 1),
         blocked=error if event.blocked else None,

@@ -125,7 +125,7 @@ class CoordinatorState:
     plan_scheduled: bool = False
     """A SchedulePlan is out; no new txid is asked for before its PlanDue."""
     next_attempts: Mapping[int, int] = field(default_factory=dict)
-    """txid -> attempt id to use next, for a txid that was asked for but never started."""
+    """txid -> attempt id of the next question, for a txid that was asked for but never started."""
     stopping: bool = False
     """Start nothing new; finish what has its commit turn, then Finish."""
     ended: bool = False

@@ -56,7 +56,7 @@ TRANSITIONS: Mapping[Phase | None, Mapping[Cause, Mapping[Phase | None, str]]] =
     Phase.PLANNING: {
         Cause.PLAN_MADE: {
             Phase.PROCESSING: "there is something to read, or it was started before",
-            None: "a new txid with nothing to read: its attempt id is used up",
+            None: "a new txid with nothing to read: the next question has its attempt id",
         },
         Cause.PLAN_FAILED: {Phase.WAITING: "attempt + 1; held, unless it is emptied"},
         Cause.DROPPED: {
