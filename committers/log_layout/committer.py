@@ -53,7 +53,7 @@ __all__ = ["LogCommitter"]
 
 
 class LogCommitter(AppendingCommitter):
-    """What `StateTable.bind` returns for `layout="log"`.
+    """The result of `StateTable.bind` for `layout="log"`.
 
     Args:
         keys: grouping columns; empty for one global row.
@@ -101,8 +101,8 @@ class LogCommitter(AppendingCommitter):
     def _begin(self) -> None:
         super()._begin()
         self._decided: tuple[Staged, tuple[StagedFile, ...]] | None = None
-        """What was staged, and the files that say which keys it removes. When it has to be prepared
-        again (OPTIMIZE), others may have been told already: then nothing is decided anew."""
+        """The staged rows, and the files that name the keys to remove. A second prepare (OPTIMIZE)
+        keeps the decision: others may have acted on it already."""
 
     @property
     def groups(self) -> bool:

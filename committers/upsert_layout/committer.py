@@ -49,15 +49,14 @@ if TYPE_CHECKING:
 __all__ = ["StateCommitter"]
 
 _VACUUMED = (
-    "A crash came after this table published the txid and before everything downstream of its "
-    "new values did. Restore the files from a backup, or start that part over under a new "
-    "topology; keep VACUUM's retention and delta.logRetentionDuration longer than a run may stay "
-    "down."
+    "A crash came after this table published the txid and before everything downstream of its new "
+    "values did. Restore the files from a backup, or start that part over under a new topology; "
+    "keep VACUUM's retention and delta.logRetentionDuration longer than a run may stay down."
 )
 
 
 class StateCommitter(TableCommitter):
-    """What `StateTable.bind` returns: one state table with its keys and aggregates."""
+    """One state table with its keys and aggregates: the result of `StateTable.bind`."""
 
     layout = "upsert"
     """The table's layout, for `txn plan`."""
@@ -415,9 +414,8 @@ class StateCommitter(TableCommitter):
             )
         if not held.first_txid == held.last_txid == publication.last_txid:
             raise TableRefusedError(
-                f"The changes of txid {publication.last_txid} in table {self.name} cannot be "
-                f"read: version {version} holds txids {held.first_txid} to {held.last_txid}. "
-                f"{_VACUUMED}"
+                f"The changes of txid {publication.last_txid} in table {self.name} cannot be read: "
+                f"version {version} holds txids {held.first_txid} to {held.last_txid}. {_VACUUMED}"
             )
         written, replaced = [file.path for file in commit.adds], sorted(commit.removes)
         paths = [*written, *replaced]

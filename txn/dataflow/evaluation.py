@@ -108,7 +108,7 @@ class Evaluation:
     assumed: Collection[str] = frozenset()
     done: dict[Node, Result] = field(default_factory=dict)
     doubts: dict[str, UserError] = field(default_factory=dict)
-    """What did not fit the columns of earlier runs, by stream name of `Unknown.waits_for`."""
+    """Errors with the columns of earlier runs, by stream name of `Unknown.waits_for`."""
 
     def rows(self, node: Node) -> Result:
         """The rows of `node`, as far as they are known."""
@@ -136,9 +136,9 @@ class Evaluation:
             return doubted
 
     def doubted(self, node: Node, error: UserError) -> Unknown | None:
-        """What `node` is, if columns of earlier runs may be all that is wrong; None: they are not.
+        """`node` as unknown, if only columns of earlier runs may be wrong; else None.
 
-        The error is noted, so that whoever waits for the columns can tell it.
+        Records the error for whoever waits for the columns.
         """
         doubtful = {s.name for s in node.sources()} & set(self.assumed) - set(self.inputs)
         if not doubtful:
@@ -197,7 +197,7 @@ class Evaluation:
 
 
 def _lacking(rows: Rows, names: Collection[str]) -> bool:
-    """Whether one of these columns may be among those that `rows` lacks."""
+    """Return whether one of these columns may be among those that `rows` lacks."""
     return bool(rows.lacks) and not set(names) <= set(rows.frame.columns)
 
 

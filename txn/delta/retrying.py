@@ -106,8 +106,7 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
             if patience.clock() + wait > until:
                 raise StorageUnavailableError(
                     f"Storage could not {what} within {patience.deadline_secs:g} s: "
-                    f"{_said(error)}. A batch waits and tries again; if the run did not start, "
-                    "start it again."
+                    f"{_said(error)}. A batch waits and tries again; a start must be repeated."
                 ) from error
             log.info("storage could not %s, and is asked again: %s", what, _said(error))
         patience.sleep(wait)
@@ -115,14 +114,14 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether storage refuses it for good."""
+    """Return whether storage refuses it for good."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _REFUSALS
     return _is_of_storage(error) and _REFUSED.search(str(error)) is not None
 
 
 def is_momentary(error: BaseException) -> bool:
-    """Whether a retry may succeed."""
+    """Return whether a retry may succeed."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _MOMENTARY
     return (
@@ -133,7 +132,7 @@ def is_momentary(error: BaseException) -> bool:
 
 
 def _is_of_storage(error: BaseException) -> bool:
-    """Whether a client of storage raised it: Arrow and delta-rs raise OSError, or DeltaError."""
+    """Return whether a storage client raised it: Arrow and delta-rs raise OSError or DeltaError."""
     if isinstance(error, FileNotFoundError):
         return False
     names = {kind.__name__ for kind in type(error).__mro__}

@@ -1,4 +1,4 @@
-"""What a run works with: made before the first batch, opened, checked, and closed at the end."""
+"""The equipment of a run: made before the first batch, opened, checked, and closed at the end."""
 
 from __future__ import annotations
 

@@ -142,12 +142,12 @@ def judged(chain: Sequence[Cause]) -> Verdict:
 
 
 def is_lost_work(error: BaseException) -> bool:
-    """Whether a replay may help: work was lost, or storage is away."""
+    """Return whether a replay may help: work was lost, or storage is away."""
     return isinstance(error, FailedException) or judged(causes(error)) is not Verdict.WRONG
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether `error` means that a source or storage cannot be reached now."""
+    """Return whether `error` means that a source or storage cannot be reached now."""
     away = isinstance(error, SourceUnavailableError)
     return away or judged(causes(error)) is Verdict.AWAY
 
@@ -179,7 +179,7 @@ def _is_lost(cause: Cause) -> bool:
 
 
 def _is_lost_stage(message: str) -> bool:
-    """Whether a stage was aborted because the outcome of a task is unknown."""
+    """Return whether a stage was aborted because the outcome of a task is unknown."""
     if not message.startswith(_ABORTED):
         return False
     line = message.removeprefix(_ABORTED)

@@ -211,7 +211,7 @@ class Pipeline(Shell):
 
     @property
     def state(self) -> CoordinatorState:
-        """What the coordinator knows."""
+        """The coordinator's state."""
         return self._state
 
     def post(self, fact: Fact) -> None:

@@ -126,7 +126,7 @@ class ProcessingPhases:
                 f"processing {', '.join(str(live.attempt) for live in group)}",
             )
 
-    # --- outcomes, told on any thread --------------------------------------------------------
+    # --- outcomes, reported on any thread --------------------------------------------------------
 
     def staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
         """One staging job ended."""

@@ -230,7 +230,7 @@ def _give_commit_turn(state: CoordinatorState) -> Step:
     if not group:
         return state, ()
     for batch in group:
-        # Whether a table may hold the txids of a group is said when its turn fails.
+        # A failed turn reports whether a table may hold the txids of its group.
         had_turn = batch.had_turn or len(group) == 1
         turn = replace(batch, phase=Phase.COMMITTING, had_turn=had_turn)
         state = with_batch(state, turn, Cause.PUBLISH)
@@ -386,7 +386,7 @@ def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
     )
     actions: Actions = (durable, *(Succeed(attempt) for attempt in attempts))
     if state.until_caught_up and state.plan_idle and not state.batches:
-        # Whether that was all is asked now, and not when the idle source's next turn comes.
+        # Ask now whether that was all; do not wait for the idle source's next turn.
         actions += (SchedulePlan(idle=False),)
     return _advance(state, actions)
 

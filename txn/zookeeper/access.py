@@ -110,7 +110,7 @@ def find_access(
         lent = _lent.get(servers)
     if lent is not None:
         others.append(("digest", lent))
-        # An embedded server's nodes are never everybody's, whatever is said of other servers.
+        # An embedded server's nodes are never open to everybody, whatever other servers' are.
         config = config.model_copy(update={"zookeeper_acl": "creator"})
     known = bool(auth or lent or tls.get("certfile"))
     acl, said = _acl(config, known=known), known or config.zookeeper_acl is not None
@@ -160,7 +160,7 @@ def _read_secret(path: Path, variable: str) -> str:
             data = file.read(_SECRET_BYTES + 1)
         text = data.decode("utf-8").strip("\r\n")
     except (OSError, ValueError) as error:
-        # Of a decoding error nothing is repeated: it would show bytes of the secret.
+        # Repeat nothing of a decoding error: it would show bytes of the secret.
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(
             f"{variable} names '{path}', which cannot be read: {why}. Correct the path, or the "

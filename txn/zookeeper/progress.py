@@ -270,7 +270,7 @@ class ZooKeeperProgress(ProgressStore):
     # --- reading -----------------------------------------------------------------------------
 
     def peek(self) -> Progress:
-        """What is durable now, without leading: over a session of its own, which takes no lock.
+        """Read the durable state without leading, over a session of its own that takes no lock.
 
         Raises:
             ProgressUnreadableError: as `load`.
