@@ -128,7 +128,7 @@ def or_overflow(total: Column, counted: Column, what: str) -> Column:
 def overflows_of(table: str) -> Iterator[None]:
     """Name the table and the aggregate when a job inside fails because a total is out of range.
 
-    The total may be another table's, of which the rows for this one are made: its aggregate says.
+    The total may belong to another table whose new values feed this one: its aggregate says so.
 
     Args:
         table: into which the job writes.

@@ -5,7 +5,7 @@ Size-tiered: a tier holds the files (or results of compactions) of about the sam
 ones are folded by key into one. Where batches have mostly the same keys, the result is as large as
 one of the files and takes its place; where keys are new, it belongs to the next tier. So of n bytes
 a table has at most `factor` files per tier, log_factor(n) tiers, and what is split by size.
-What folds cost is spread over the time (`Pace`); up to `MOST_WAITING` times as many files wait.
+The cost of folds is spread over time (`Pace`); up to `MOST_WAITING` times as many files wait.
 
     <table>/data/compaction-<random>/...             the result
     <table>/_txn/compaction-<random>/intent.json     there before the first byte of the result,

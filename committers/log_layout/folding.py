@@ -29,7 +29,7 @@ FILE_BYTES = 128 * 1024 * 1024
 
 
 def folding_session(spark: SparkSession) -> SparkSession:
-    """A session in which what is asked for is what is done: each task writes one file."""
+    """A session without Spark's adaptive changes: each task writes one file."""
     return computing_session(
         spark,
         {
@@ -103,9 +103,9 @@ class Folding:
     ) -> DataFrame:
         """As `rows`, without what was removed since, and with the marks still needed.
 
-        What is folded gets the newest txid of its key, so everything must go that is void by a
-        mark, also by one in a file that is not folded. A mark stays as long as another file may
-        have a row of its txid or before.
+        A folded row gets the newest txid of its key, so drop every row that a mark voids, even a
+        mark in a file that is not folded. A mark stays as long as another file may have a row of
+        its txid or before.
         """
         from pyspark.sql import functions as sf
 

@@ -1,7 +1,7 @@
 """Observers of a run: the contract, and one each for pipes and programs.
 
 They print values (`RunStatus`, `BatchReport`) and know nothing of the run itself; the loop that
-tells them is in `txn.cli.driver`. The third observer, for terminals, is `txn.cli.live_view`.
+calls them is in `txn.cli.driver`. The third observer, for terminals, is `txn.cli.live_view`.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
     """The columns that were written down.
 
     Raises:
-        ProgressUnreadableError: they are none.
+        ProgressUnreadableError: they are not a schema.
     """
     from pyspark.sql.types import StructType
 

@@ -4,9 +4,9 @@ One `Evaluation` is made per attempt, so that no result leaks into another attem
 bolt instance per `TransactionAttempt`). It lives from the processing phase into the commit turn,
 where what hangs below a table's new values is computed.
 
-A stream that nothing was read from yet has no rows, and columns that nobody knows. What can be
-said all the same, is: a left join keeps every row of its left side, and only the columns of the
-right one are missing (`Rows.lacks`). What cannot be said is `Unknown`, and never "no rows".
+A stream that nothing was read from yet has no rows and unknown columns. Some results are known all
+the same: a left join keeps every row of its left side, and only the columns of the right one are
+missing (`Rows.lacks`). Any other result is `Unknown`, never "no rows".
 """
 
 from __future__ import annotations

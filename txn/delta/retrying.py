@@ -1,8 +1,8 @@
 """Storage that fails for a moment: asked again with back-off, until a deadline.
 
-For what may be asked twice: reading, listing, deleting. An append is not: its answer is read back
-(`committers.publishing.log`). What goes on beyond the deadline makes the batch wait, uncounted and
-visibly, like one whose source is away. What no waiting mends is told at once.
+For calls that may be repeated: reading, listing, deleting. Not for an append: its answer is read
+back (`committers.publishing.log`). A fault that outlasts the deadline makes the batch wait,
+uncounted and visibly, as if its source were away. A fault that waiting cannot cure raises at once.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ _REFUSED = re.compile(
     r"|MISSING_AUTHENTICATION_TOKEN|401 Unauthorized|403 Forbidden|Permission ?[Dd]enied"
     r"|Unauthenticated|Read-only file system"
 )
-"""What the clients of object stores, and delta-rs of a disk, say of a refusal: they have no numbers
-for it."""
+"""Texts of a refusal by object-store clients, and by delta-rs for a disk: they have no codes."""
 _AWAY = re.compile(
     r"AWS Error|curlCode|Generic \w+ error|error sending request|Server returned non-2xx"
     r"|[Tt]imed? ?out|[Cc]onnection (refused|reset|closed)|[Tt]oo many open files"

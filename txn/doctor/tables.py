@@ -1,7 +1,7 @@
 """Tables and their storage as `txn doctor` sees them.
 
-What the publisher cannot honour is refused by `txn run` before anything runs; here it is found
-without Spark, together with what only hurts later.
+`txn run` refuses a table that the publisher cannot honour before anything runs. These checks find
+it without Spark, together with problems that only hurt later.
 """
 
 from __future__ import annotations

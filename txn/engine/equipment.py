@@ -95,7 +95,7 @@ class Equipment:
     def rehearse(self) -> None:
         """Take no rows through everything up to the tables, which are not touched: for a standby.
 
-        What would be refused is refused now, and Spark has the code ready when it counts.
+        Refusals come now, and Spark has the code ready when it counts.
 
         Raises:
             TopologyError: wrong columns.

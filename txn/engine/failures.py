@@ -55,8 +55,8 @@ _LOST_MESSAGES = re.compile(
     r"|Some data may have been lost because they are not available in Kafka"
     r"|Could not compute split, block \S+ of RDD \d+ not found"
 )
-"""What Spark says of lost blocks, and its Kafka source of lost records, in exceptions of Java's own
-types; at the beginning of a message, where no record's text can stand."""
+"""Spark's words for lost blocks, and its Kafka source's for lost records, in Java's own exceptions;
+matched at the beginning of a message, where no record's text can stand."""
 
 _TASK_REASON = re.compile(
     r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)(?: \([^)]*\))?: (.*)"

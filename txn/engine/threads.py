@@ -250,7 +250,7 @@ def within(
     """Run a job on a thread of its own, and wait so long.
 
     Returns:
-        What came of the job; and its thread, if it did not come back.
+        The job's outcome; and its thread, if it hangs.
     """
     pool = Pool(1, name)
     ended = pool.submit(job, about=about)

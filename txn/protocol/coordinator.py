@@ -418,7 +418,7 @@ def _on_group_failed(state: CoordinatorState, event: GroupFailed) -> Step:
 def _dissolve(state: CoordinatorState, cause: Cause, *, published: bool) -> Step:
     """The group's txids come to turns of their own; no failure is counted.
 
-    What no table holds keeps its staged work. Otherwise every txid is tried anew, and an opaque
+    A group that no table holds keeps its staged work. Else every txid is tried anew, and an opaque
     stream plans it anew, as after the failure of one txid.
     """
     group = committing(state)
@@ -447,7 +447,7 @@ def _fail(
 ) -> Step:
     """Count the failure; hold the batch for a replay, empty it, or give up.
 
-    What found a source away is not counted, and always held.
+    A failure because a source is away is not counted; the batch is always held.
     """
     error = event.error
     failed = replace(

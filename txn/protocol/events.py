@@ -289,7 +289,7 @@ class Process:
 class Publish:
     """Run the commit turn of `attempt`; answer with BatchPublished or BatchFailed.
 
-    Of a group, one version of every table holds all its txids; then the answer is BatchPublished
+    For a group, one version of every table holds all its txids; the answer is then BatchPublished
     with all of them, or GroupFailed.
     """
 

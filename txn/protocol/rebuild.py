@@ -11,7 +11,7 @@ Opaque batches that all tables have, but not all from the same attempts, are the
 their replays may differ, so the tables may disagree about them. Identical replays never disagree:
 there committed is what all tables hold, be it a part of some table's group.
 
-Pure: a function from what was read to what is to be written.
+Pure: a function from the publications read to the progress to write.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ table's log, one txid or a group:
 
 Two attempts of a txid whose replays are identical are as good as one, so that ZooKeeper is then
 rolled forward to the smallest L, unless that is inside of a group that a table can only take back
-as a whole. A table that skips what it holds may have F <= C < L: the replay of a group of which it
-holds all came in smaller groups, and some of those are committed.
+as a whole. A table that skips what it holds may have F <= C < L: it holds a whole group, whose
+replay came in smaller groups, and some of those are committed.
 
-Pure: a function from what was read to what is to be done.
+Pure: a function from the state read to the actions to take.
 """
 
 from __future__ import annotations

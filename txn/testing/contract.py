@@ -62,7 +62,7 @@ class SpoutContract:
     def make_source(self, folder: Path) -> None:
         """Make an empty source; called once, before all else. Leave it out if a folder is enough.
 
-        What would stand in `__init__` goes here: pytest collects no class that has one.
+        Put the content of an `__init__` here: pytest collects no class that has one.
         """
 
     def make_spout(self, folder: Path) -> Spout[Any]:

@@ -538,7 +538,7 @@ class ZooKeeperProgress(ProgressStore):
             try:
                 self._leadership.write(operations, deadline)
             except ProgressUnavailableError:
-                # What is durable now is unknown, so nothing more can be computed from the image.
+                # The durable state is unknown: compute nothing more from the image.
                 self._image = None
                 raise
             except OutcomeUnknownError:
