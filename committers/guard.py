@@ -32,7 +32,7 @@ def parse_semantics(semantics: Semantics | str) -> Semantics:
 
 
 def unfinished(last: Last, publication: Publication) -> bool:
-    """Whether the table may hold rows of an attempt that never finished."""
+    """Return whether the table may hold rows of an attempt that never finished."""
     return last is not None and last[1].last_txid >= publication.first_txid
 
 
@@ -76,15 +76,13 @@ def _require_identical(member: Member, version: int, before: Member, table: str)
     """Refuse a replay whose rows or digest differ from what the table holds."""
     attempt = f"Attempt {member.txid}:{member.attempt_id}"
     remedy = (
-        "Either the source is not transactional (then use an opaque spout and "
-        'semantics="opaque"), or the transform depends on more than its rows, such as a clock or '
-        "a random number."
+        'Either the source is not transactional (then use an opaque spout and semantics="opaque"), '
+        "or the transform depends on more than its rows, such as a clock or a random number."
     )
     if before.rows != member.rows:
         raise SourceChangedError(
             f"{attempt} staged {member.rows} rows for table {table}, but its version {version} "
-            f"holds {before.rows} rows of the same txid from attempt {before.attempt_id}. "
-            f"{remedy}"
+            f"holds {before.rows} rows of the same txid from attempt {before.attempt_id}. {remedy}"
         )
     columns = differing_columns(before.digest, member.digest)
     if columns:

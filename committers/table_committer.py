@@ -209,7 +209,7 @@ class TableCommitter(Committer):
         """The next version's files, out of what the table does not hold for good."""
 
     def _unfinished(self, publication: Publication) -> bool:
-        """Whether the table may hold rows of an attempt that never finished."""
+        """Return whether the table may hold rows of an attempt that never finished."""
         return unfinished(self._log.last_publication(), publication)
 
     def _columns(self) -> StructType:

@@ -57,7 +57,7 @@ class SourceVersion:
 
     @classmethod
     def of(cls, commit: Commit) -> SourceVersion:
-        """What a version says, as far as a spout asks."""
+        """The fields of a version that a spout needs."""
         held = commit.publication
         brought, taken = commit.changed
         return cls(

@@ -102,8 +102,7 @@ def going_on(partition: Partition, stored: Position, look: Look) -> Start:
     if topic.id != stored.topic_id:
         words = (
             f"topic {partition[0]!r} was deleted and created again (its id was {stored.topic_id} "
-            f"and is {topic.id}), so the offsets of {part} from {stored.end} on now name other "
-            "records"
+            f"and is {topic.id}), so offsets of {part} from {stored.end} on now name other records"
         )
         return _lost("recreated", stored.end, earliest, words)
     if stored.end < earliest:

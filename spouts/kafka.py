@@ -481,7 +481,5 @@ def _timestamp_ms(whose: str, first_poll: str, given: int | datetime | None) -> 
 def _one_of(whose: str, setting: str, value: Any, allowed: Sequence[str], as_type: Any) -> Any:
     plain = getattr(value, "value", value)
     if plain not in allowed:
-        raise TopologyError(
-            f"{whose} has {setting}={plain!r}. Choose one of: {', '.join(allowed)}."
-        )
+        raise TopologyError(f"{whose} has {setting}={plain!r}. Choose from: {', '.join(allowed)}.")
     return as_type(plain)

@@ -72,7 +72,7 @@ class Topology:
 
     @property
     def definition(self) -> Definition:
-        """What has been declared so far, as runs, plans and recoveries take it."""
+        """The declarations so far, in the form that runs, plans and recoveries take."""
         return Definition(self.name, self.settings, self.sources, self.sinks)
 
     @property
@@ -358,9 +358,8 @@ class Stream:
             )
         if sorted(keys) != sorted(state.keys):
             raise TopologyError(
-                f"{where}: the keys of table '{state.name}' are {list(state.keys)}, but on= "
-                f"names {list(keys)}. Name exactly its keys; rename the stream's columns in a "
-                "transform."
+                f"{where}: the keys of table '{state.name}' are {list(state.keys)}, but on= names "
+                f"{list(keys)}. Name exactly its keys; rename the stream's columns in a transform."
             )
         query = StateQuery(self._node, state.state, state.sink, dict(state.aggregates), keys, as_of)
         return Stream(self._topology, query)

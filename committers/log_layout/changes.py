@@ -1,4 +1,4 @@
-"""What a txid changed in a table with layout="log" (`committers.state.changes`).
+"""The changes of a txid in a table with layout="log" (`committers.state.changes`).
 
 The table has the partials of all txids, so those before are put together for the keys that were
 staged.

@@ -41,7 +41,7 @@ __all__ = ["LogCommitter"]
 
 
 class LogCommitter(AppendingCommitter):
-    """What `StateTable.bind` returns for `layout="log"`.
+    """The result of `StateTable.bind` for `layout="log"`.
 
     Args:
         layout: its keys, aggregates and columns.

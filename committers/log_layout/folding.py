@@ -101,9 +101,9 @@ class Folding:
     ) -> DataFrame:
         """As `rows`, without what was removed since, and with the marks still needed.
 
-        What is folded gets the newest txid of its key, so everything must go that is void by a
-        mark, also by one in a file that is not folded. A mark stays as long as another file may
-        have a row of its txid or before.
+        A folded row gets the newest txid of its key, so drop every row that a mark voids, even a
+        mark in a file that is not folded. A mark stays as long as another file may have a row of
+        its txid or before.
         """
         from pyspark.sql import functions as sf
 

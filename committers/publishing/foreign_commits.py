@@ -82,7 +82,7 @@ def changed_by(commit: Commit) -> str:
 
 
 def _differs(commits: Iterable[Commit]) -> bool:
-    """Whether the rows may be others than before these versions.
+    """Return whether the rows may be others than before these versions.
 
     They are the same when no file came or went, counting all files, or counting those that were
     said to bring or take rows: OPTIMIZE says that its files do not.

@@ -56,7 +56,7 @@ def require_newer(
 
 
 def _repeats(publication: Publication, held: Publication) -> bool:
-    """Whether some txid of both comes with an attempt that is no newer than the held one."""
+    """Return whether some txid of both comes with an attempt that is no newer than the held one."""
     attempts = {member.txid: member.attempt_id for member in held.txids}
     return any(
         member.attempt_id <= attempts[member.txid]

@@ -19,7 +19,7 @@ __all__ = ["instead_of", "replaced"]
 def instead_of(
     storage: Storage, table: DeltaTable, version: int, fingerprint: int | None
 ) -> str | None:
-    """What is there instead of a table that had come to `version`; None: it is still there.
+    """Describe what replaced a table that was at `version`; None: it is still there.
 
     Args:
         table: as it was loaded.
@@ -59,7 +59,7 @@ class _BehindError(OSError):
 
 
 def _comes_to(version: int, found: DeltaTable, table: str) -> bool:
-    """Whether the log goes so far, whatever a listing says that is behind for a moment."""
+    """Return whether the log goes so far, whatever a listing says that is behind for a moment."""
 
     def look() -> None:
         if found.version() < version:

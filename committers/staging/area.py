@@ -90,7 +90,7 @@ class StagingArea:
         self._owned: dict[TransactionAttempt, dict[str, set[str]]] = {}
         """attempt -> folder -> its files there, as far as they are known: others may have some."""
         self._referred: set[str] = set()
-        """Folders of which a version may refer to some file, and an attempt still owns others."""
+        """Folders with files that a version may refer to, and others that an attempt still owns."""
         self._mixes = False
         """Whether a joint job has put rows of several txids into one file."""
 

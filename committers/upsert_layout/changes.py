@@ -1,4 +1,4 @@
-"""What a txid changed in a table with layout="upsert" (`committers.state.changes`).
+"""The changes of a txid in a table with layout="upsert" (`committers.state.changes`).
 
 An opaque table holds the previous values in the very rows that the txid wrote. The others' stand
 in the files that the version replaces, so the rows written are joined with those.

@@ -44,7 +44,7 @@ __all__ = ["StateCommitter"]
 
 
 class StateCommitter(TableCommitter):
-    """What `StateTable.bind` returns: one state table with its keys and aggregates."""
+    """One state table with its keys and aggregates: the result of `StateTable.bind`."""
 
     layout = "upsert"
     """The table's layout, for `txn plan`."""
@@ -219,7 +219,7 @@ class StateCommitter(TableCommitter):
         """The changes of this txid: one row per touched key, with `prev_<value>`.
 
         Lazy, in the session of the run. A key that was removed has NULL values; one that was
-        removed by the txid that brought it is not told. Keys of a failed attempt that an opaque
+        removed by the txid that brought it is left out. Keys of a failed attempt that an opaque
         replay does not mention went back to what they were before, and are no change.
 
         Raises:
@@ -274,8 +274,8 @@ class StateCommitter(TableCommitter):
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
         """Append the prepared version on condition that it is the next one; read it back.
 
-        Once others were told which keys it removes it is not prepared anew: a condition that looks
-        at a clock could then remove others.
+        Not prepared again once others know which keys it removes: a condition that looks at a
+        clock could then remove other keys.
 
         Raises:
             CommitConflictError: what it was computed from was rewritten (OPTIMIZE); a replay

@@ -258,10 +258,10 @@ LAST = "test_its_metadata_and_schema_last"
     ("spout", "test", "message"),
     [
         (DropsAtReplay, PROMISE,
-         r"and is not. DropsAtReplay: a replay of txid (\d) is not .*: \1:\d lacks \['Row\(id=\d"),
+         r"but is not. DropsAtReplay: a replay of txid (\d) differs .*: \1:\d lacks \['Row\(id=\d"),
         (RepeatsInTheNext, PROMISE, r"record \d+ is in txids \[\d, \d\]"),
         (KeepsItsPositionToItself, PROMISE, r"are in no txid|asked again for 3:0 with the same"),
-        (ReadsTheNewest, PROMISE, r"a replay of txid \d is not|are in more than one txid"),
+        (ReadsTheNewest, PROMISE, r"a replay of txid \d differs|are in more than one txid"),
         (RaisesWhereItMayNot, PROMISE, r"emit_batch\(\d:\d\) raised KeyError"),
         (EmitsOnce, LAST, r"a replay of txid 1 differs from the batch: 1:0 lacks"),
         (MetadataIsNoJson, LAST, r"the metadata of 1:0 is not JSON"),

@@ -468,7 +468,7 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
 
 
 def takes_attempt(function: Callable[..., Any]) -> bool:
-    """Whether a transform takes the attempt: two positional parameters without default."""
+    """Return whether a transform takes the attempt: two positional parameters without default."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some callables written in C tell nothing

@@ -100,7 +100,7 @@ class TableLog:
     def publications(self) -> Iterator[TablePublication]:
         """Every publication, newest first, as far back as commit files are kept.
 
-        Of a log that has none any more, the one that the newest mark repeats.
+        If the log has none any more: the one that the newest mark repeats.
         """
         mark: Commit | None = None
         is_empty = True

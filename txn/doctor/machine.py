@@ -135,7 +135,7 @@ def _wanted() -> dict[str, str]:
 
 
 def fits(version: str, specifiers: str) -> bool:
-    """Whether a version meets specifiers such as ">=1.6.6,<1.7"; what is no version does not."""
+    """Return whether a version meets specifiers such as ">=1.6.6,<1.7"; other text does not."""
     try:
         return SpecifierSet(specifiers).contains(Version(version), prereleases=True)
     except (InvalidSpecifier, InvalidVersion):
@@ -160,7 +160,7 @@ def _memory() -> Finding:
 
 
 def _memory_bytes() -> int | None:
-    """What this process may use: the machine's, or its container's if that has less."""
+    """Memory that this process may use: the machine's, or its container's if that has less."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):

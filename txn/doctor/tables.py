@@ -1,7 +1,7 @@
 """Tables and their storage as `txn doctor` sees them.
 
-What the publisher cannot honour is refused by `txn run` before anything runs; here it is found
-without Spark, together with what only hurts later.
+`txn run` refuses a table that the publisher cannot honour before anything runs. These checks find
+it without Spark, together with problems that only hurt later.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def check_table(
 
 
 def check_writers(table: str) -> Iterator[Finding]:
-    """Whether another writer may overwrite a version of the table's log."""
+    """Return whether another writer may overwrite a version of the table's log."""
     if identity(table).startswith("s3:"):
         yield warning(
             f"table {table}",
@@ -201,7 +201,7 @@ def duration_secs(text: str) -> float | None:
 
 
 def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Whether storage refuses one of two writers of a version: a race on our own table.
+    """Return whether storage refuses one of two writers of a version: a race on our own table.
 
     The table is made in `folder`, or in the first folder above it that there is, and deleted.
 
@@ -239,7 +239,7 @@ def _schema() -> Any:
 
 
 def _race(table: str, options: dict[str, str]) -> list[str]:
-    """What became of each of the writers of one and the same version: "won", or an error."""
+    """Let several writers race for one version. Returns "won" or an error for each."""
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 
     start = threading.Barrier(_WRITERS)

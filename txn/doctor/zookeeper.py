@@ -183,7 +183,7 @@ def _nodes(
 def _acls(
     area: str, connection: Connection, root: str, config: TopologyConfig, deadline: float
 ) -> Finding:
-    """Whether some node of the topology can be read or changed without a credential."""
+    """Return whether some node of the topology can be read or changed without a credential."""
     changed_by_all, read_by_all, count = [], 0, 0
     # The parent too: who may delete there could take the place of a topology that is to come.
     for path in (root.rpartition("/")[0], *_walk(connection, root, deadline)):
@@ -220,7 +220,7 @@ def _walk(connection: Connection, path: str, deadline: float) -> Iterator[str]:
 def _quorum(
     area: str, servers: str, folder: Path | None, config: TopologyConfig
 ) -> Iterator[Finding]:
-    """What each server says of itself to `mntr`, where it may be asked."""
+    """Findings from each server's answer to `mntr`, where that is allowed."""
     if folder is not None:
         yield note(
             area,

@@ -174,6 +174,6 @@ def _take(client: Any, path: str, owner: Any) -> None:
 
 
 def _is_open(client: Any, path: str) -> bool:
-    """Whether anybody may change the node."""
+    """Return whether anybody may change the node."""
     acls, _ = client.get_acls(path)
     return any(acl.id.scheme == "world" and acl.perms & _CHANGES for acl in acls)

@@ -100,7 +100,7 @@ class TableKeeper(Keeper):
     def _keep(
         self, name: str, content: bytes, committers: Sequence[Committer]
     ) -> tuple[bool, bool]:
-        """Whether one of these tables stored it, and whether the storage of one failed."""
+        """Return whether one of these tables stored it, and whether the storage of one failed."""
         kept, failed = 0, 0
         for committer in committers:
             try:

@@ -173,7 +173,7 @@ class RunningTopology:
 
     @property
     def standby(self) -> Standby | None:
-        """What a standby waits for; None: it does not wait yet, or no longer."""
+        """The leader that a standby waits for; None: it does not wait yet, or no longer."""
         return self._standby if self._pipeline is None else None
 
     @property
@@ -301,7 +301,7 @@ class RunningTopology:
                 winner.__cause__ = error
             return winner
         except TxnError:
-            pass  # ZooKeeper is away: what the table said has to do
+            pass  # ZooKeeper is away: the table's error stands
         return error
 
     def _wait(self, timeout: float | None) -> None:

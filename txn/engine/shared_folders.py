@@ -32,7 +32,7 @@ _SCRATCH = "_txn"
 
 
 def runs_here(master: str) -> bool:
-    """Whether a master's executors are threads of this process."""
+    """Return whether a master's executors are threads of this process."""
     return master == "local" or master.startswith("local[")
 
 

@@ -1,4 +1,4 @@
-"""What goes into the tables: the partials of an attempt's rows, and the jobs that stage them."""
+"""Stage an attempt: partials of its rows, and the jobs that write them."""
 
 from __future__ import annotations
 

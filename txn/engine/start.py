@@ -91,7 +91,7 @@ class Start:
         """Lead, check, recover; arguments as for `ProgressStore.lead`.
 
         Raises:
-            TxnError: what was refused; `resources` has what is open.
+            TxnError: the refusal; `resources` has what is open.
         """
         tried = self._local_tables()
         equipment = self._equipment(

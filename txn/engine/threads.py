@@ -99,7 +99,7 @@ class Pool:
             self._changed.notify_all()
 
     def join(self, seconds: float) -> list[Straggler]:
-        """Wait until nothing is left to do; who is still at work after so many seconds."""
+        """Wait until nothing is left to do. Returns the threads still at work after that time."""
         until = time.monotonic() + seconds
         with self._changed:
             while self._busy or self._jobs:
@@ -250,7 +250,7 @@ def within(
     """Run a job on a thread of its own, and wait so long.
 
     Returns:
-        What came of the job; and its thread, if it did not come back.
+        The job's outcome; and its thread, if it hangs.
     """
     pool = Pool(1, name)
     ended = pool.submit(job, about=about)

@@ -228,7 +228,7 @@ class Publication(BaseModel):
 
 
 def _may_change(value: dict[str, Any]) -> bool:
-    """Whether a JSON object has a number that delta-rs may write differently."""
+    """Return whether a JSON object has a number that delta-rs may write differently."""
     # Runs in every commit turn over each partition of the source: only containers are queued.
     waiting: list[Any] = [value]
     for container in waiting:
@@ -243,7 +243,7 @@ def _may_change(value: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a commit turn will append to one table's log."""
+    """The entry that a commit turn will append to one table's log."""
 
     staged: Staged
     adds: tuple[StagedFile, ...]
@@ -266,7 +266,7 @@ class Published:
     """Every file that this version adds, as the log has it."""
     skipped: bool = False
     prepared: Prepared | None = None
-    """What was published, if it had to be prepared again because an OPTIMIZE came in between."""
+    """The `Prepared` that was published, if an OPTIMIZE made another one necessary."""
 
 
 @dataclass(frozen=True)

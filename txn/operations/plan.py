@@ -225,7 +225,7 @@ def _table(sink: Sink, names: Mapping[Node, str]) -> TablePlan:
 
 
 def _guarantee(promise: Promise, semantics: Semantics) -> tuple[str, str]:
-    """What a pair that was not refused gives (`Sink.check_pairing`), and why.
+    """The guarantee of a pair that `Sink.check_pairing` accepts, and why.
 
     Source: the matrix of Storm's docs/Trident-state.md.
     """
@@ -244,8 +244,7 @@ def _guarantee(promise: Promise, semantics: Semantics) -> tuple[str, str]:
         )
     if semantics is Semantics.OPAQUE:
         return "exactly once", (
-            "Every replay is identical; the table is opaque, which would also handle one that "
-            "differs."
+            "Every replay is identical; the table is opaque, and can also handle a different one."
         )
     return "exactly once", (
         "Every replay is identical; the table is transactional: it skips a txid that it holds."

@@ -230,7 +230,7 @@ def _give_commit_turn(state: CoordinatorState) -> Step:
     if not group:
         return state, ()
     for batch in group:
-        # Whether a table may hold the txids of a group is said when its turn fails.
+        # A failed turn reports whether a table may hold the txids of its group.
         had_turn = batch.had_turn or len(group) == 1
         turn = replace(batch, phase=Phase.COMMITTING, had_turn=had_turn)
         state = with_batch(state, turn, Cause.PUBLISH)
@@ -390,7 +390,7 @@ def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
     )
     actions: Actions = (durable, *(Succeed(attempt) for attempt in attempts))
     if state.until_caught_up and state.plan_idle and not state.batches:
-        # Whether that was all is asked now, and not when the idle source's next turn comes.
+        # Ask now whether that was all; do not wait for the idle source's next turn.
         actions += (SchedulePlan(idle=False),)
     return _advance(state, actions)
 
@@ -422,7 +422,7 @@ def _on_group_failed(state: CoordinatorState, event: GroupFailed) -> Step:
 def _dissolve(state: CoordinatorState, cause: Cause, *, published: bool) -> Step:
     """The group's txids come to turns of their own; no failure is counted.
 
-    What no table holds keeps its staged work. Otherwise every txid is tried anew, and an opaque
+    A group that no table holds keeps its staged work. Else every txid is tried anew, and an opaque
     stream plans it anew, as after the failure of one txid.
     """
     group = committing(state)
@@ -451,7 +451,7 @@ def _fail(
 ) -> Step:
     """Count the failure; hold the batch for a replay, empty it, or give up.
 
-    What found a source away is not counted, and always held.
+    A failure because a source is away is not counted; the batch is always held.
     """
     error = event.error
     # Nothing was tried while a source that is away was asked for a new txid, and its answer is in.

@@ -11,7 +11,7 @@ Opaque batches that all tables have, but not all from the same attempts, are the
 their replays may differ, so the tables may disagree about them. Identical replays never disagree:
 there committed is what all tables hold, be it a part of some table's group.
 
-Pure: a function from what was read to what is to be written.
+Pure: a function from the publications read to the progress to write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rebuild(
     *,
     skipping: Collection[str] = (),
 ) -> Progress:
-    """What ZooKeeper must have said when the newest of the publications was made.
+    """The progress that ZooKeeper had when the newest of the publications was made.
 
     Args:
         opaque: the streams that are planned anew on replay.
@@ -186,7 +186,7 @@ def _committed(txid: int, found: Publications) -> CommittedRecord:
         table: next(((v, p) for v, p in entries if p.first_txid <= txid <= p.last_txid), None)
         for table, entries in found.items()
     }
-    # What a whole group has read says nothing of the positions in the midst of it.
+    # The positions of a whole group do not tell those in the middle of it.
     known = [entry[1] for entry in held.values() if entry and entry[1].last_txid == txid]
     if not known:
         raise RecoveryRefusedError(

@@ -14,10 +14,10 @@ table's log, one txid or a group:
 
 Two attempts of a txid whose replays are identical are as good as one, so that ZooKeeper is then
 rolled forward to the smallest L, unless that is inside of a group that a table can only take back
-as a whole. A table that skips what it holds may have F <= C < L: the replay of a group of which it
-holds all came in smaller groups, and some of those are committed.
+as a whole. A table that skips what it holds may have F <= C < L: it holds a whole group, whose
+replay came in smaller groups, and some of those are committed.
 
-Pure: a function from what was read to what is to be done.
+Pure: a function from the state read to the actions to take.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Recovered:
 
 
 Ahead = Mapping[str, "tuple[int, Publication]"]
-"""Of the tables that hold more than is committed: (version, newest publication)."""
+"""table that holds more than is committed -> (version, newest publication)."""
 
 
 def reconcile(
@@ -116,7 +116,7 @@ def reconcile(
 
 
 def is_replay(publication: Publication) -> bool:
-    """Whether a publication is that of a replay of what was quarantined, judging by itself alone.
+    """Return whether a publication replays a quarantined txid, judging by itself alone.
 
     An ordinary txid is the newest that its streams have read; a replay reads what lies behind
     their positions. One that replays the newest txid of all its streams cannot be told apart.
@@ -278,10 +278,9 @@ def _behind(
     return RecoveryRefusedError(
         f"Table '{table}' holds txid {last or 'none'}, but ZooKeeper says that txid "
         f"{committed.txid} of topology '{topology}' is committed (there: version "
-        f"{committed.tables.get(table, 'none')}): the table was deleted, replaced, restored to "
-        "an older version, or left out for a while; a relative path starts at the working "
-        "directory. Nothing was changed. Restore the table, or give the topology a new name and "
-        "new tables."
+        f"{committed.tables.get(table, 'none')}): the table was deleted, replaced, restored to an "
+        "older version, or left out for a while; a relative path starts at the working directory. "
+        "Nothing was changed. Restore the table, or give the topology a new name and new tables."
     )
 
 
@@ -340,7 +339,7 @@ def attempts_of(publication: Publication) -> tuple[tuple[int, int, int], ...]:
 
 
 def splits_no_group(txid: int, held: Mapping[str, Publication], skipping: Collection[str]) -> bool:
-    """Whether a run may begin behind `txid`: every group that goes on beyond it can be split.
+    """Return whether a run may begin after `txid`: every group that reaches beyond it can be split.
 
     Args:
         held: table -> newest publication.
@@ -373,8 +372,8 @@ def _rolled_forward(
         tables={**committed.tables, **{table: version for table, (version, _) in ahead.items()}},
     )
     rest = tuple(batch for batch in batches if batch.txid > record.txid)
-    # Whether a txid is emptied or a replay is settled before its first commit turn, so that its
-    # newest START says it of every attempt that can have published. Neither is ever in a group.
+    # A txid is emptied, or settled as a replay, before its first commit turn: its newest START
+    # holds for every attempt that can have published. Neither is ever in a group.
     start = next((batch for batch in batches if batch.txid == record.txid), None)
     said = start if start and start.attempt >= publication.attempt_id else publication
     error = said.quarantined

@@ -19,7 +19,7 @@ __all__ = ["TRANSITIONS", "Cause", "require_transition"]
 
 
 class Cause(str, Enum):
-    """What moves a batch: a fact about it or an earlier one, or an order that became possible."""
+    """The cause of a batch's move: a fact about it or an earlier one, or an order now possible."""
 
     # Facts, by the names of their events. `BatchFailed` is also that of one of a group.
     PLAN_MADE = "PlanMade"

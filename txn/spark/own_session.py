@@ -128,7 +128,7 @@ def _value(spark: SparkSession, key: str) -> str:
 
 
 def same_setting(one: str, other: str) -> bool:
-    """Whether two values of a setting mean the same: names of UTC, upper and lower case."""
+    """Return whether two values of a setting mean the same: names of UTC, upper and lower case."""
     left, right = one.lower(), other.lower()
     return left == right or (left in _UTC and right in _UTC)
 

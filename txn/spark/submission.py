@@ -54,7 +54,7 @@ _KEYS = (
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit started this program, so that Java runs already."""
+    """Return whether spark-submit started this program, so that Java runs already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

@@ -74,7 +74,7 @@ class OpenBatch:
     metadata: str | None
     """JSON; None: planned again, and nothing to read any more."""
     rows: Counter[str] | None = None
-    """What a transactional batch had when it was first emitted."""
+    """The rows of a transactional batch when it was first emitted."""
 
 
 class SpoutBench:
@@ -174,9 +174,8 @@ class SpoutBench:
         self._tell(f"{attempt} is asked for, and the answer is lost before START")
         if answer is not None and self._ask(attempt) is None:
             raise self.broken(
-                f"asked again for {attempt} with the same `previous`, it has nothing to read: "
-                "its first answer is lost. Go on from `previous`, not from what the object "
-                "remembers"
+                f"asked again for {attempt} with the same `previous`, it has nothing to read: its "
+                "first answer is lost. Go on from `previous`, not from what the object remembers"
             )
 
     def fail(self, txid: int) -> None:
@@ -305,7 +304,7 @@ class SpoutBench:
             self._check_schema(schema, "open")
 
     def _previous(self, txid: int) -> Any:
-        """What the spout is told of the txids before."""
+        """The `previous` that the spout is given for a txid."""
         for earlier in range(txid - 1, 0, -1):
             batch = self.open.get(earlier)
             text = batch.metadata if batch else self.committed[earlier][0]

@@ -62,7 +62,7 @@ class SpoutContract:
     def make_source(self, folder: Path) -> None:
         """Make an empty source; called once, before all else. Leave it out if a folder is enough.
 
-        What would stand in `__init__` goes here: pytest collects no class that has one.
+        Put the content of an `__init__` here: pytest collects no class that has one.
         """
 
     def make_spout(self, folder: Path) -> Spout[Any]:
@@ -120,9 +120,7 @@ class SpoutContract:
         """A fresh object reads what another one planned: same columns, same names of parts."""
         with SpoutBench(spark, self, tmp_path) as bench:
             bench.grow()
-            _require(
-                bench.plan(), bench.broken("it finds nothing to read, but the source has records")
-            )
+            _require(bench.plan(), bench.broken("it finds none of the source's records"))
             metadata = bench.parse(bench.open[1].metadata or "")
             parts = list(bench.spout.planned_parts(metadata))
             bench.emit(1)

@@ -92,7 +92,7 @@ def find_access(
         lent = _lent.get(servers)
     if lent is not None:
         others.append(("digest", lent))
-        # An embedded server's nodes are never everybody's, whatever is said of other servers.
+        # An embedded server's nodes are never open to everybody, whatever other servers' are.
         config = config.model_copy(update={"zookeeper_acl": "creator"})
     known = bool(auth or lent or tls.get("certfile"))
     acl, said = _acl(config, known=known), known or config.zookeeper_acl is not None

@@ -1,6 +1,6 @@
 """A connection to ZooKeeper that outlives sessions, with a deadline on everything.
 
-What kazoo leaves to its caller, and how it is settled here (and in `txn.zookeeper.session`):
+Settles what kazoo leaves to its caller (together with `txn.zookeeper.session`):
 
 - Its calls wait without a limit while the server is away: every wait here ends at a deadline.
 - No command is retried by kazoo here. Whoever writes must know that the outcome of a first try is

@@ -215,7 +215,7 @@ class ZooKeeperProgress(ProgressStore):
     # --- reading -----------------------------------------------------------------------------
 
     def peek(self) -> Progress:
-        """What is durable now, without leading: over a session of its own, which takes no lock.
+        """Read the durable state without leading, over a session of its own that takes no lock.
 
         Raises:
             ProgressUnreadableError: as `load`.
@@ -468,7 +468,8 @@ class ZooKeeperProgress(ProgressStore):
             try:
                 yield deadline
             except ProgressUnavailableError:
-                self._image = None  # what is durable now is unknown: no write may build on it
+                # The durable state is unknown: compute nothing more from the image.
+                self._image = None
                 raise
 
     @contextlib.contextmanager

@@ -177,7 +177,7 @@ def _still_image(
     """An image during which `committed` did not move; a leader may be writing all the time.
 
     A batch that was committed between the look at the list and the look at the batch cannot be
-    read, nor can a large record that was replaced meanwhile. What stays so is unreadable.
+    read, nor can a large record that was replaced meanwhile. If it stays so, it is unreadable.
     """
     unreadable, seen = 0, -1
     for look in range(_LOOKS):
