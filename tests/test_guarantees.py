@@ -65,10 +65,13 @@ def test_there_are_guarantees_and_each_names_a_test():
 
 
 def test_the_suite_shows_every_guarantee():
-    """Of the test that proves a guarantee, `make test` runs a case at least."""
+    """Of the tests that a guarantee names, `make test` runs a case of one at least."""
+    sampled = {
+        (f"tests/{f}", t): cases for f, tests in SAMPLE.items() for t, cases in tests.items()
+    }
     left = [
-        (sentence, tests[0])
+        sentence
         for sentence, tests in guarantees().items()
-        if SAMPLE.get(str(tests[0][0]).removeprefix("tests/"), {}).get(tests[0][1]) == []
+        if all(sampled.get((file or "", test)) == [] for file, test in tests)
     ]
     assert left == []

@@ -23,6 +23,7 @@ CLUSTER = "local-cluster[2,1,512]"
 """Two workers, each with one executor JVM of one core and 512 MB."""
 CONF = {
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
