@@ -32,7 +32,7 @@ COMPACTION_POINTS = ("maintenance-staged", "after-maintenance")
 POINTS = (*GROUP_POINTS, *COMPACTION_POINTS)
 SUITE = {
     "transactional": {"between-publications", "after-publish", "after-maintenance"},
-    "opaque": {"before-publish", "between-publications", "after-committed", "maintenance-staged"},
+    "opaque": {"between-publications", "after-committed", "maintenance-staged"},
 }
 CHAINS = {
     kind: tuple(point for point in POINTS if THOROUGH or point in SUITE[kind]) for kind in KINDS
