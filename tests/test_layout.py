@@ -368,4 +368,5 @@ def test_what_the_sample_names_is_there() -> None:
         for test, cases in tests.items()
         for case in (*cases, "")
     }
-    assert sorted(named - {*found, *(line.partition("[")[0] for line in found)}) == []
+    tests = {line.partition("[")[0] for line in found}
+    assert sorted(named - {*found, *tests, *(name.rpartition("::")[0] for name in tests)}) == []

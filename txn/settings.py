@@ -122,6 +122,10 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, _Found]:
 
 def _of_files(folder: Path) -> dict[str, _Found]:
     project = _toml(folder / "pyproject.toml").get("tool", {}).get("txn", {})
+    if not isinstance(project, Mapping):
+        raise UserError(
+            f"tool.txn in {folder / 'pyproject.toml'} is not a table. Write [tool.txn]."
+        )
     found = {
         name: _Found(value, f"{name} in [tool.txn] of {folder / 'pyproject.toml'}")
         for name, value in project.items()

@@ -63,7 +63,7 @@ class Topology:
         _check_name(name, "topology")
         self.name = name
         self.config = config if config is not None else TopologyConfig()
-        self.settings = completed(self.config, os.environ, Path.cwd())
+        self.settings = completed(self.config, os.environ, Path())
         """`config`, with what it leaves out from the environment and from files."""
         self._sources: dict[str, Source] = {}
         self._sinks: list[Sink] = []

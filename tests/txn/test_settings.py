@@ -66,8 +66,8 @@ def test_what_stands_nearest_to_the_run_wins(
     assert (found.max_group_commit, found.verify) == (4, "rows")
     assert found.shared_folders == ("/b", "/c")
     assert found.places == {
-        "ackers": f"ackers in [tool.txn] of {tmp_path / 'pyproject.toml'}",
-        "retry_backoff_ms": f"retry_backoff_ms in {tmp_path / 'txn.toml'}",
+        "ackers": "ackers in [tool.txn] of pyproject.toml",
+        "retry_backoff_ms": "retry_backoff_ms in txn.toml",
         "max_spout_pending": "environment variable TXN_MAX_SPOUT_PENDING",
         "shared_folders": "environment variable TXN_SHARED_FOLDERS",
     }
@@ -89,6 +89,7 @@ def test_what_stands_nearest_to_the_run_wins(
             'zookeeper_auth = [["digest", "canary"]]',
             "is a secret.*TXN_ZOOKEEPER_AUTH_F",
         ),
+        ("pyproject.toml", "[tool]\ntxn = 1", "tool.txn in .*pyproject.toml is not a table"),
         ("pyproject.toml", "[tool.txn]\nverfy = 1", "of .*pyproject.toml: .*Did you mean verify"),
     ],
 )

@@ -38,7 +38,7 @@ def named_topology(name: str) -> tuple[str, TopologyConfig, Topology | None]:
         TxnError: as `load_topology`.
     """
     if ":" not in name:
-        return name, completed(TopologyConfig(), os.environ, Path.cwd()), None
+        return name, completed(TopologyConfig(), os.environ, Path()), None
     topology = load_topology(name)
     return topology.name, topology.settings, topology
 
