@@ -171,7 +171,7 @@ class AppendTable(AppendingCommitter):
         for name in schema.fieldNames():
             if name.lower() == TXID:
                 raise TopologyError(
-                    f"Table {self.name} keeps the transaction id in a column '{TXID}', and the "
+                    f"Table {self.name} keeps the transaction id in a column '{TXID}', but the "
                     f"rows bring a column '{name}' of their own. Rename it."
                 )
         self._rows_schema = schema

@@ -32,7 +32,7 @@ def parse_semantics(semantics: Semantics | str) -> Semantics:
 
 
 def unfinished(last: Last, publication: Publication) -> bool:
-    """Whether the table may hold rows of an attempt that never finished."""
+    """Return whether the table may hold rows of an attempt that never finished."""
     return last is not None and last[1].last_txid >= publication.first_txid
 
 
@@ -58,10 +58,10 @@ def held(last: Last, semantics: Semantics, publication: Publication, table: str)
     if found.first_txid < publication.first_txid:
         raise RecoveryRefusedError(
             f"Version {version} of table {table} holds txids {found.first_txid} to "
-            f"{found.last_txid} together, and attempt {publication.last_txid}:"
-            f"{publication.attempt_id} would start at txid {publication.first_txid}, inside of "
-            "them: they can only be taken back as a whole. The coordinator's state is not that "
-            "of the table: run `txn recover`."
+            f"{found.last_txid} as one group, but attempt "
+            f"{publication.last_txid}:{publication.attempt_id} would start inside it, at txid "
+            f"{publication.first_txid}: a group can only be reverted as a whole. The "
+            "coordinator's state does not match the table: run `txn recover`."
         )
     return -1, 0
 
@@ -76,21 +76,19 @@ def _require_identical(member: Member, version: int, before: Member, table: str)
     """Refuse a replay whose rows or digest differ from what the table holds."""
     attempt = f"Attempt {member.txid}:{member.attempt_id}"
     remedy = (
-        "Either the source is not transactional (then use an opaque spout and "
-        'semantics="opaque"), or the transform computes from more than its rows, such as a '
-        "clock or a random number."
+        'Either the source is not transactional (then use an opaque spout and semantics="opaque"), '
+        "or the transform depends on more than its rows, such as a clock or a random number."
     )
     if before.rows != member.rows:
         raise SourceChangedError(
-            f"{attempt} staged {member.rows} rows for table {table}, and its version "
-            f"{version} holds {before.rows} rows of the same txid from attempt "
-            f"{before.attempt_id}. {remedy}"
+            f"{attempt} staged {member.rows} rows for table {table}, but its version {version} "
+            f"holds {before.rows} rows of the same txid from attempt {before.attempt_id}. {remedy}"
         )
     columns = differing_columns(before.digest, member.digest)
     if columns:
         raise SourceChangedError(
-            f"{attempt} staged other values in column '{columns[0]}' for table {table} "
-            f"than its version {version} holds of the same txid from attempt "
-            f"{before.attempt_id}, as the nulls and bounds in the Parquet files say (digests "
-            f"{member.digest} now, {before.digest} then). {remedy}"
+            f"{attempt} staged other values in column '{columns[0]}' for table {table} than "
+            f"attempt {before.attempt_id} of the same txid, which version {version} holds: the "
+            f"nulls and bounds in the Parquet files differ (digests {member.digest} now, "
+            f"{before.digest} then). {remedy}"
         )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from committers.aggregates import Fold, identity
+from committers.aggregates.base import kept_in
 from committers.guard import parse_semantics
+from committers.log_layout.columns import LogLayout
 from committers.log_layout.committer import LogCommitter
+from committers.log_layout.compaction import Pace
 from committers.reading import read_table
 from committers.staging.area import random_id
 from committers.state.partials import mergeable
@@ -113,7 +117,7 @@ class StateTable(State):
             return self._bind_log(keys, aggregates)
         layout = StateLayout(
             tuple(keys),
-            dict(aggregates),
+            kept_in(self.path, aggregates),
             self.buckets if keys else 1,
             self.semantics is Semantics.OPAQUE,
             self.remove_where,
@@ -132,24 +136,22 @@ class StateTable(State):
         if self.remove_where is not None and self.semantics is Semantics.NON_TRANSACTIONAL:
             raise TopologyError(
                 f'State table {self.path} has layout="log" and semantics="non_transactional", so '
-                "what a failed attempt removed stays removed, and its replay's rows with it. Use "
-                'layout="upsert" for remove_where, or semantics="opaque".'
+                "rows that a failed attempt removed stay removed, together with those of its "
+                'replay. Use layout="upsert" for remove_where, or semantics="opaque".'
             )
         for name, aggregate in aggregates.items():
             if not mergeable(aggregate) or isinstance(aggregate, Fold):
                 raise TopologyError(
-                    f"Value '{name}' of state table {self.path} is {identity(aggregate)}, whose "
-                    'partial values cannot be put together in any order, as layout="log" does. '
-                    'Use layout="upsert", or an aggregate that can be combined.'
+                    f"Value '{name}' of state table {self.path} is {identity(aggregate)}, but "
+                    'layout="log" combines partial values in any order, which this aggregate '
+                    'does not allow. Use layout="upsert", or an aggregate that can be combined.'
                 )
         return LogCommitter(
             self.path,
             self.semantics,
-            keys,
-            aggregates,
+            LogLayout(tuple(keys), kept_in(self.path, aggregates), self.remove_where),
             self.compact_files,
-            self.compact_share,
-            self.remove_where,
+            Pace(self.compact_share, time.monotonic),
             storage_options=self._options,
             new_id=self._new_id,
         )

@@ -209,7 +209,7 @@ class TableCommitter(Committer):
         """The next version's files, out of what the table does not hold for good."""
 
     def _unfinished(self, publication: Publication) -> bool:
-        """Whether the table may hold rows of an attempt that never finished."""
+        """Return whether the table may hold rows of an attempt that never finished."""
         return unfinished(self._log.last_publication(), publication)
 
     def _columns(self) -> StructType:
@@ -338,7 +338,7 @@ def require_same_columns(expected: StructType, found: StructType, table: str) ->
     for name in (*wanted, *got):
         if wanted.get(name) != got.get(name):
             raise TopologyError(
-                f"Column '{name}' of the rows for table {table} is {got.get(name, 'missing')}, and "
-                f"the table was opened with {wanted.get(name, 'no such column')}. Make the "
+                f"Column '{name}' of the rows for table {table} is {got.get(name, 'missing')}, "
+                f"but the table was opened with {wanted.get(name, 'no such column')}. Make the "
                 "transform return the same columns for every batch."
             )

@@ -57,7 +57,7 @@ class SourceVersion:
 
     @classmethod
     def of(cls, commit: Commit) -> SourceVersion:
-        """What a version says, as far as a spout asks."""
+        """The fields of a version that a spout needs."""
         held = commit.publication
         brought, taken = commit.changed
         return cls(
@@ -157,7 +157,7 @@ class SourceLog:
         except RecoveryRefusedError as error:
             raise SourceChangedError(
                 f"Version {version} of source table {self._storage.location} cannot be read: its "
-                "file in _delta_log is not what Delta writes, or a newer release wrote it. Restore "
+                "file in _delta_log is damaged, or a newer release wrote it. Restore "
                 "that file from a backup, or use that release; then start the topology again."
             ) from error
         if commit is None:

@@ -73,7 +73,7 @@ class Candidate:
         return sum(file.size for file in self.files)
 
     def has_rows(self, changes: bool) -> bool:
-        """Whether there is anything to read."""
+        """Return whether there is anything to read."""
         return self.commit.changes_rows if changes else bool(self.files)
 
 

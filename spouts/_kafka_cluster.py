@@ -157,7 +157,7 @@ class Cluster:
                 return Look(now, earliest, latest)
             known = now
         raise FailedException(
-            f"{self._whose} saw its topics change at each of {_LOOKS} looks. It will look again."
+            f"{self._whose} saw its topics change in each of {_LOOKS} looks. It will try again."
         )
 
     def offsets_at(

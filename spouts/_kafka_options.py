@@ -139,7 +139,7 @@ def _require(
     kind = name.partition(".")[0] + "."
     if name not in found and not any(given.startswith(kind) for given in overrides):
         raise TopologyError(
-            f"{whose} has an option {source!r}, for which librdkafka, the client for topics and "
-            f"offsets, has no counterpart. Set its own in client_options, for example {name!r} "
-            "(librdkafka's CONFIGURATION.md has the names)."
+            f"{whose} has an option {source!r}, which librdkafka, the client for topics and "
+            "offsets, does not have. Set librdkafka's own option in client_options, for example "
+            f"{name!r} (librdkafka's CONFIGURATION.md has the names)."
         )

@@ -102,7 +102,7 @@ def going_on(partition: Partition, stored: Position, look: Look) -> Start:
     if topic.id != stored.topic_id:
         words = (
             f"topic {partition[0]!r} was deleted and created again (its id was {stored.topic_id} "
-            f"and is {topic.id}), so offsets of {part} from {stored.end} on are other records now"
+            f"and is {topic.id}), so offsets of {part} from {stored.end} on now name other records"
         )
         return _lost("recreated", stored.end, earliest, words)
     if stored.end < earliest:
@@ -113,8 +113,8 @@ def going_on(partition: Partition, stored: Position, look: Look) -> Start:
         return _lost("retention", stored.end, earliest, words)
     if stored.end > latest:
         words = (
-            f"{part} ends at offset {latest}, before the {stored.end} up to which it was read: "
-            "brokers have lost records"
+            f"{part} ends at offset {latest}, but was read up to offset {stored.end}: brokers "
+            "have lost records"
         )
         return _lost("truncated", stored.end, latest, words)
     return Start(stored.end)

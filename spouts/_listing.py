@@ -98,12 +98,12 @@ class Listing:
         return FileStat(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
     def may_name(self, name: str) -> bool:
-        """Whether a name lies below the pattern's part without wildcards."""
+        """Return whether a name lies below the pattern's part without wildcards."""
         below = name[len(self._base) :]
         return name.startswith(self._base) and "\0" not in name and ".." not in below.split("/")
 
     def is_folder(self) -> bool:
-        """Whether the pattern has no wildcard and names a folder."""
+        """Return whether the pattern has no wildcard and names a folder."""
         if _WILD.search(self.pattern):
             return False
         if self.remote:
@@ -140,7 +140,7 @@ class Listing:
         return system, str(path)
 
     def _unfinished(self, name: str) -> bool:
-        """Whether Spark itself would skip the name; also `.tmp`."""
+        """Return whether Spark itself would skip the name; also `.tmp`."""
         below = name[len(self._base) :]
         return name.endswith((".tmp", "._COPYING_")) or any(
             part.startswith(".") or (part.startswith("_") and "=" not in part)

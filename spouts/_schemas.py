@@ -83,8 +83,8 @@ def check_same(known: StructType, given: StructType, whose: str) -> None:
         if before != now:
             raise TopologyError(
                 f"The schema of {whose} has changed: field {position + 1} was {before} in the "
-                f"batches read so far and is {now} now. Give the schema as it was, or give the "
-                "topology another name to start over with other tables."
+                f"batches read so far and is {now} now. Restore the former schema, or give the "
+                "topology another name and start over with other tables."
             )
 
 

@@ -339,7 +339,8 @@ class DeltaSpout(Spout[DeltaBatch]):
             raise SourceChangedError(
                 f"{self._name}: version {planned.version} was planned, but is no longer in the "
                 "table's log: it was cleaned up. Restore the commit file from a backup and start "
-                "the topology again; keep delta.logRetentionDuration longer than it may be down."
+                "the topology again; keep delta.logRetentionDuration longer than the topology "
+                "may be down."
             )
         files = commit.files(planned.below)
         found = (len(files), sum(file.size for file in files))
@@ -418,9 +419,9 @@ class DeltaSpout(Spout[DeltaBatch]):
             feature = "columnMapping"
         if feature:
             raise TopologyError(
-                f"{self._name}: the table uses the Delta feature '{feature}', with which its files "
-                "cannot be read one by one. Drop the feature, or read the table's change data feed "
-                "with changes=True."
+                f"{self._name}: the table uses the Delta feature '{feature}', so its files "
+                "cannot be read one by one. Drop the feature, or read the table's change data "
+                "feed with changes=True."
             )
 
     def _rules(self, now: TableNow, schema: str) -> Rules:

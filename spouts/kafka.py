@@ -390,9 +390,9 @@ class KafkaSpout(PartitionedSpout):
         if self.kind is SpoutKind.TRANSACTIONAL:
             return SourceChangedError(
                 f"{self._name} cannot read batch {attempt} as it was planned: {words}. A "
-                "transactional batch is identical at every replay, or is not replayed: quarantine "
-                "it, or start over under another topology name with other tables; kind='opaque' "
-                "would go on."
+                "transactional batch is replayed identically or not at all: quarantine it, or "
+                "start over under another topology name with other tables; kind='opaque' would "
+                "go on."
             )
         return FailedException(
             f"{self._name} cannot read batch {attempt} as it was planned: {words}. It is planned "
@@ -481,5 +481,5 @@ def _timestamp_ms(whose: str, first_poll: str, given: int | datetime | None) -> 
 def _one_of(whose: str, setting: str, value: Any, allowed: Sequence[str], as_type: Any) -> Any:
     plain = getattr(value, "value", value)
     if plain not in allowed:
-        raise TopologyError(f"{whose} has {setting}={plain!r}. Possible are: {', '.join(allowed)}.")
+        raise TopologyError(f"{whose} has {setting}={plain!r}. Choose from: {', '.join(allowed)}.")
     return as_type(plain)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.thorough import SPARK, THOROUGH
+from tests.thorough import SPARK, THOROUGH, is_left_out
 
 # The servers of most tests are open to everybody, which has to be asked for; child processes
 # inherit it. Tests of credentials and ACLs take it away again.
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Every file stays in one piece.
     """
     if not THOROUGH:
-        long = [item for item in items if item.get_closest_marker("thorough")]
+        long = [item for item in items if is_left_out(item)]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
     for item in items:

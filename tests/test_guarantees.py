@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from tests.protocol.scenarios.language import scenarios
+from tests.thorough import SAMPLE
 
 ROOT = Path(__file__).parent.parent
 ITEM = re.compile(r"^\d+\. (.+)$")
@@ -61,3 +62,16 @@ def test_there_are_guarantees_and_each_names_a_test():
     found = guarantees()
     assert len(found) >= 20
     assert [sentence for sentence, tests in found.items() if not tests] == []
+
+
+def test_the_suite_shows_every_guarantee():
+    """Of the tests that a guarantee names, `make test` runs a case of one at least."""
+    sampled = {
+        (f"tests/{f}", t): cases for f, tests in SAMPLE.items() for t, cases in tests.items()
+    }
+    left = [
+        sentence
+        for sentence, tests in guarantees().items()
+        if all(sampled.get((file or "", test)) == [] for file, test in tests)
+    ]
+    assert left == []

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
-__all__ = ["SPARK", "THOROUGH"]
+import pytest
+
+__all__ = ["SAMPLE", "SPARK", "THOROUGH", "is_left_out"]
+
+TESTS = Path(__file__).parent
 
 THOROUGH = "TXN_TEST_THOROUGH" in os.environ
 """Every matrix in full, every driver with a JVM of its own, Spark as users have it."""
@@ -14,7 +20,9 @@ SPARK = (
     if THOROUGH
     else {
         # Java compiles a query once more, and better, when it has run for long. These run once.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+        # Room for all that a worker compiles in a thousand tests: when it is full, Java interprets.
+        "-XX:ReservedCodeCacheSize=240m",
         # Nor is it worth while to generate Java for them, and to compile that.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -24,3 +32,14 @@ SPARK = (
 )
 """Settings of the session that tests share. Programs that tests start as users do, and half of
 `tests.differential`, compile their queries."""
+
+SAMPLE: dict[str, dict[str, list[str]]] = json.loads((TESTS / "sample.json").read_text())
+"""What `make test` leaves out: file -> test or class -> those of its cases that stay, if any do."""
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Whether `make test` leaves this case to `make test-thorough`."""
+    assert isinstance(item, pytest.Function)
+    tests = SAMPLE.get(str(item.path.relative_to(TESTS)), {})
+    stay = tests.get(item.cls.__name__ if item.cls else item.originalname)
+    return stay is not None and not (hasattr(item, "callspec") and item.callspec.id in stay)

@@ -21,6 +21,7 @@ class TransactionAttempt:
     Args:
         txid: number of the transaction, from 1, contiguous and strictly increasing.
         attempt_id: number of the attempt of that txid, from 0; never goes back, even at a restart.
+            A question that finds nothing to read, or a source that is away, is no attempt.
 
     Raises:
         ValueError: `txid` is below 1 or `attempt_id` below 0.

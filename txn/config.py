@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
-__all__ = ["TopologyConfig"]
+__all__ = ["TopologyConfig", "is_unknown"]
 
 
 class TopologyConfig(BaseModel):
     """Settings of one topology, with Storm's names for settings that Storm has.
+
+    What a program leaves out may come from the environment or a file: docs/configuration.md.
 
     Raises:
         pydantic.ValidationError: an unknown name or a value out of range.
     """
 
     # An error must not repeat a setting's value: it may be a credential in the wrong place.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
     max_spout_pending: int = Field(default=24, ge=1, le=1000)
     """Txids in flight at once (Storm: `topology.max.spout.pending`, default there 1). More hides
@@ -49,7 +55,7 @@ class TopologyConfig(BaseModel):
     max_batch_attempts: int = Field(default=5, ge=1)
     """Attempts of one txid within one run before `on_exhausted` applies (Storm: for ever)."""
     on_exhausted: Literal["stop", "quarantine"] = "stop"
-    """What to do then: stop the topology, or commit the txid empty and keep its metadata."""
+    """Then stop the topology, or commit the txid empty and keep its metadata."""
     retry_backoff_ms: int = Field(default=200, ge=0)
     """Milliseconds before the first replay of a failed txid; doubles up to 30 s."""
     verify: Literal["edges", "rows"] = "edges"
@@ -87,3 +93,40 @@ class TopologyConfig(BaseModel):
     """Path of the client key for TLS (PEM)."""
     zookeeper_keyfile_password: SecretStr | None = None
     """Password of the client key, if it has one."""
+
+    _places: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Setting -> where it stands, of those that are not from the program."""
+        return self._places
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, values: Any) -> Any:
+        for name in values if isinstance(values, Mapping) else ():
+            if unknown := is_unknown(str(name)):
+                raise ValueError(unknown)
+        return values
+
+
+def is_unknown(name: str) -> str | None:
+    """What to say of a name that is not a setting; None if it is one."""
+    if name in TopologyConfig.model_fields:
+        return None
+    near = get_close_matches(name, TopologyConfig.model_fields, n=1, cutoff=0.75)
+    return f"'{name}' is not a setting of a topology." + (
+        f" Did you mean {near[0]}?" if near else " docs/configuration.md has all of them."
+    )
+
+
+def _described() -> str:
+    """Every setting with its type, default and meaning, for `help(TopologyConfig)`."""
+    lines = ["", "    Settings:"]
+    for name, field in TopologyConfig.model_fields.items():
+        text = " ".join((field.description or "").split())
+        lines.append(f"        {name} (default {field.default!r}): {text}")
+    return "\n".join(lines)
+
+
+TopologyConfig.__doc__ = f"{TopologyConfig.__doc__}{_described()}\n"

@@ -227,7 +227,7 @@ def _java_options(conf: Mapping[str, str], *, local: bool) -> str:
 
 
 def _may_choose_collector(conf: Mapping[str, str]) -> bool:
-    """Whether the user's own options may name a garbage collector: Java refuses a second one."""
+    """Return whether the user's options may name a garbage collector: Java refuses a second."""
     said = [conf.get("spark.driver.extraJavaOptions", "")]
     said += [os.environ.get(name, "") for name in _JAVA_OPTION_VARIABLES]
     return _own_spark_conf() or any(_COLLECTOR.search(options) for options in said)

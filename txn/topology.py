@@ -7,8 +7,10 @@ Source: `org.apache.storm.trident.TridentTopology`, `Stream`, `fluent.GroupedStr
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
@@ -30,6 +32,7 @@ from txn.dataflow.graph import (
 from txn.delta.locations import identity
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
+from txn.settings import completed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +63,8 @@ class Topology:
         _check_name(name, "topology")
         self.name = name
         self.config = config if config is not None else TopologyConfig()
+        self.settings = completed(self.config, os.environ, Path())
+        """`config`, with what it leaves out from the environment and from files."""
         self._sources: dict[str, Source] = {}
         self._sinks: list[Sink] = []
         self._stragglers: list[Straggler] = []
@@ -67,8 +72,8 @@ class Topology:
 
     @property
     def definition(self) -> Definition:
-        """What has been declared so far, as runs, plans and recoveries take it."""
-        return Definition(self.name, self.config, self.sources, self.sinks)
+        """The declarations so far, in the form that runs, plans and recoveries take."""
+        return Definition(self.name, self.settings, self.sources, self.sinks)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -174,7 +179,7 @@ class Topology:
         if standby:
             resolve_shared(zookeeper)
         hosts = resources.enter_context(zookeeper_service(zookeeper))
-        return ZooKeeperProgress(hosts, self.name, self.config)
+        return ZooKeeperProgress(hosts, self.name, self.settings)
 
     def _refuse_stragglers(self) -> None:
         alive = [one for one in self._stragglers if one.thread.is_alive()]
@@ -197,7 +202,7 @@ class Topology:
         )
         if not valid:
             raise TopologyError(
-                f"until={until!r} means nothing: use 'forever', 'caught_up' or a txid from 1."
+                f"until={until!r} is not valid: use 'forever', 'caught_up' or a txid from 1."
             )
 
     def _add_sink(self, node: Node, committer: Committer) -> Sink:
@@ -339,8 +344,8 @@ class Stream:
             )
         if as_of == "txid-1":
             raise TopologyError(
-                f"{where}: a state that this topology does not keep has no txid of this topology. "
-                "Leave as_of out: it is read as of its newest version."
+                f"{where}: this topology does not keep that state, so no txid of its own applies "
+                "to it. Leave as_of out: it is read as of its newest version."
             )
         query = StateQuery(self._node, state, None, None, keys, as_of)
         return Stream(self._topology, query)
@@ -353,7 +358,7 @@ class Stream:
             )
         if sorted(keys) != sorted(state.keys):
             raise TopologyError(
-                f"{where}: the keys of table '{state.name}' are {list(state.keys)}, and on= names "
+                f"{where}: the keys of table '{state.name}' are {list(state.keys)}, but on= names "
                 f"{list(keys)}. Name exactly its keys; rename the stream's columns in a transform."
             )
         query = StateQuery(self._node, state.state, state.sink, dict(state.aggregates), keys, as_of)
@@ -363,7 +368,7 @@ class Stream:
         if other._topology is not self._topology:
             raise TopologyError(
                 f"Stream '{other._node.label()}' belongs to topology '{other._topology.name}', "
-                f"not to '{self._topology.name}'. Only streams that share txids can meet."
+                f"not to '{self._topology.name}'. Only streams that share txids can be combined."
             )
 
 

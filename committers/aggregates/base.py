@@ -46,7 +46,7 @@ _OVERFLOWN = re.compile(r"ARITHMETIC_OVERFLOW: (.+?) leaves the range of its typ
 _MOST_DIGITS = 38
 _SAFE_DIGITS = 28
 _QUOTIENT_DIGITS = 32
-"""What SQL keeps in front of the point of a quotient of decimals: six of 38 stay behind it."""
+"""Digits before the point in SQL's quotient of decimals: six of 38 stay behind it."""
 _HALF = 32
 _LOW_HALF = 2**_HALF - 1
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
@@ -128,7 +128,7 @@ def or_overflow(total: Column, counted: Column, what: str) -> Column:
 def overflows_of(table: str) -> Iterator[None]:
     """Name the table and the aggregate when a job inside fails because a total is out of range.
 
-    The total may be another table's, of which the rows for this one are made: its aggregate says.
+    The total may belong to another table whose new values feed this one: its aggregate says so.
 
     Args:
         table: into which the job writes.
@@ -146,11 +146,11 @@ def overflows_of(table: str) -> Iterator[None]:
         own = found[1].endswith(_of_table(table))
         where = "" if own else f", when the rows for table {table} are computed"
         raise OverflowError(
-            f"{found[1]} leaves the range of the type that it is kept in{where}. Nothing of this "
-            "txid was stored, and every table is as it was. Keep the rows that are too large away "
-            "(a transform); or, in a topology with a table of its own, cast the column to a wider "
-            "type (decimal(38,s), or fewer digits behind the point if it has 38 already; a mean "
-            "of decimals has 32 digits in front of it at most)."
+            f"{found[1]} leaves the range of its type{where}. Nothing of this txid was stored, "
+            "and every table is as it was. Filter out the rows with too large values in a "
+            "transform; or start over with a new table and cast the column to a wider type "
+            "(decimal(38,s), or fewer decimal places if it has 38 digits already; a mean of "
+            "decimals has 32 digits before the point at most)."
         ) from error
 
 
@@ -159,7 +159,7 @@ def _of_table(table: str) -> str:
 
 
 def wants_exact_check(kind: DataType | None) -> bool:
-    """Whether a sum of values of this type can leave the range of the sum's type in one batch.
+    """Return whether one batch can bring a sum of this type out of the range of the sum's type.
 
     Spark gives the sum of a narrower decimal ten digits more: it takes 10,000,000,000 rows.
     """
@@ -288,7 +288,7 @@ def as_text(parameters: tuple[str | int, ...]) -> str:
 
 
 def as_values(text: str) -> tuple[str | int, ...] | None:
-    """What `as_text` wrote with commas and quotes; None for any other text."""
+    """Parse a text of `as_text`; None for any other text."""
     values: list[str | int] = []
     position = 0
     while found := _VALUE.match(text, position):
@@ -341,9 +341,8 @@ def require_numeric(aggregate: Aggregate, name: str, kinds: Mapping[str, DataTyp
     kind = kinds.get(name)
     if kind is not None and not isinstance(kind, NumericType):
         raise TopologyError(
-            f"{aggregate!r} needs a column of numbers, and '{name}' is {kind.simpleString()}. "
-            "Cast it to the type that it is to be added up in: a bigint or a decimal is exact, a "
-            "double is not."
+            f"{aggregate!r} needs a column of numbers, but '{name}' is {kind.simpleString()}. Cast "
+            "it to the type in which to add it up: bigint and decimal are exact, double is not."
         )
 
 
@@ -359,7 +358,7 @@ class Builtin(Aggregate):
 
     @property
     def parameters(self) -> tuple[str | int, ...]:
-        """What the constructor takes, in its order: all that tells it from others of its class."""
+        """The constructor's arguments, in order: they distinguish it from others of its class."""
         return self.columns
 
     def __repr__(self) -> str:

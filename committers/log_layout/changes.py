@@ -1,4 +1,4 @@
-"""What a txid changed in a table with layout="log" (`committers.state.changes`).
+"""The changes of a txid in a table with layout="log" (`committers.state.changes`).
 
 The table has the partials of all txids, so those before are put together for the keys that were
 staged.
@@ -6,12 +6,11 @@ staged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
+from committers.log_layout.columns import LogLayout
 from committers.state.fold import BEFORE, told_gone
-from txn.interfaces import Aggregate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,12 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["from_partials", "removed_keys"]
 
 
-def from_partials(
-    rows: DataFrame,
-    keys: Sequence[str],
-    aggregates: Mapping[str, Aggregate],
-    removed: DataFrame | None,
-) -> DataFrame:
+def from_partials(layout: LogLayout, rows: DataFrame, removed: DataFrame | None) -> DataFrame:
     """Changes of a log table.
 
     Args:
@@ -34,40 +28,37 @@ def from_partials(
     from pyspark.sql import functions as sf
 
     before = sf.col(quoted(BEFORE))
-    shown, gone = told_gone(_shown(rows, keys, aggregates), keys, removed)
+    shown, gone = told_gone(_shown(layout, rows), layout.keys, removed)
     existed = before.isNotNull()
-    columns = [sf.col(quoted(key)) for key in keys]
-    columns += [sf.when(~gone, sf.col(quoted(name))).alias(name) for name in aggregates]
-    for name, aggregate in aggregates.items():
+    columns = [sf.col(quoted(key)) for key in layout.keys]
+    columns += [sf.when(~gone, sf.col(quoted(name))).alias(name) for name in layout.aggregates]
+    for name, aggregate in layout.aggregates.items():
         old = aggregate.result(aggregate.initial(before.getField(name)))
         columns.append(sf.when(existed, old).alias(f"prev_{name}"))
     # One that is new and removed at once was never there.
     return shown.where(~gone | existed).select(*columns)
 
 
-def removed_keys(
-    rows: DataFrame,
-    keys: Sequence[str],
-    aggregates: Mapping[str, Aggregate],
-    remove_where: str,
-) -> DataFrame:
-    """The keys of a log table that satisfy `remove_where` after their update.
+def removed_keys(layout: LogLayout, rows: DataFrame) -> DataFrame:
+    """The keys of a log table that satisfy its `remove_where` after their update.
 
     Args:
         rows: `committers.state.fold.touched`.
     """
     from pyspark.sql import functions as sf
 
-    shown = _shown(rows, keys, aggregates).where(sf.expr(remove_where))
-    return shown.select(*(sf.col(quoted(key)) for key in keys))
+    gone = _shown(layout, rows).where(sf.expr(layout.remove_where or "false"))
+    return gone.select(*(sf.col(quoted(key)) for key in layout.keys))
 
 
-def _shown(rows: DataFrame, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> DataFrame:
+def _shown(layout: LogLayout, rows: DataFrame) -> DataFrame:
     """Keys and values as readers see them, and the partials before."""
     from pyspark.sql import functions as sf
 
     values = (
         aggregate.result(aggregate.initial(sf.col(quoted(name)))).alias(name)
-        for name, aggregate in aggregates.items()
+        for name, aggregate in layout.aggregates.items()
     )
-    return rows.select(*(sf.col(quoted(key)) for key in keys), *values, sf.col(quoted(BEFORE)))
+    return rows.select(
+        *(sf.col(quoted(key)) for key in layout.keys), *values, sf.col(quoted(BEFORE))
+    )

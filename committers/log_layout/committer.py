@@ -8,42 +8,30 @@ is never much to put together.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
-from committers.aggregates.base import kept_in
 from committers.append_table import AppendingCommitter
-from committers.expressions import bigint, no_rows
-from committers.log_layout.changes import from_partials, removed_keys
+from committers.expressions import no_rows
+from committers.log_layout.changes import from_partials
+from committers.log_layout.columns import LogLayout
 from committers.log_layout.compaction import Compaction, Pace
 from committers.log_layout.compactor import Compactor
-from committers.log_layout.folding import Folding, folding_session
+from committers.log_layout.folding import Folding
+from committers.log_layout.reading import LogReader
+from committers.log_layout.removing import RemovalMarks
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec
 from committers.publishing.storable import storable_columns
-from committers.reading import strict_reader
 from committers.staging.area import random_id
 from committers.state.changes import refuse_taken_names
-from committers.state.fold import marks_of, touched, without_removed
-from committers.state.partials import columns_read, nullable, partial_rows
+from committers.state.partials import columns_read, partial_rows
 from committers.state.removal import REMOVED, check_condition
-from committers.state.shape import StateShape, described
+from committers.state.shape import described
 from txn.delta.commits import TXID
-from txn.errors import (
-    TopologyError,
-)
-from txn.interfaces import (
-    Aggregate,
-    Prepared,
-    Publication,
-    Semantics,
-    Staged,
-    StagedFile,
-    StoredRows,
-)
+from txn.errors import TopologyError
+from txn.interfaces import Prepared, Publication, Semantics, Staged, StoredRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,16 +41,12 @@ __all__ = ["LogCommitter"]
 
 
 class LogCommitter(AppendingCommitter):
-    """What `StateTable.bind` returns for `layout="log"`.
+    """The result of `StateTable.bind` for `layout="log"`.
 
     Args:
-        keys: grouping columns; empty for one global row.
-        aggregates: value column -> aggregate.
+        layout: its keys, aggregates and columns.
         compact_files: files of about one size that are folded into one; None: never.
-        compact_share: share of the time that folding may take.
-        remove_where: SQL condition over keys and values, as readers see them: a key of the batch
-            that satisfies it after the update is removed; None: keys stay.
-        clock: seconds that never go back.
+        pace: when a fold may begin.
     """
 
     layout = "log"
@@ -72,37 +56,30 @@ class LogCommitter(AppendingCommitter):
         self,
         path: str,
         semantics: Semantics,
-        keys: Sequence[str],
-        aggregates: Mapping[str, Aggregate],
+        layout: LogLayout,
         compact_files: int | None,
-        compact_share: float,
-        remove_where: str | None = None,
+        pace: Pace,
         *,
-        clock: Callable[[], float] = time.monotonic,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
+        self._layout = layout  # before `_begin`, which reads it
         super().__init__(
             path,
             semantics,
             storage_options=storage_options,
             new_id=new_id,
-            keys=keys,
+            keys=layout.keys,
         )
-        self._remove_where = remove_where
-        removes = remove_where is not None
-        self._aggregates: Mapping[str, Aggregate] = kept_in(self.name, aggregates)
-        self._shape = StateShape(tuple(keys), self._aggregates, 0, removes, self.layout)
-        self._folding_session: SparkSession | None = None
-        self._compactor = Compactor(
-            self._storage, compact_files, Pace(compact_share, clock), new_id
-        )
+        self._folding = Folding(layout, self._storage, lambda: self._spark)
+        self._compactor = Compactor(self._storage, compact_files, pace, new_id)
 
     def _begin(self) -> None:
         super()._begin()
-        self._decided: tuple[Staged, tuple[StagedFile, ...]] | None = None
-        """What was staged, and the files that say which keys it removes. When it has to be prepared
-        again (OPTIMIZE), others may have been told already: then nothing is decided anew."""
+        self._reader = LogReader(self._layout, self._storage, self._log, self._stored_schema)
+        self._marks = RemovalMarks(
+            self._layout, self._reader, self._log, self._area, self._table_schema
+        )
 
     @property
     def groups(self) -> bool:
@@ -110,15 +87,15 @@ class LogCommitter(AppendingCommitter):
 
         Not where a key may be removed by one txid and come back with the next.
         """
-        return self._remove_where is None
+        return not self._layout.removes
 
     def required_columns(self) -> Sequence[str]:
         """The keys and the columns that the aggregates read."""
-        return columns_read(self._shape.keys, self._aggregates)
+        return columns_read(self._layout.keys, self._layout.aggregates)
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """One row per group of the batch; one row for a global aggregate, rows or not."""
-        return partial_rows(batch, self._shape.keys, self._aggregates, count_as)
+        return partial_rows(batch, self._layout.keys, self._layout.aggregates, count_as)
 
     def complete(self, batch: DataFrame) -> DataFrame | None:
         """The rows, if they have the keys and all that the aggregates read."""
@@ -126,34 +103,39 @@ class LogCommitter(AppendingCommitter):
 
     def _spec(self, schema: StructType) -> TableSpec:
         self._rows_schema = schema
-        if self._remove_where is not None:
+        layout = self._layout
+        if layout.remove_where is not None:
             shown = self.values_schema(schema)
             # In the session that will evaluate it: functions of the user's own are not known there.
-            check_condition(self._session({}), self._remove_where, shown, self.name)
+            check_condition(self._session({}), layout.remove_where, shown, self.name)
         return TableSpec(
             self._opened.topology,
-            self.layout if self._remove_where is None else LOG_WITH_REMOVAL,
+            LOG_WITH_REMOVAL if layout.removes else self.layout,
             self.semantics,
             storable_columns(self._table_schema(), self.name),
-            self._shape.keys,
-            tuple((name, *described(agg, always=True)) for name, agg in self._aggregates.items()),
-            remove_where=self._remove_where,
+            layout.keys,
+            tuple((name, *described(agg, always=True)) for name, agg in layout.aggregates.items()),
+            remove_where=layout.remove_where,
         )
 
     def _table_schema(self) -> StructType:
-        from pyspark.sql.types import BooleanType
+        return self._layout.table_schema(self._known_schema())
 
-        schema = super()._table_schema()
-        return schema if self._remove_where is None else schema.add(REMOVED, BooleanType())
+    def _stored_schema(self) -> StructType:
+        """Columns of the table, even before the first batch."""
+        if self._rows_schema is not None:
+            return self._table_schema()
+        return self._columns()
+
+    def _any_session(self) -> SparkSession:
+        """The session of the run; before it is opened, the active one."""
+        from pyspark.sql import SparkSession
+
+        return self._spark if self._context else SparkSession.builder.getOrCreate()
 
     def values_schema(self, partials: StructType) -> StructType:
         """Keys and values as readers see them. Runs no job."""
-        from pyspark.sql import SparkSession
-        from pyspark.sql.types import BooleanType, LongType, StructType
-
-        spark = self._spark if self._context else SparkSession.builder.getOrCreate()
-        stored = StructType([*partials.fields]).add(TXID, LongType()).add(REMOVED, BooleanType())
-        return self._shape.shown(no_rows(spark, stored)).schema
+        return self._layout.shown_schema(self._any_session(), partials)
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -165,50 +147,15 @@ class LogCommitter(AppendingCommitter):
         Raises:
             TableChangedError: a file is gone that the table's newest version still has.
         """
-        return self._up_to_date(lambda: self._as_of(txid))
-
-    def _as_of(self, txid: int) -> StoredRows:
-        rows, paths = self._rows_before(txid + 1, self._reading())
-        return self._stored_rows(self._shown(rows), paths)
-
-    def _shown(self, rows: DataFrame) -> DataFrame:
-        """Keys and values as readers see them."""
-        return self._shape.shown(rows)
-
-    def _rows_before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
-        """The table's rows of txids before this one (None: all), and the files that have them."""
-        files = self._log.files_now()
-        if txid is None:
-            paths = [file.path for file in files]
-            return self._rows_in(paths, None, session), paths
-        files = tuple(file for file in files if not file.holds_only(txid))
-        paths = [file.path for file in files]
-        mixed = any(file.may_hold(txid) for file in files)
-        return self._rows_in(paths, txid if mixed else None, session), paths
-
-    def _rows_in(self, paths: Sequence[str], below: int | None, session: SparkSession) -> DataFrame:
-        """The rows of these files; only those of txids before `below`, unless it is None."""
-        from pyspark.sql import functions as sf
-
-        schema = self._stored_schema()
-        if not paths:
-            return no_rows(session, schema)
-        rows = strict_reader(session, schema).parquet(*map(self._storage.read_url, paths))
-        if below is None:
-            return rows
-        return rows.where((sf.col(TXID) < below) | sf.col(TXID).isNull())
-
-    def _stored_schema(self) -> StructType:
-        """Columns of the table, even before the first batch."""
-        if self._rows_schema is not None:
-            return self._table_schema()
-        return self._columns()
+        return self._up_to_date(
+            lambda: self._stored_rows(*self._reader.as_of(txid, self._reading()))
+        )
 
     # --- changes -----------------------------------------------------------------------------
 
     def require_changes(self) -> None:
         """Refuse a `prev_<value>` that is the name of a key or another value."""
-        refuse_taken_names(self._shape.keys, tuple(self._aggregates), self.name)
+        refuse_taken_names(self._layout.keys, tuple(self._layout.aggregates), self.name)
 
     def changes_schema(self, partials: StructType) -> StructType:
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
@@ -216,12 +163,7 @@ class LogCommitter(AppendingCommitter):
         Raises:
             TopologyError: a `prev_<value>` that is the name of a key or another value.
         """
-        from pyspark.sql.types import StructField, StructType
-
-        self.require_changes()
-        shown = {field.name: nullable(field.dataType) for field in self.values_schema(partials)}
-        previous = {f"prev_{name}": shown[name] for name in self._aggregates}
-        return StructType([StructField(*column) for column in (shown | previous).items()])
+        return self._layout.changes_schema(self._any_session(), partials, self.name)
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         """The changes of this txid: one row per touched key, with `prev_<value>`.
@@ -235,9 +177,9 @@ class LogCommitter(AppendingCommitter):
         """
         if publication.members:
             raise TopologyError(
-                f"What one txid changed in table {self.name} cannot be told: txids "
-                f"{publication.first_txid} to {publication.last_txid} are published together. Run "
-                "the topology with max_group_commit=1."
+                f"The changes of one txid in table {self.name} cannot be read: txids "
+                f"{publication.first_txid} to {publication.last_txid} are published together. "
+                "Run the topology with max_group_commit=1."
             )
         if not prepared.staged.files:
             schema = self._stored_schema()
@@ -246,85 +188,25 @@ class LogCommitter(AppendingCommitter):
         return self._up_to_date(lambda: self._changes(prepared, publication))
 
     def _changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
-        rows, paths = self._touched(self._spark, self._reading(), prepared.staged, publication)
-        marked = self._marked(prepared, publication)
-        removed = self._removed_by(publication.last_txid, marked) if marked else None
-        changed = from_partials(rows, self._shape.keys, self._aggregates, removed)
-        return self._stored_rows(changed, [*paths, *marked])
-
-    def _marked(self, prepared: Prepared, publication: Publication) -> list[str]:
-        """The files that may have marks of a txid: those prepared, or those that hold it."""
-        if self._remove_where is None:
-            return []
-        if prepared.skipped:
-            files = self._log.files_now()
-            return [file.path for file in files if file.may_hold(publication.last_txid)]
-        own = {file.path for file in prepared.staged.files}
-        return [file.path for file in prepared.adds if file.path not in own]
-
-    def _removed_by(self, txid: int, paths: Sequence[str]) -> DataFrame:
-        """The keys that a txid removes, as its commit turn decided.
-
-        The condition is not evaluated again: it may look at a clock, and here in another session.
-        """
-        from pyspark.sql import functions as sf
-
-        rows = self._rows_in(paths, None, self._reading())
-        marks = rows.where(sf.col(REMOVED) & (sf.col(TXID) == txid))
-        return marks.select(*(sf.col(quoted(key)) for key in self._shape.keys))
-
-    def _touched(
-        self,
-        session: SparkSession,
-        reading: SparkSession,
-        staged: Staged,
-        publication: Publication,
-    ) -> tuple[DataFrame, list[str]]:
-        """The keys of a txid with their partials after and before it, and the files read.
-
-        Args:
-            session: that the result belongs to.
-            reading: in which the table's own files are read.
-        """
         # A table that applies replays again still has what a failed attempt brought.
         applies_again = self.semantics is Semantics.NON_TRANSACTIONAL
         first = None if applies_again else publication.first_txid
-        before, paths = self._rows_before(first, reading)
-        keys = self._shape.keys
-        if self._remove_where is not None:
-            before = without_removed(before, keys, marks_of(before, keys))
-        own = [file.path for file in staged.files]
-        new = strict_reader(session, self._stored_schema()).parquet(
-            *map(self._storage.read_url, own)
-        )
-        return touched(new, before, keys, self._aggregates), [*paths, *own]
+        reading = self._reading()
+        rows, paths = self._reader.touched(prepared.staged, first, self._spark, reading)
+        removed = None
+        if self._layout.removes:
+            removed, marked = self._marks.removed(prepared, publication, reading)
+            paths = [*paths, *marked]
+        return self._stored_rows(from_partials(self._layout, rows, removed), paths)
 
     # --- removal -----------------------------------------------------------------------------
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
         prepared = super()._prepare(staged, publication)
-        if self._remove_where is None or not staged.files:
+        if not self._layout.removes or not staged.files:
             return prepared
-        if self._decided is None or self._decided[0] != staged:
-            rows = self._marks(staged, publication)
-            self._decided = (staged, self._area.write(rows, staged.attempt))
-        return replace(prepared, adds=(*prepared.adds, *self._decided[1]))
-
-    def _marks(self, staged: Staged, publication: Publication) -> DataFrame:
-        """Rows that make void what the keys had that this txid removes."""
-        from pyspark.sql import functions as sf
-
-        session, keys = self._session({}), self._shape.keys
-        rows, _ = self._touched(session, session, staged, publication)
-        gone = removed_keys(rows, keys, self._aggregates, self._remove_where or "false")
-        given = {TXID: bigint(publication.last_txid), REMOVED: sf.lit(True)}
-        columns = [
-            sf.col(quoted(field.name))
-            if field.name in keys
-            else given.get(field.name, sf.lit(None)).cast(field.dataType).alias(field.name)
-            for field in self._table_schema()
-        ]
-        return gone.select(*columns)
+        marks = self._marks.files(staged, publication, self._session({}))
+        return replace(prepared, adds=(*prepared.adds, *marks))
 
     # --- compaction --------------------------------------------------------------------------
 
@@ -347,24 +229,13 @@ class LogCommitter(AppendingCommitter):
     def _fold(
         self, files: tuple[ActiveFile, ...], now: Sequence[ActiveFile], committed: int
     ) -> Compaction:
+        schema = self._table_schema()
         return self._compactor.write(
-            lambda: self._folded(files, now, committed), files, self._area, self._log.version
+            lambda: self._folding.rows(files, now, committed, schema),
+            files,
+            self._area,
+            self._log.version,
         )
-
-    def _folded(
-        self, files: Sequence[ActiveFile], now: Sequence[ActiveFile], committed: int
-    ) -> DataFrame:
-        """The rows of `files`, one per key; `now`: all files of the table."""
-        if self._folding_session is None:
-            self._folding_session = folding_session(self._spark)
-        folding = Folding(
-            self._folding_session,
-            self._storage,
-            self._shape.keys,
-            self._aggregates,
-            removes=self._remove_where is not None,
-        )
-        return folding.rows(files, now, committed, self._table_schema())
 
     def _sweep(self, found: Sequence[str]) -> None:
         self._compactor.sweep(found, self._log)
@@ -373,5 +244,5 @@ class LogCommitter(AppendingCommitter):
     def close(self) -> None:
         """Delete what was folded and not published; forget the Spark sessions."""
         super().close()
-        self._folding_session = None
+        self._folding.close()
         self._compactor.close()

@@ -5,7 +5,7 @@ Size-tiered: a tier holds the files (or results of compactions) of about the sam
 ones are folded by key into one. Where batches have mostly the same keys, the result is as large as
 one of the files and takes its place; where keys are new, it belongs to the next tier. So of n bytes
 a table has at most `factor` files per tier, log_factor(n) tiers, and what is split by size.
-What folds cost is spread over the time (`Pace`); up to `MOST_WAITING` times as many files wait.
+The cost of folds is spread over time (`Pace`); up to `MOST_WAITING` times as many files wait.
 
     <table>/data/compaction-<random>/...             the result
     <table>/_txn/compaction-<random>/intent.json     there before the first byte of the result,
@@ -36,7 +36,7 @@ MOST_WAITING = 4
 """How many times as many files as make a tier full wait at most for their fold's time to come."""
 JOB_SECS = 0.3
 BYTES_PER_SEC = 25e6
-"""What a fold costs: a Spark job, and (compressed) bytes of one task on a middling machine."""
+"""Costs of a fold: a Spark job, and (compressed) bytes of one task on an average machine."""
 SMALLEST_TIER = 64 * 1024
 """Bytes up to which files are in the lowest tier."""
 
@@ -73,7 +73,7 @@ class Pace:
         self._since = clock()
 
     def begin(self, size: int) -> bool:
-        """Whether the time since the last fold pays for one of so many (compressed) bytes."""
+        """Return whether the time since the last fold pays for one of this size (compressed)."""
         return self._clock() - self._since >= self._rest * (JOB_SECS + size / BYTES_PER_SEC)
 
     def end(self) -> None:
@@ -184,7 +184,7 @@ class Intents:
 def _may_have_been_added(
     folder: str, started: int, newest: int, read: Callable[[int], Commit | None]
 ) -> bool:
-    """Whether a version after `started` added a file of `folder`, or this is unknown."""
+    """Return whether a version after `started` added a file of `folder`, or this is unknown."""
     for version in range(newest, started, -1):
         commit = read(version)
         if commit is None or any(file.path.startswith(f"{folder}/") for file in commit.adds):

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
+from committers.log_layout.columns import LogLayout
 from committers.publishing.files import ActiveFile
 from committers.reading import strict_reader
 from committers.state.fold import folded, marks_of, without_removed
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.delta.storage import Storage
-from txn.interfaces import Aggregate
 from txn.spark.own_session import computing_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["FILE_BYTES", "ONE_TASK_BYTES", "Folding", "folding_session"]
+__all__ = ["FILE_BYTES", "ONE_TASK_BYTES", "Folding"]
 
 ONE_TASK_BYTES = 64 * 1024 * 1024
 """Compressed bytes that one task folds: without a shuffle, and in one slot of the cluster."""
@@ -28,40 +28,25 @@ FILE_BYTES = 128 * 1024 * 1024
 """Compressed bytes of what is folded, per file of a result larger than that."""
 
 
-def folding_session(spark: SparkSession) -> SparkSession:
-    """A session in which what is asked for is what is done: each task writes one file."""
-    return computing_session(
-        spark,
-        {
-            "spark.sql.adaptive.enabled": "false",
-            "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
-        },
-    )
-
-
 class Folding:
     """How files of one table become fewer.
 
     Args:
-        session: in which they are read: `folding_session`.
         storage: the table's folder.
-        removes: whether keys may be removed.
+        spark: the session of the run; files are read in one of our own beside it.
     """
 
     def __init__(
-        self,
-        session: SparkSession,
-        storage: Storage,
-        keys: Sequence[str],
-        aggregates: Mapping[str, Aggregate],
-        *,
-        removes: bool,
+        self, layout: LogLayout, storage: Storage, spark: Callable[[], SparkSession]
     ) -> None:
-        self._session = session
+        self._layout = layout
         self._storage = storage
-        self._keys = tuple(keys)
-        self._aggregates = aggregates
-        self._removes = removes
+        self._spark = spark
+        self._session: SparkSession | None = None
+
+    def close(self) -> None:
+        """Forget the session."""
+        self._session = None
 
     def rows(
         self,
@@ -84,13 +69,26 @@ class Folding:
         else:
             parts = math.ceil(size / FILE_BYTES)
         # Also where one task folds: the marks are brought to it.
-        self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
-        if not self._removes:
-            return folded(rows, self._keys, self._aggregates, with_txid=True)
+        self._own_session().conf.set("spark.sql.shuffle.partitions", str(parts))
+        if not self._layout.removes:
+            return folded(rows, self._layout.keys, self._layout.aggregates, with_txid=True)
         return self._with_marks(rows, files, now, committed, schema).coalesce(parts)
 
+    def _own_session(self) -> SparkSession:
+        """A session in which what is asked for is what is done: each task writes one file."""
+        session = self._session
+        if session is None:
+            session = self._session = computing_session(
+                self._spark(),
+                {
+                    "spark.sql.adaptive.enabled": "false",
+                    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+                },
+            )
+        return session
+
     def _read(self, files: Sequence[ActiveFile], schema: StructType) -> DataFrame:
-        reader = strict_reader(self._session, schema)
+        reader = strict_reader(self._own_session(), schema)
         return reader.parquet(*(self._storage.read_url(file.path) for file in files))
 
     def _with_marks(
@@ -103,18 +101,18 @@ class Folding:
     ) -> DataFrame:
         """As `rows`, without what was removed since, and with the marks still needed.
 
-        What is folded gets the newest txid of its key, so everything must go that is void by a
-        mark, also by one in a file that is not folded. A mark stays as long as another file may
-        have a row of its txid or before.
+        A folded row gets the newest txid of its key, so drop every row that a mark voids, even a
+        mark in a file that is not folded. A mark stays as long as another file may have a row of
+        its txid or before.
         """
         from pyspark.sql import functions as sf
 
-        keys = self._keys
+        keys = self._layout.keys
         # Those of txids that are not committed may be taken back.
         certain = self._read([file for file in now if not file.holds_only(committed + 1)], schema)
         marks = marks_of(certain.where(sf.col(TXID) <= committed), keys)
         living = without_removed(rows, keys, marks)
-        found = folded(living, keys, self._aggregates, with_txid=True)
+        found = folded(living, keys, self._layout.aggregates, with_txid=True)
         own = {file.path for file in files}
         left = [file for file in now if file.path not in own]
         oldest = min((file.txid_min or 0 for file in left), default=None)

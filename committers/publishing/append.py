@@ -64,7 +64,7 @@ def not_appended(
     if failure is not None and is_refusal(failure):
         return StorageRefusedError(
             f"Storage refuses version {version} of table {table}: {_said(failure)}. The log does "
-            "not hold it. No waiting mends that: correct the permission, the credentials or the "
+            "not hold it. Waiting does not help: correct the permission, the credentials or the "
             "name, then run again; the batch is replayed."
         )
     away = failure is not None and is_momentary(failure)

@@ -36,11 +36,11 @@ class ActiveFile:
     txid_max: int | None = None
 
     def may_hold(self, txid: int) -> bool:
-        """Whether it may have a row written at `txid` or later."""
+        """Return whether it may have a row written at `txid` or later."""
         return self.txid_max is None or self.txid_max >= txid
 
     def holds_only(self, txid: int) -> bool:
-        """Whether every row of it was certainly written at `txid` or later."""
+        """Return whether every row of it was certainly written at `txid` or later."""
         return self.txid_min is not None and self.txid_min >= txid
 
     @property
@@ -120,7 +120,7 @@ def _inside(path: str, table: str) -> str:
 
 def _outside(path: str, where: str) -> RecoveryRefusedError:
     return RecoveryRefusedError(
-        f"{where} names a file outside of the table's folder: {path!r}. A "
-        "topology never writes that (a shallow clone has such files). Restore the table to an "
-        "earlier version, or give this committer a path of its own."
+        f"{where} names a file outside of the table's folder: {path!r}. A topology never writes "
+        "such a path; a shallow clone does. Restore the table to an earlier version, or give "
+        "this committer a path of its own."
     )

@@ -1,7 +1,7 @@
 """One table as its log has it: its newest state in memory, and whatever others append taken in.
 
-Between what is known here and what the log says stands nothing but versions that were not read yet.
-They are read one by one; what must not be there is refused when it is read.
+Its state differs from the log's only by versions that were not read yet. It reads them one by one
+and refuses a version that must not be there.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ class FollowedTable:
     def files_before(self, txid: int) -> tuple[int, frozenset[str]]:
         """(newest txid, paths) of the newest version that holds nothing of `txid` and later.
 
-        What is there now, unless something of these txids has been published: then the commit
-        files are walked back, and what each version did is undone. The paths of versions that
-        others made since (OPTIMIZE) are left out with it.
+        The present ones, unless something of these txids has been published: then walk the commit
+        files back and undo each version. This leaves out the paths of later versions by others
+        (OPTIMIZE).
 
         Raises:
             TableRefusedError: the commit files that would tell were cleaned out of the log.

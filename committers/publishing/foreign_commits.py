@@ -68,9 +68,9 @@ class ForeignCommits:
         raise TableChangedError(
             f"Table {self._table} was changed by somebody else after version{own}, the last one "
             f"of topology '{topology}': {changed_by(first)}{more}. {_what(first)} Nothing was "
-            f"written on top of it. To take it back: RESTORE TABLE delta.`{place}` TO "
-            f"VERSION AS OF{own or ' ...'}. If it is to stand: ALTER TABLE delta.`{place}` "
-            f"SET TBLPROPERTIES ('{ACCEPTED}' = '{newest}'). Then run the topology again."
+            f"written on top of it. To undo the change: RESTORE TABLE delta.`{place}` TO VERSION "
+            f"AS OF{own or ' ...'}. To keep it: ALTER TABLE delta.`{place}` SET TBLPROPERTIES "
+            f"('{ACCEPTED}' = '{newest}'). Then run the topology again."
         )
 
 
@@ -82,7 +82,7 @@ def changed_by(commit: Commit) -> str:
 
 
 def _differs(commits: Iterable[Commit]) -> bool:
-    """Whether the rows may be others than before these versions.
+    """Return whether the rows may be others than before these versions.
 
     They are the same when no file came or went, counting all files, or counting those that were
     said to bring or take rows: OPTIMIZE says that its files do not.
@@ -115,9 +115,9 @@ class _Net:
 def _what(commit: Commit) -> str:
     added, removed = map(len, commit.changed)
     if not removed:
-        return f"It added rows ({added} files) that no txid brought."
+        return f"It added rows ({added} files) that belong to no txid."
     if not added:
-        return f"It took rows away ({removed} files)."
+        return f"It removed rows ({removed} files)."
     return f"It replaced {removed} files with {added} others."
 
 
@@ -127,7 +127,7 @@ def _accepted(properties: Mapping[str, str | None], table: str) -> int:
         return -1
     if not (found.isascii() and found.isdecimal()):
         raise TableChangedError(
-            f"Property {ACCEPTED} of table {table} is {found!r}, and not the number of a version. "
-            "Correct it, or unset it."
+            f"Property {ACCEPTED} of table {table} is {found!r}, not a version number. Correct "
+            "it, or unset it."
         )
     return int(found)

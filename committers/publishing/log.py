@@ -8,8 +8,8 @@ The rules that make it exact, whatever crashes, races or comes back from the dea
    (OPTIMIZE, properties) may stand between what was computed and the version it lands in; a
    newer epoch ends this process's right to publish, and rows that a stranger brought or took
    stop it, also when they came between two runs (`committers.publishing.foreign_commits`).
-3. Every commit of ours carries a random token. Whether an append of which the outcome is unknown
-   (a time-out, a full disk) has landed is read from the log, never guessed.
+3. Every commit of ours carries a random token. After an append with an unknown outcome (a time-out,
+   a full disk) the log shows whether it has landed; nothing is guessed.
 4. A publication must be newer than what the table holds: by epoch, and within an epoch by attempt.
 5. What was published is read back out of the log; the caller compares it with what was staged.
 

@@ -1,4 +1,4 @@
-"""What the newest versions of a table's log tell a topology that comes to it."""
+"""Read the newest versions of a table's log for a topology that opens it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["NewestVersions"]
 
 @dataclass(frozen=True)
 class NewestVersions:
-    """What they tell, from the newest one back to the first of ours.
+    """The newest versions, from the last one back to the first of ours.
 
     That one is enough: what publishes nothing repeats the publication. So few files are read.
     """
@@ -28,7 +28,7 @@ class NewestVersions:
     is_known: bool
     """False: the commit files that would say what was published last are gone."""
     fingerprint: int | None
-    """Of the newest version's commit file; None: it is gone."""
+    """Fingerprint of the newest version's commit file; None: it is gone."""
 
     @classmethod
     def of(cls, backwards: Iterable[Commit], table: str) -> NewestVersions:

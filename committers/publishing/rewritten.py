@@ -46,9 +46,9 @@ def up_to_date(read: Callable[[], R], table: FollowedTable, storage: Storage) ->
             table.refresh()
             if table.version == version:
                 raise TableChangedError(
-                    f"File {gone} of table {storage.location} is gone, and version {version}, the "
-                    "newest one, still has it: somebody deleted it, and VACUUM does not. "
-                    "Nothing was written. Restore the file from a backup, or start over with "
-                    "a new table and a topology of a new name."
+                    f"File {gone} of table {storage.location} is gone, but version {version}, "
+                    "the newest one, still needs it: somebody deleted it, and VACUUM does not do "
+                    "that. Nothing was written. Restore the file from a backup, or start over "
+                    "with a new table and a new topology name."
                 ) from None
     return read()

@@ -37,16 +37,16 @@ def require_newer(
     attempt = f"Attempt {publication.last_txid}:{publication.attempt_id}"
     if held.is_lost and publication.first_txid <= held.last_txid:
         raise RecoveryRefusedError(
-            f"{attempt} would start at txid {publication.first_txid}, and table {table} holds "
-            f"{held.last_txid}, of which its log says nothing any more. Restore the commit file "
-            "from a backup, or give the topology a new name and new tables."
+            f"{attempt} would start at txid {publication.first_txid}, but table {table} holds "
+            f"txid {held.last_txid}, whose commit file is no longer in its log. Restore the "
+            "commit file from a backup, or give the topology a new name and new tables."
         )
     goes_back = publication.first_txid < held.first_txid
     if goes_back and publication.epoch > held.epoch:
         raise RecoveryRefusedError(
-            f"{attempt} would start at txid {publication.first_txid}, and version {version} of "
-            f"table {table} was published when {held.first_txid - 1} was committed already. The "
-            "coordinator's state is older than the table: run `txn recover`."
+            f"{attempt} would start at txid {publication.first_txid}, but when version {version} "
+            f"of table {table} was published, txid {held.first_txid - 1} was committed already. "
+            "The coordinator's state is older than the table: run `txn recover`."
         )
     if publication.epoch == held.epoch and (goes_back or _repeats(publication, held)):
         raise CommitConflictError(
@@ -56,7 +56,7 @@ def require_newer(
 
 
 def _repeats(publication: Publication, held: Publication) -> bool:
-    """Whether some txid of both comes with an attempt that is no newer than the held one."""
+    """Return whether some txid of both comes with an attempt that is no newer than the held one."""
     attempts = {member.txid: member.attempt_id for member in held.txids}
     return any(
         member.attempt_id <= attempts[member.txid]
@@ -77,8 +77,8 @@ def require_unsettled(publication: Publication, settled: int, table: str) -> Non
     if publication.first_txid <= settled:
         raise RecoveryRefusedError(
             f"Attempt {publication.last_txid}:{publication.attempt_id} would start at txid "
-            f"{publication.first_txid}, and table {table} says that {settled} was committed and is "
-            "final. The coordinator's state is older than the table: run `txn recover`."
+            f"{publication.first_txid}, but table {table} records txid {settled} as committed "
+            "and final. The coordinator's state is older than the table: run `txn recover`."
         )
 
 
@@ -119,9 +119,9 @@ def judge(commit: Commit | None, version: int, publication: Publication, table: 
 def fenced(table: str, topology: str, newer: int, own: int) -> FencedError:
     """The error of a leader that has been replaced."""
     return FencedError(
-        f"Table {table} was taken over by epoch {newer} of topology '{topology}'; this process has "
-        f"epoch {own} and must publish nothing more. Let the newer process go on, or stop it "
-        "before this one is started again."
+        f"Table {table} was taken over by epoch {newer} of topology '{topology}'; this process "
+        f"has epoch {own} and must publish nothing more. Let the newer process go on, or stop it "
+        "before you start this one again."
     )
 
 
@@ -134,8 +134,9 @@ def led_elsewhere(table: str, topology: str, found: int, own: int) -> RecoveryRe
     """
     return RecoveryRefusedError(
         f"Table {table} is led by topology '{topology}' from another ensemble: its log names "
-        f"incarnation {found:016x}, and the ZooKeeper of this run has {own:016x}. Both may have "
-        "come to the same epoch, and would shut each other out of nothing. Nothing was changed. "
-        "Name the ensemble that leads it (--zookeeper; an embedded one is a folder). If that one "
-        "was wiped, or is to lead no more, `txn recover FILE.py:TOPOLOGY` makes this one take over."
+        f"incarnation {found:016x}, but the ZooKeeper of this run has {own:016x}. Epochs of two "
+        "ensembles may be equal, so neither run would fence the other. Nothing was changed. Name "
+        "the ensemble that leads the table (--zookeeper; an embedded one is a folder). If that "
+        "one was wiped or must not lead any more, `txn recover FILE.py:TOPOLOGY` makes this one "
+        "take over."
     )

@@ -19,7 +19,7 @@ __all__ = ["instead_of", "replaced"]
 def instead_of(
     storage: Storage, table: DeltaTable, version: int, fingerprint: int | None
 ) -> str | None:
-    """What is there instead of a table that had come to `version`; None: it is still there.
+    """Describe what replaced a table that was at `version`; None: it is still there.
 
     Args:
         table: as it was loaded.
@@ -28,14 +28,14 @@ def instead_of(
     text = storage.read(commit_path(version))
     if text is not None and fingerprint is not None:
         same = fingerprint_of(text) == fingerprint
-        return None if same else f"version {version} in its log is another one"
+        return None if same else f"version {version} in its log is a different commit"
     try:
         found = load(storage)
     except TableNotFoundError:
         return "there is no table now"
     same = found.metadata().id == table.metadata().id
     if not same or not _comes_to(version, found, storage.location):
-        return f"the table that is there now has come to version {found.version()}"
+        return f"the table there now is at version {found.version()}"
     return None
 
 
@@ -47,10 +47,10 @@ def replaced(table: str, topology: str, version: int, now: str) -> TableChangedE
         now: what is there instead.
     """
     return TableChangedError(
-        f"Table {table} is not the one that topology '{topology}' has written any more: {now}, and "
-        f"version {version} of the former one was known here. It was deleted or replaced. Nothing "
-        "was written. Put the former table back from a backup, or give the topology a new name "
-        "and new tables."
+        f"Table {table} is no longer the one that topology '{topology}' has written: {now}, but "
+        f"this run knew version {version} of the former one. The table was deleted or replaced. "
+        "Nothing was written. Put the former table back from a backup, or give the topology a "
+        "new name and new tables."
     )
 
 
@@ -59,7 +59,7 @@ class _BehindError(OSError):
 
 
 def _comes_to(version: int, found: DeltaTable, table: str) -> bool:
-    """Whether the log goes so far, whatever a listing says that is behind for a moment."""
+    """Return whether the log goes so far, whatever a listing says that is behind for a moment."""
 
     def look() -> None:
         if found.version() < version:

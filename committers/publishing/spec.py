@@ -123,7 +123,7 @@ class TableSpec:
             stored = found.get(key)
             if stored != wanted:
                 raise TableRefusedError(
-                    f"Table {name} was made with {key} = {stored}, and this topology says "
+                    f"Table {name} was made with {key} = {stored}, but this topology has "
                     f"{wanted}. {_REMEDY}"
                 )
 
@@ -140,11 +140,11 @@ class TableSpec:
         values = [value for _, _, value in differ]
         changed = ", ".join(f"'{key}' = '{value}'" for key, _, value in differ)
         raise TableRefusedError(
-            f"Table {name} was made in a session with {' and '.join(was)}, and in this one it is "
-            f"{' and '.join(values)}. That decides what transforms and sources make of a row, so "
-            "later rows would not fit those that are there. Run the topology with "
-            f"{' and '.join(was)}; or, if it is to be {' and '.join(values)} from now on: ALTER "
-            f"TABLE delta.`{normal(name)}` SET TBLPROPERTIES ({changed})."
+            f"Table {name} was made in a session with {' and '.join(was)}, but this session has "
+            f"{' and '.join(values)}. Transforms and sources would compute other values for "
+            f"later rows than for the stored ones. Run the topology with {' and '.join(was)}; "
+            f"or, to switch to {' and '.join(values)} from now on: ALTER TABLE "
+            f"delta.`{normal(name)}` SET TBLPROPERTIES ({changed})."
         )
 
     def _require_columns(self, fields: list[dict[str, Any]], name: str) -> None:
@@ -154,8 +154,8 @@ class TableSpec:
                 raise TableRefusedError(f"Table {name} has no column '{column}'. {_REMEDY}")
             if stored[column] != kind:
                 raise TableRefusedError(
-                    f"Column '{column}' of table {name} has the type {_text(stored[column])}, and "
-                    f"this topology produces {_text(kind)}. {_REMEDY}"
+                    f"Column '{column}' of table {name} has the type {_text(stored[column])}, "
+                    f"but this topology produces {_text(kind)}. {_REMEDY}"
                 )
         surplus = sorted(set(stored) - {column for column, _ in self.columns})
         if surplus:
@@ -176,8 +176,8 @@ def refuse_foreign(table: DeltaTable, name: str, topology: str) -> None:
     if owner is None:
         raise TableRefusedError(
             f"Table {name} is a Delta table that no topology has made: it has no property "
-            "txn.topology, and its rows cannot be told from ours. Give this committer a path of "
-            "its own."
+            "txn.topology, so its rows cannot be distinguished from ours. Give this committer a "
+            "path of its own."
         )
     if owner != topology:
         raise TableRefusedError(
@@ -196,8 +196,8 @@ def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
     foreign = [entry for entry in entries if entry not in ("_delta_log", "_txn", KEPT)]
     if foreign:
         raise TableRefusedError(
-            f"Folder {name} is no Delta table and holds other files ('{foreign[0]}'). "
-            "Give the committer an empty or new folder."
+            f"Folder {name} is not a Delta table and holds other files ('{foreign[0]}'). Give "
+            "the committer an empty or new folder."
         )
 
 

@@ -90,7 +90,7 @@ class StagingArea:
         self._owned: dict[TransactionAttempt, dict[str, set[str]]] = {}
         """attempt -> folder -> its files there, as far as they are known: others may have some."""
         self._referred: set[str] = set()
-        """Folders of which a version may refer to some file, and an attempt still owns others."""
+        """Folders with files that a version may refer to, and others that an attempt still owns."""
         self._mixes = False
         """Whether a joint job has put rows of several txids into one file."""
 
@@ -147,8 +147,8 @@ class StagingArea:
             self._mixes = True
             raise StagedFileError(
                 f"Staged file {file.path} of table {self._storage.location} holds rows of txids "
-                f"{low} to {high}, as its footer says, and each file must hold those of one of "
-                f"{sorted(known)}. The batches are staged one by one."
+                f"{low} to {high} according to its footer, but each file must hold rows of only "
+                f"one of {sorted(known)}. The batches are staged one by one."
             )
         return int(low)
 
@@ -204,7 +204,7 @@ class StagingArea:
         if written is not None and written != seen:
             raise StagedFileError(
                 f"Spark's executors wrote {written} rows into '{folder}' of table "
-                f"{self._storage.location}, and this process sees {seen} of them there. Executors "
+                f"{self._storage.location}, but this process sees {seen} of them. Executors "
                 "write to another file system under this path, or something deletes files below "
                 "it. The batch is staged again; if this goes on, put the table on storage that "
                 "all executors and this process reach."

@@ -56,8 +56,8 @@ def rows_written(
     """
     missing = (
         f"Spark has not reported the rows that it wrote {where} within {REPORT_SECS:g} s, so "
-        "nobody can tell whether this process sees all of them. The batch is replayed; if this "
-        "goes on, Spark drops events of its jobs ('Dropping event from queue' in its log): raise "
+        "this process cannot check that it sees all of them. The batch is replayed; if this goes "
+        "on, Spark drops events of its jobs ('Dropping event from queue' in its log): raise "
         "spark.scheduler.listenerbus.eventqueue.capacity."
     )
     return int(observed(observation, REPORT_SECS, missing, clock).get("rows", 0))

@@ -34,12 +34,12 @@ def columns_read(keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> tu
 
 
 def overrides(aggregate: Aggregate, step: str) -> bool:
-    """Whether an aggregate overrides `initial`, `merge` or `result`."""
+    """Return whether an aggregate overrides `initial`, `merge` or `result`."""
     return getattr(type(aggregate), step) is not getattr(Aggregate, step)
 
 
 def mergeable(aggregate: Aggregate) -> bool:
-    """Whether partials of one key can be merged before they are combined with stored values.
+    """Return whether partials of one key can be merged before they are combined with stored values.
 
     Not those of an aggregate that stores something else and does not say how partials are merged.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deltalake.exceptions import DeltaError
@@ -62,7 +62,7 @@ def version_of(storage: Storage, txid: int) -> int:
         if commit is None:
             raise TableRefusedError(
                 f"State table {where} cannot be read as of txid {txid}: version {version} and "
-                f"those before it were cleaned out of its log. The oldest txid to be found is "
+                "those before it were cleaned out of its log. The oldest readable txid is "
                 f"{later}. Raise delta.logRetentionDuration to keep more."
             )
         if held := commit.publication:
@@ -103,7 +103,7 @@ def rows_of_keys(
     """
     if not shape.keys:
         raise TableRefusedError(
-            f"State table {where} is a global aggregate: it has no keys, and one row. Use read()."
+            f"State table {where} is a global aggregate: it has one row and no keys. Use read()."
         )
     types = {name: table.schema[name].dataType for name in shape.keys}
     wanted = _frame(spark, keys, types, where)
@@ -129,29 +129,45 @@ def _frame(
     if isinstance(keys, DataFrame):
         _require_columns(keys.schema, types, where)
         return keys.select(*(sf.col(quoted(name)) for name in types))
+    if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
+        raise TableRefusedError(
+            f"The keys to get from state table {where} are a list or a DataFrame, and {keys!r} is "
+            f"neither. For this one key give [{keys!r}]."
+        )
     schema = StructType([StructField(name, kind) for name, kind in types.items()])
-    rows = [_row(key, tuple(types), where) for key in keys]
+    rows = [_row(key, types, where) for key in keys]
     try:
         return spark.createDataFrame(rows, schema)
     except (PySparkTypeError, PySparkValueError) as error:
         raise TableRefusedError(
-            f"The keys of state table {where} are {_text(types)}, and the given ones are not: "
+            f"The given keys do not have the types of state table {where}, {_text(types)}: "
             f"{str(error).strip().splitlines()[0]}"
         ) from error
 
 
-def _row(key: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
+def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]:
     """One key as a row of its columns."""
-    if isinstance(key, Mapping) and set(key) == set(names):
-        return tuple(key[name] for name in names)
-    if isinstance(key, tuple | list) and len(key) == len(names):
-        return tuple(key)
-    if len(names) == 1:
-        return (key,)
-    raise TableRefusedError(
-        f"{key!r} is no key of state table {where}: give a tuple or a dict of "
-        f"{', '.join(names)}, in this order."
-    )
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    row: tuple[Any, ...] = (key,)
+    if isinstance(key, Mapping) and set(key) == set(types):
+        row = tuple(key[name] for name in types)
+    elif isinstance(key, tuple | list) and len(key) == len(types):
+        row = tuple(key)
+    for value, kind in zip(row, types.values(), strict=False):
+        nested = isinstance(kind, ArrayType | MapType | StructType)
+        # Spark would take the text of any value for a string, and find no such key.
+        if (isinstance(kind, StringType) and not isinstance(value, str | None)) or (
+            not nested and isinstance(value, tuple | list | Mapping)
+        ):
+            row = ()
+    if len(row) != len(types):
+        raise TableRefusedError(
+            f"{key!r} is not a key of state table {where}, whose keys are {_text(types)}. Give "
+            f"each key as a tuple in this order, as a dict of these names, or, of one key column, "
+            f"as the value itself."
+        )
+    return row
 
 
 def _require_columns(found: StructType, types: Mapping[str, DataType], where: str) -> None:
@@ -160,7 +176,7 @@ def _require_columns(found: StructType, types: Mapping[str, DataType], where: st
     for name in (*wanted, *given):
         if wanted.get(name) != given.get(name):
             raise TableRefusedError(
-                f"Column '{name}' of the given keys is {given.get(name, 'missing')}, and in the "
+                f"Column '{name}' of the given keys is {given.get(name, 'missing')}, but in the "
                 f"keys of state table {where} it is {wanted.get(name, 'no such column')}. Give "
                 f"exactly {_text(types)}; rename or cast before."
             )

@@ -29,6 +29,7 @@ def check_condition(spark: SparkSession, condition: str, shown: StructType, tabl
         nothing.where(condition).select(sf.expr(condition))
     except (AnalysisException, ParseException) as error:
         raise TopologyError(
-            f"remove_where={condition!r} of state table {table} is no SQL condition over its keys "
-            f"and values ({', '.join(shown.fieldNames())}): {str(error).strip().splitlines()[0]}"
+            f"remove_where={condition!r} of state table {table} is not an SQL condition over its "
+            f"keys and values ({', '.join(shown.fieldNames())}): "
+            f"{str(error).strip().splitlines()[0]}"
         ) from error

@@ -89,8 +89,8 @@ class StateShape:
         }
         if given:
             raise TableRefusedError(
-                f"State table {table} has no value '{next(iter(given))}' for which aggregates= "
-                f"names an aggregate. Its values are {', '.join(values)}."
+                f"State table {table} has no value '{next(iter(given))}', which aggregates= names. "
+                f"Its values are {', '.join(values)}."
             )
         removes = properties.get("txn.remove_where") is not None
         return cls(
@@ -162,8 +162,8 @@ def _aggregate(
     if given is not None:
         if identity(given) != text:
             raise TableRefusedError(
-                f"Value '{name}' of state table {table} is {text}, and aggregates= says "
-                f"{identity(given)}. Hand in the aggregate that the table was made with."
+                f"Value '{name}' of state table {table} is {text}, but aggregates= has "
+                f"{identity(given)}. Pass the aggregate that the table was made with."
             )
         return given
     if result is None:
@@ -172,6 +172,6 @@ def _aggregate(
     if known is None:
         raise TableRefusedError(
             f"Value '{name}' of state table {table} is {text}, whose result this program cannot "
-            f"compute. Hand the aggregate in: read(spark, aggregates={{'{name}': ...}})."
+            f"compute. Pass the aggregate: read(spark, aggregates={{'{name}': ...}})."
         )
     return known

@@ -1,4 +1,4 @@
-"""What a txid changed in a table with layout="upsert" (`committers.state.changes`).
+"""The changes of a txid in a table with layout="upsert" (`committers.state.changes`).
 
 An opaque table holds the previous values in the very rows that the txid wrote. The others' stand
 in the files that the version replaces, so the rows written are joined with those.
@@ -9,11 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
+from committers.publishing.log import DeltaLog
+from committers.publishing.rewritten import first_missing
 from committers.state.changes import refuse_taken_names
 from committers.state.keys import with_keys_of
 from committers.state.removal import REMOVED
 from committers.upsert_layout.columns import PREV_TXID, StateLayout
 from txn.delta.commits import TXID
+from txn.delta.storage import Storage
+from txn.errors import TableRefusedError
+from txn.interfaces import Publication
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "changes_schema",
+    "files_of_held",
     "from_previous_values",
     "from_replaced_rows",
 ]
 
 _AFTER, _BEFORE = "a", "b"
+
+_VACUUMED = (
+    "A crash came after this table published the txid and before everything downstream of its "
+    "new values did. Restore the files from a backup, or start that part over under a new "
+    "topology; keep VACUUM's retention and delta.logRetentionDuration longer than a run may stay "
+    "down."
+)
 
 
 def changes_schema(
@@ -44,6 +57,41 @@ def changes_schema(
     shown = layout.shown_schema(spark, columns)
     previous = [StructField(f"prev_{name}", shown[name].dataType) for name in layout.values]
     return StructType([*shown.fields, *previous])
+
+
+def files_of_held(
+    version: int, publication: Publication, log: DeltaLog, storage: Storage
+) -> tuple[list[str], list[str]]:
+    """(files added, files removed) by the version that holds a publication's txid already.
+
+    Args:
+        log: the table's log.
+        storage: the table's folder.
+
+    Raises:
+        TableRefusedError: the version was cleaned out of the log, it holds other txids as well, or
+            a file of it was vacuumed.
+    """
+    told = f"The changes of txid {publication.last_txid} in table {storage.location} cannot be read"
+    commit = log.read_commit(version)
+    held = commit.publication if commit else None
+    if commit is None or held is None:
+        raise TableRefusedError(
+            f"{told} any more: version {version}, which holds them, was cleaned out of the log. "
+            f"{_VACUUMED}"
+        )
+    if not held.first_txid == held.last_txid == publication.last_txid:
+        raise TableRefusedError(
+            f"{told}: version {version} holds txids {held.first_txid} to {held.last_txid}. "
+            f"{_VACUUMED}"
+        )
+    written, replaced = [file.path for file in commit.adds], sorted(commit.removes)
+    gone = first_missing(storage, [*written, *replaced])
+    if gone is not None:
+        raise TableRefusedError(
+            f"{told} any more: file {gone} of version {version} was vacuumed. {_VACUUMED}"
+        )
+    return written, replaced
 
 
 def from_previous_values(layout: StateLayout, written: DataFrame, txid: int) -> DataFrame:

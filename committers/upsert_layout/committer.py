@@ -1,20 +1,14 @@
-"""The committer of a state table: what a commit turn reads, joins and writes again."""
+"""The committer of a state table: what a commit turn reads and writes again, and what it tells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
-from committers.aggregates.base import kept_in
 from committers.expressions import bigint, no_rows
 from committers.publishing.files import BUCKET, ActiveFile
-from committers.publishing.rewritten import first_missing
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
-from committers.reading import strict_reader
 from committers.staging.area import SCRATCH, random_id
 from committers.state.changes import refuse_taken_names
 from committers.state.partials import columns_read, mergeable
@@ -23,41 +17,34 @@ from committers.state.shape import described
 from committers.table_committer import TableCommitter, require_same_columns
 from committers.upsert_layout.changes import (
     changes_schema,
+    files_of_held,
     from_previous_values,
     from_replaced_rows,
 )
 from committers.upsert_layout.columns import StateLayout
-from committers.upsert_layout.join import StateJoin
-from committers.upsert_layout.shares import shared_out
+from committers.upsert_layout.reading import StateReader, bucket_reader
+from committers.upsert_layout.rewriting import BucketRewrite, bucket_of_file, rewriting_conf
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
-from txn.errors import StateError, TableRefusedError, TopologyError
+from txn.errors import TopologyError
 from txn.interfaces import (
     Prepared,
     Publication,
     Published,
     Semantics,
     Staged,
-    StagedFile,
     StoredRows,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["StateCommitter"]
 
-_VACUUMED = (
-    "It is asked for because the txid was published before a crash, and something downstream of "
-    "the table's new values was not. Restore the files from a backup, or start that part over "
-    "under a new topology; keep VACUUM's retention and delta.logRetentionDuration longer than a "
-    "run may stay down."
-)
-
 
 class StateCommitter(TableCommitter):
-    """What `StateTable.bind` returns: one state table with its keys and aggregates."""
+    """One state table with its keys and aggregates: the result of `StateTable.bind`."""
 
     layout = "upsert"
     """The table's layout, for `txn plan`."""
@@ -71,6 +58,7 @@ class StateCommitter(TableCommitter):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
+        self._layout = layout  # before `_begin`, which reads it
         super().__init__(
             path,
             semantics,
@@ -78,7 +66,6 @@ class StateCommitter(TableCommitter):
             new_id=new_id,
             keys=layout.keys,
         )
-        self._layout = replace(layout, aggregates=kept_in(self.name, layout.aggregates))
         self._partials_schema: StructType | None = None
         self._table_schema: StructType | None = None
 
@@ -86,17 +73,15 @@ class StateCommitter(TableCommitter):
         super()._begin()
         self._told: Staged | None = None
         """The staged rows of the txid whose removals `changes` has handed on."""
-        self._forget()
+        self._reader = StateReader(
+            self._layout, self._storage, self._log, self._reading, self._stored_schema
+        )
+        self._known_rewrite: BucketRewrite | None = None
 
     def close(self) -> None:
         """Forget the Spark session; the table needs no closing."""
         super().close()
-        self._forget()
-
-    def _forget(self) -> None:
-        """Expressions built for a session and a schema are built again when needed."""
-        for name in ("_join", "_stored", "_scratch"):
-            self.__dict__.pop(name, None)
+        self._known_rewrite = None
 
     @property
     def groups(self) -> bool:
@@ -127,7 +112,7 @@ class StateCommitter(TableCommitter):
             # In the session that will evaluate it: functions of the user's own are not known there.
             check_condition(self._joining(), self._layout.remove_where, shown, self.name)
         self._partials_schema, self._table_schema = schema, table_schema
-        self._forget()
+        self._known_rewrite = None
         return TableSpec(
             self._opened.topology,
             "upsert",
@@ -157,84 +142,30 @@ class StateCommitter(TableCommitter):
         first, version = publication.first_txid, self._log.version
         files = self._log.files_now()
         reverts = self.semantics is Semantics.OPAQUE and self._unfinished(publication)
-        buckets = {_bucket(file) for file in staged.files}
+        buckets = {bucket_of_file(file) for file in staged.files}
         if reverts:
             # Whatever the replay mentions: the dead attempt's keys go back in every bucket.
             buckets |= {f.bucket for f in files if f.may_hold(first)}
         old = tuple(file for file in files if file.bucket in buckets)
         if not old and not staged.files:
             return Prepared(staged, (), (), version)
-        rows = self._next_rows(old, staged.files, publication, reverts)
+        rows = self._rewrite.rows(old, staged.files, publication, reverts)
         adds = self._area.write(rows, staged.attempt, partition_by=BUCKET)
         return Prepared(staged, adds, old, version)
 
-    def _next_rows(
-        self,
-        old: Sequence[ActiveFile],
-        new: Sequence[StagedFile],
-        publication: Publication,
-        reverts: bool,
-    ) -> DataFrame:
-        shares, hashed = shared_out(
-            [(file.bucket, file.size) for file in old],
-            [(_bucket(file), file.size) for file in new],
-            self._spark.sparkContext.defaultParallelism,
-        )
-        pairs = []
-        for share in shares:
-            stored = self._read(self._stored, [f.path for f in old if f.bucket in share])
-            if stored is not None and reverts:
-                stored = self._layout.revert(stored, publication.first_txid)
-            elif stored is not None:
-                stored = self._layout.alive(stored)
-            partials = self._read(self._scratch, [f.path for f in new if _bucket(f) in share])
-            pairs.append((stored, partials))
-        return self._join.rows(pairs, several=bool(publication.members), in_one_task=hashed)
-
-    def _read(self, reader: DataFrameReader, paths: Sequence[str]) -> DataFrame | None:
-        return reader.parquet(*map(self._storage.read_url, paths)) if paths else None
-
-    @cached_property
-    def _join(self) -> StateJoin:
-        return StateJoin(self._layout, self._known_table_schema(), self._known_schema())
-
-    @cached_property
-    def _stored(self) -> DataFrameReader:
-        """Reads the table's files."""
-        return _reader(self._joining(), self._known_table_schema())
-
-    @cached_property
-    def _scratch(self) -> DataFrameReader:
-        """Reads staged partials."""
-        from pyspark.sql.types import LongType, StructType
-
-        fields = self._known_schema().fields
-        return _reader(self._joining(), StructType([*fields]).add(TXID, LongType()))
+    @property
+    def _rewrite(self) -> BucketRewrite:
+        """Built once per session and schema: its expressions take hundreds of calls into Java."""
+        rewrite = self._known_rewrite
+        if rewrite is None:
+            table, partials = self._known_table_schema(), self._known_schema()
+            rewrite = BucketRewrite(self._layout, self._storage, self._joining, table, partials)
+            self._known_rewrite = rewrite
+        return rewrite
 
     def _joining(self) -> SparkSession:
         """The session of the commit turn's join."""
-        buckets = str(self._layout.buckets)
-        return self._session(
-            {
-                # Where a shuffle is needed, one partition per bucket, never merged.
-                "spark.sql.shuffle.partitions": buckets,
-                "spark.sql.adaptive.enabled": "false",
-                # Each pair of the join stays in a task of its own.
-                "spark.sql.unionOutputPartitioning": "false",
-                # A task has one writer per bucket, instead of sorting all rows by bucket.
-                "spark.sql.maxConcurrentOutputFileWriters": buckets,
-                # The same code for each of the pairs.
-                "spark.sql.codegen.useIdInClassName": "false",
-                # A few hundred files are listed sooner than a Spark job is started for it.
-                "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
-            }
-        )
-
-    def _rows_of(
-        self, session: SparkSession, paths: Sequence[str], schema: StructType
-    ) -> DataFrame | None:
-        """Rows of exactly these files, without the bucket: it follows from the keys."""
-        return self._read(_reader(session, schema), paths)
+        return self._session(rewriting_conf(self._layout))
 
     def _known_schema(self) -> StructType:
         if self._partials_schema is None:
@@ -260,65 +191,7 @@ class StateCommitter(TableCommitter):
                 of that state was deleted.
             TableChangedError: a file is gone that the table's newest version still has.
         """
-        return self._up_to_date(lambda: self._as_of(txid, exact=exact))
-
-    def _as_of(self, txid: int, *, exact: bool) -> StoredRows:
-        if self.semantics is Semantics.OPAQUE:
-            files = self._log.files_now()
-            reverts = any(file.may_hold(txid + 1) for file in files)
-            paths = [file.path for file in files]
-            return self._stored_rows(self._state_in(paths, txid + 1 if reverts else None), paths)
-        newest, found = self._log.files_before(txid + 1)
-        if exact and newest < txid <= self._newest_txid():
-            raise StateError(
-                f"Table {self.name} holds txids {newest + 1} to {self._newest_txid()} in one "
-                f"version, and cannot be read as of txid {txid} for a query as of txid - 1: "
-                "a crash left a group of txids in this table only. Run the former program, "
-                f"whose groups needed no such query, until txid {self._newest_txid()} is "
-                "committed."
-            )
-        paths = sorted(found)
-        self._require_former(txid, found - {file.path for file in self._log.files_now()})
-        return self._stored_rows(self._state_in(paths, None), paths)
-
-    def _require_former(self, txid: int, paths: Collection[str]) -> None:
-        """Refuse a state whose files VACUUM has deleted: later versions lack them too."""
-        gone = first_missing(self._storage, sorted(paths))
-        if gone is not None:
-            raise TableRefusedError(
-                f"Table {self.name} cannot be read as of txid {txid}: a crash left it at txid "
-                f"{self._newest_txid()}, and VACUUM has deleted file {gone} of the state before. "
-                "Nothing was written. Run the program without the query until txid "
-                f"{self._newest_txid()} is committed, then with it; with semantics='opaque' the "
-                "newest files have the state before, and VACUUM cannot delete it."
-            )
-
-    def _state_in(self, paths: Sequence[str], revert_from: int | None) -> DataFrame:
-        """Keys and values in these files.
-
-        Args:
-            revert_from: as they were before this txid; None: as they are.
-        """
-        from pyspark.sql import functions as sf
-
-        session, schema = self._reading(), self._stored_schema()
-        rows = self._rows_of(session, paths, schema)
-        if rows is None:
-            rows = no_rows(session, schema)
-        elif revert_from is not None:
-            rows = self._layout.revert(rows, revert_from)
-        else:
-            rows = self._layout.alive(rows)
-        keys = (sf.col(quoted(key)) for key in self._layout.keys)
-        values = (
-            self._layout.shown(name, sf.col(quoted(name))).alias(name)
-            for name in self._layout.values
-        )
-        return rows.select(*keys, *values)
-
-    def _newest_txid(self) -> int:
-        last = self._log.last_publication()
-        return last[1].last_txid if last else 0
+        return self._up_to_date(lambda: self._stored_rows(*self._reader.as_of(txid, exact=exact)))
 
     def _stored_schema(self) -> StructType:
         """Columns of the table, even before the first batch."""
@@ -346,7 +219,7 @@ class StateCommitter(TableCommitter):
         """The changes of this txid: one row per touched key, with `prev_<value>`.
 
         Lazy, in the session of the run. A key that was removed has NULL values; one that was
-        removed by the txid that brought it is not told. Keys of a failed attempt that an opaque
+        removed by the txid that brought it is left out. Keys of a failed attempt that an opaque
         replay does not mention went back to what they were before, and are no change.
 
         Raises:
@@ -359,14 +232,16 @@ class StateCommitter(TableCommitter):
             self._told = prepared.staged
         if publication.members:
             raise TopologyError(
-                f"What one txid changed in table {self.name} cannot be told: txids "
+                f"The changes of one txid in table {self.name} cannot be read: txids "
                 f"{publication.first_txid} to {txid} are published together. Run the topology "
                 "with max_group_commit=1."
             )
         written = [file.path for file in prepared.adds]
         replaced = [file.path for file in prepared.removes if isinstance(file, ActiveFile)]
         if prepared.skipped and prepared.staged.files:
-            written, replaced = self._held_files(prepared.read_version, publication)
+            written, replaced = files_of_held(
+                prepared.read_version, publication, self._log, self._storage
+            )
         # In an opaque table a removed key is written, too: then files that only go tell nothing.
         tells = written or (replaced and not self._layout.keeps_previous)
         if not prepared.staged.files or not tells:
@@ -374,22 +249,33 @@ class StateCommitter(TableCommitter):
         schema = self._known_table_schema()
         staged = [file.path for file in prepared.staged.files]
         paths = (*written, *replaced, *staged)
-        after = self._rows_of(self._spark, written, schema)
+        after = self._rows_of(written, schema)
         if self._layout.keeps_previous and after is not None:
             return self._stored_rows(from_previous_values(self._layout, after, txid), paths)
         only = None
         if self.semantics is Semantics.NON_TRANSACTIONAL and self._unfinished(publication):
             # A failed attempt's rows have this txid as well, and nothing takes them back.
-            only = self._rows_of(self._spark, staged, self._known_schema())
-        before = self._rows_of(self._spark, replaced, schema)
+            only = self._rows_of(staged, self._known_schema())
+        before = self._rows_of(replaced, schema)
         changed = from_replaced_rows(self._layout, after, before, txid, only)
         return self._stored_rows(changed, paths)
+
+    def _idle_schema(self) -> StructType:
+        """Columns of `changes` before anything is staged, perhaps from the table itself."""
+        known = self._stored_schema() if self._log.version >= 0 else self._known_table_schema()
+        return changes_schema(self._layout, self._spark, known, self.name)
+
+    def _rows_of(self, paths: Sequence[str], schema: StructType) -> DataFrame | None:
+        """Rows of exactly these files, in the session of the run; None: of no files."""
+        if not paths:
+            return None
+        return bucket_reader(self._spark, schema).parquet(*map(self._storage.read_url, paths))
 
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
         """Append the prepared version on condition that it is the next one; read it back.
 
-        Once others were told which keys it removes it is not prepared anew: a condition that looks
-        at a clock could then remove others.
+        Not prepared again once others know which keys it removes: a condition that looks at a
+        clock could then remove other keys.
 
         Raises:
             CommitConflictError: what it was computed from was rewritten (OPTIMIZE); a replay
@@ -398,45 +284,3 @@ class StateCommitter(TableCommitter):
         if prepared.skipped or self._told != prepared.staged:
             return super().publish(prepared, publication)
         return self._publish(prepared, publication)
-
-    def _idle_schema(self) -> StructType:
-        """Columns of `changes` before anything is staged, perhaps from the table itself."""
-        known = self._stored_schema() if self._log.version >= 0 else self._known_table_schema()
-        return changes_schema(self._layout, self._spark, known, self.name)
-
-    def _held_files(self, version: int, publication: Publication) -> tuple[list[str], list[str]]:
-        """(files added, files removed) by the version that holds this txid already."""
-        commit = self._log.read_commit(version)
-        held = commit.publication if commit else None
-        if commit is None or held is None:
-            raise TableRefusedError(
-                f"What txid {publication.last_txid} changed in table {self.name} cannot be told "
-                f"any more: version {version}, which holds it, was cleaned out of the log. "
-                f"{_VACUUMED}"
-            )
-        if not held.first_txid == held.last_txid == publication.last_txid:
-            raise TableRefusedError(
-                f"What txid {publication.last_txid} changed in table {self.name} cannot be told: "
-                f"version {version} holds txids {held.first_txid} to {held.last_txid}. "
-                f"{_VACUUMED}"
-            )
-        written, replaced = [file.path for file in commit.adds], sorted(commit.removes)
-        paths = [*written, *replaced]
-        for path, size in zip(paths, self._storage.sizes(paths), strict=True):
-            if size is None:
-                raise TableRefusedError(
-                    f"What txid {publication.last_txid} changed in table {self.name} cannot be "
-                    f"told any more: file {path} of version {version} was vacuumed. {_VACUUMED}"
-                )
-        return written, replaced
-
-
-def _bucket(file: StagedFile) -> int:
-    return int(file.partition[BUCKET] or 0)
-
-
-def _reader(session: SparkSession, schema: StructType) -> DataFrameReader:
-    """Reads files of these columns, but for the bucket."""
-    from pyspark.sql.types import StructType
-
-    return strict_reader(session, StructType([f for f in schema if f.name != BUCKET]))

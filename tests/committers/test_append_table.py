@@ -385,7 +385,7 @@ def test_a_settled_txid_is_never_replaced(driver: Any, warehouse: Path) -> None:
     table.settle(1)
     for epoch in (2, 3):
         table = opened(driver, warehouse, epoch=epoch)
-        with pytest.raises(RecoveryRefusedError, match="says that 1 was committed and is final"):
+        with pytest.raises(RecoveryRefusedError, match="records txid 1 as committed and final"):
             commit(driver, table, REPLAY, 1, attempt=1, epoch=epoch)
     assert rows(warehouse) == held((1, ONE))
 

@@ -215,7 +215,9 @@ def test_a_replay_from_inside_a_group_is_refused(
     """A group can only be taken back from its first txid on; nothing is guessed."""
     table: Totals = totals(semantics)
     commit(driver, table.committer, BATCHES)
-    with pytest.raises(RecoveryRefusedError, match="holds txids 2 to 4 together, and attempt 3:1"):
+    with pytest.raises(
+        RecoveryRefusedError, match="holds txids 2 to 4 as one group, but attempt 3:1"
+    ):
         commit(driver, table.committer, {3: [("a", 1)]}, attempt=1)
     assert table.read() == sums(*BATCHES.values())
 

@@ -254,7 +254,7 @@ def test_a_fold_of_a_table_with_removal_writes_one_file(
     a shuffle: with the marks that it has to keep, too. Above a size as many files as it takes.
     """
     table = stock("transactional", "log")
-    table.committer._folding_session = computing_session(
+    table.committer._folding._session = computing_session(
         table.driver.spark,
         {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"},
     )
@@ -390,7 +390,7 @@ def test_the_condition_sees_what_readers_see(driver: Any, warehouse: Path) -> No
 CONDITIONS = {
     "unknown column": ("flights = 0", "flights"),
     "bookkeeping": ("txid > 5", "txid"),
-    "no condition": ("s + 1", "no SQL condition over its keys and values \\(k, n, s\\)"),
+    "no condition": ("s + 1", "not an SQL condition over its keys and values \\(k, n, s\\)"),
     "no SQL": ("s = = 0", "PARSE_SYNTAX_ERROR"),
 }
 

@@ -173,5 +173,5 @@ def test_a_disk_that_fails_is_told_from_one_that_forbids(tmp_path: Path) -> None
     with pytest.raises(StorageUnavailableError, match="symbolic links"):
         retried(lambda: local.open_input_stream(str(loop / "x")), "read x", time.patience)
     assert time.slept
-    with pytest.raises(StorageRefusedError, match="No waiting mends that"):
+    with pytest.raises(StorageRefusedError, match="Waiting does not help"):
         retried(failing(PermissionError(errno.EACCES, os.strerror(errno.EACCES))), "read x")

@@ -15,7 +15,8 @@ from tests.differential.mutants import MUTANTS, everything
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SEEDS = (3, 4, 5, 7, 8, 9, 10, 12, 13, 14, 16, 20, 21, 22, 23, 24)
+SEEDS = (3, 8, 12, 16, 23)
+"""A sample of what `make differential` runs."""
 
 
 def test_random_programs_end_as_the_oracle_says(spark: SparkSession, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_committers_that_keep_nothing_are_told_once(
     keeper = TableKeeper("t", [a])
     assert [keeper.keep(CONTENT), keeper.keep(CONTENT)] == [None, None]
     (said,) = caplog.messages
-    assert "no table that keeps is there yet" in said
+    assert "no table that keeps exists yet" in said
 
 
 def test_a_copy_outlasts_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

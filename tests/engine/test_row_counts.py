@@ -99,6 +99,6 @@ def test_a_source_that_returns_other_rows_than_it_planned_stops_the_run(
     stream = topology.stream("m", ShortSpout(BATCHES, "k string, v long"))
     stream.group_by("k").persistent_aggregate(StateTable(warehouse / "keys"), total=Sum("v"))
     stream.partition_persist(AppendTable(warehouse / "rows"))
-    with pytest.raises(SourceChangedError, match=r"'m' returned 2 rows for attempt 1:0, and 3"):
+    with pytest.raises(SourceChangedError, match=r"'m' returned 2 rows for attempt 1:0, but 3"):
         topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert AppendTable(warehouse / "rows").read(spark).count() == 0

@@ -185,5 +185,5 @@ def test_a_leader_that_a_table_fences_names_the_winner(
         begun[0].await_termination(60)
     heirs[0].close()
     assert f"epoch 2, taken by process {os.getpid()} on {os.uname().nodename}" in str(error.value)
-    assert "told so by a table" in str(error.value)
+    assert "A table reported it" in str(error.value)
     assert rows_of(warehouse / "rows", "n") == [(1,)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +19,6 @@ from tests.faults.harness import (
     rows_expected,
     totals_expected,
 )
-from tests.faults.warm import warm_jvm
-from tests.thorough import THOROUGH
 
 __all__ = ["Chain", "Kill", "assert_consistent", "live_through"]
 
@@ -59,23 +56,20 @@ def live_through(
 ) -> Chain:
     """Let one process after the other be killed as it says, and one more run to its end.
 
-    They share a JVM, unless the tests are to be thorough: then each has its own, which dies too.
-
     Args:
         crashes: of the processes that die, all in one folder.
         last: the one that does not, made of the last that did.
     """
     killed, orders, after_kill = [], [], []
-    jvm = nullcontext(dict[str, str]()) if THOROUGH else warm_jvm()
-    with jvm as environment, drivers(environment=environment) as start:
+    with drivers() as start:
         for spec in crashes:
-            driver = start(spec)
+            driver = start(spec, warm=True)
             code = driver.wait()
             assert code == -signal.SIGKILL, f"{spec.at}: {code}\n{driver.stderr()[-4000:]}"
             killed.append(_kill(driver, str(spec.at)))
             orders.append(spec.tables)
             after_kill.append(_images(spec))
-        ended = start(last(spec)).report()["ended"]
+        ended = start(last(spec), warm=True).report()["ended"]
     return Chain(records, killed, orders, after_kill, _images(spec), ended)
 
 

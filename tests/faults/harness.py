@@ -23,6 +23,9 @@ from typing import Any, Literal
 import deltalake
 from pydantic import BaseModel, ConfigDict, Field
 
+from tests.faults.warm import WarmJvm
+from tests.thorough import THOROUGH
+
 __all__ = [
     "ROOT",
     "SCHEMA",
@@ -175,25 +178,32 @@ class Driver:
 
 
 @contextmanager
-def drivers(
-    kind: type[Driver] = Driver, environment: Mapping[str, str] | None = None
-) -> Iterator[Callable[[Spec], Driver]]:
+def drivers(kind: type[Driver] = Driver) -> Iterator[Callable[..., Driver]]:
     """A function that starts drivers; none of them outlives the block.
 
-    Args:
-        environment: in addition to this process's own, such as that of a `warm_jvm`.
+    With `warm=True` a driver uses a JVM that is up already and outlives it, unless the tests are to
+    be thorough: then each has its own, which dies too.
     """
-    started: list[Driver] = []
+    started: list[tuple[Driver, WarmJvm | None]] = []
 
-    def start(spec: Spec) -> Driver:
-        started.append(kind(spec, environment or {}))
-        return started[-1]
+    def give_back() -> None:
+        for number, (driver, jvm) in enumerate(started):
+            if jvm and driver.process.poll() is not None:
+                WarmJvm.free.append(jvm)
+                started[number] = driver, None
+
+    def start(spec: Spec, *, warm: bool = False) -> Driver:
+        give_back()
+        jvm = WarmJvm.lend() if warm and not THOROUGH else None
+        started.append((kind(spec, jvm.environment if jvm else {}), jvm))
+        return started[-1][0]
 
     try:
         yield start
     finally:
-        for driver in started:
+        for driver, _ in started:
             driver.end()
+        give_back()
 
 
 def wait_for(

@@ -5,9 +5,8 @@ the next process takes over what it left. The order of the tables alternates, so
 publications the append table and the upsert table are in turn the one that has the txid already;
 the third one, what each txid changed in the second, is staged in the commit turn.
 
-A transactional spout is asked once per txid, so where nothing was published yet its replay is that
-of an opaque one without the differences. Unless the tests are to be thorough, only the points where
-something is durable that the next process must find are tried with it (`FOUND`).
+Unless the tests are to be thorough, a point is tried with one kind of spout (`SUITE`), and with
+neither if nothing but scratch files becomes durable between it and the one before.
 """
 
 from __future__ import annotations
@@ -46,10 +45,16 @@ CHAIN = (
     *(Crash(point, order=ORDERS[number % 2]) for number, point in enumerate(POINTS)),
     Crash("between-publications"),
 )
-FOUND = ("after-start", "after-staging", "between-publications", "after-publish")
+SUITE = {
+    "transactional": {"after-start", "after-committed"},
+    "opaque": {
+        *("after-staging", "before-publish"),
+        *("between-publications", "after-publish"),
+    },
+}
 CHAINS = {
-    "opaque": CHAIN,
-    "transactional": tuple(crash for crash in CHAIN if THOROUGH or crash.point in FOUND),
+    kind: tuple(crash for crash in CHAIN if THOROUGH or crash.fresh or crash.point in SUITE[kind])
+    for kind in KINDS
 }
 STEPS = [
     pytest.param(kind, step, id=f"{kind}-{crash.name}")
@@ -165,4 +170,5 @@ def test_a_crash_between_publications_leaves_the_txid_in_the_first_table_only(ch
         if kill.point == "between-publications":
             first, *others = (len(images[table].final) for table in order)
             seen.append((order[0], first - max(others)))
-    assert seen == [("rows", 1), ("totals", 1), ("rows", 1)]
+    assert seen == [("rows", 1), ("totals", 1), ("rows", 1)][: len(seen)]
+    assert seen

@@ -280,7 +280,7 @@ def test_a_process_that_hangs_ends_on_sigterm_with_a_code_of_its_own(
         os.kill(process.pid, signal.SIGTERM)
         code = process.wait(DEADLINE_SECS)
         told = (tmp_path / "err").read_text()
-        assert "did not get back within 2 s: thread txn-processing_" in told
+        assert "did not end within 2 s: thread txn-processing_" in told
         assert "processing 2:0" in told
         assert "in hang (" in told
         if standby is not None:

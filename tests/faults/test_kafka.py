@@ -89,7 +89,7 @@ def assert_each_record_once(folder: Path, records: int) -> None:
     ("kind", "records", "kills", "restarts"),
     [
         ("opaque", RECORDS, KILLS, RESTARTS),
-        pytest.param("transactional", 8000, 1, 0, marks=pytest.mark.thorough),
+        ("transactional", 8000, 1, 0),
     ],
     ids=["opaque", "transactional"],
 )

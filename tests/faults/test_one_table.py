@@ -77,7 +77,7 @@ def test_a_table_that_is_named_otherwise_in_the_next_run(
     assert rows_of(tmp_path / "W/rows", "txid", "n", key=str) == [(1, None), (2, 1)]
     # The working directory moved with the names: nothing is there.
     monkeypatch.chdir(tmp_path / "W")
-    with pytest.raises(RecoveryRefusedError, match="knows table .* and the program names table"):
+    with pytest.raises(RecoveryRefusedError, match="knows table .*; the program names table"):
         run(spark, hosts, 3, "W/rows", "W/totals", ())
     assert sorted(path.name for path in (tmp_path / "W").iterdir()) == ["rows", "totals"]
     # The tables themselves moved.

@@ -161,11 +161,7 @@ def status(folder: Path, hosts: str, *options: str) -> str:
     ).stdout
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)],
-    ids=lambda s: s.name,
-)
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=lambda s: s.name)
 def test_a_standby_takes_over_from_a_leader_on_another_machine(
     start: Start, server: EmbeddedZooKeeper, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -340,8 +340,8 @@ def test_new_values_of_a_table_that_applies_replays_again_are_non_transactional(
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"on": ()}, r"keys of table .* are \['k'\], and on= names \[\]"),
-        ({"on": "v"}, r"keys of table .* are \['k'\], and on= names \['v'\]"),
+        ({"on": ()}, r"keys of table .* are \['k'\], but on= names \[\]"),
+        ({"on": "v"}, r"keys of table .* are \['k'\], but on= names \['v'\]"),
         ({"on": "k", "as_of": "now"}, "as_of='now' is neither"),
     ],
 )
@@ -370,7 +370,7 @@ def test_queries_of_states_that_are_elsewhere_are_told_how(
         stream.state_query("totals", on="k")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="kept by topology 'other'"):
         stream.state_query(kept, on="k")
-    with pytest.raises(TopologyError, match="no txid of this topology"):
+    with pytest.raises(TopologyError, match="no txid of its own"):
         stream.state_query(foreign, on="k", as_of="txid-1")
     stream.state_query(StateTable(warehouse / "own"), on="k").partition_persist(
         AppendTable(warehouse / "seen")
@@ -389,7 +389,7 @@ def test_columns_of_a_query_are_checked_before_anything_runs(
     stream = topology.stream("s", MemoryTransactionalSpout(BATCHES, SCHEMA))
     totals = stream.group_by("k").persistent_aggregate(StateTable(warehouse / "t"), v=Sum("v"))
     stream.state_query(totals, on="k").partition_persist(AppendTable(warehouse / "seen"))
-    with pytest.raises(TopologyError, match="stream 's' would bring a second column 'v'"):
+    with pytest.raises(TopologyError, match="stream 's' would add a second column 'v'"):
         topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert not (warehouse / "seen").exists()
 

@@ -117,7 +117,7 @@ CHANGES: dict[str, tuple[str, Callable[[World, str], object], str]] = {
         lambda w, t: w.sql("UPDATE {} SET k = 'z' WHERE k = 'a'", t),
         r"\(UPDATE by ",
     ),
-    "restore-rows": ("rows", restore, r"\(RESTORE to version \d+ by .*took rows away"),
+    "restore-rows": ("rows", restore, r"\(RESTORE to version \d+ by .*removed rows"),
     "restore-totals": ("totals", restore, r"\(RESTORE to version \d+ by "),
     "restore-log": ("log", restore, r"\(RESTORE to version \d+ by "),
 }
@@ -292,7 +292,7 @@ def test_a_table_that_is_replaced_during_a_run_stops_it(
 
     with observing(Points(before_publish=replace)), pytest.raises(TableChangedError) as error:
         world.run(5)
-    assert f"{name} is not the one" in str(error.value)
+    assert f"{name} is no longer the one" in str(error.value)
     log = world.folder / name / "_delta_log"
     assert len(list(log.glob("*.json"))) == anew
     shutil.rmtree(log, ignore_errors=True)

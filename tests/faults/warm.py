@@ -1,4 +1,4 @@
-"""A JVM that outlives the driver processes of a test, so that each of them begins within seconds.
+"""JVMs that outlive the driver processes of tests, so that each of them begins within seconds.
 
 What is killed is the driver: Python, with everything that the product knows. Its JVM, which would
 have ended with it, stands by, and the next driver makes a Spark context of its own in there. The
@@ -7,15 +7,15 @@ one before it is stopped first: with it end the jobs that nobody waits for any m
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
-__all__ = ["adopt", "warm_jvm"]
+__all__ = ["WarmJvm", "adopt"]
 
 ROOT = Path(__file__).parents[2]
 PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
@@ -30,21 +30,33 @@ sys.stdin.read()
 """
 
 
-@contextmanager
-def warm_jvm() -> Iterator[dict[str, str]]:
-    """What the environment of a driver must say to find a JVM that is up already."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        port, secret = json.loads(holder.stdout.readline())
-        yield {PORT: str(port), SECRET: secret}
-        holder.stdin.close()
+class WarmJvm:
+    """A JVM that one living driver at a time may use; it ends with this process."""
+
+    free: ClassVar[list[WarmJvm]] = []
+    """Those that no driver uses."""
+
+    def __init__(self) -> None:
+        self._holder = subprocess.Popen(
+            [sys.executable, "-c", HOLDER],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._holder.stdout is not None
+        port, secret = json.loads(self._holder.stdout.readline())
+        self.environment = {PORT: str(port), SECRET: secret}
+        """What the environment of a driver must say to find it."""
+        atexit.register(self._end)
+
+    @classmethod
+    def lend(cls) -> WarmJvm:
+        """One that is free, or a new one; put it back into `free` when its driver has ended."""
+        return cls.free.pop() if cls.free else cls()
+
+    def _end(self) -> None:
+        self._holder.communicate()
 
 
 def adopt() -> None:

@@ -160,5 +160,5 @@ def test_a_package_that_cannot_be_fetched_is_named(env: dict[str, str], tmp_path
 @pytest.mark.parametrize("package", ["source", "org.example:source", "a:b:", "a:b:c:d"])
 def test_what_is_no_package_is_refused(package: str) -> None:
     """Coordinates have three parts; the message shows how they are written."""
-    with pytest.raises(SetupError, match="is no Maven package.*group:artifact:version"):
+    with pytest.raises(SetupError, match="is not a Maven package.*group:artifact:version"):
         package_jars([package])

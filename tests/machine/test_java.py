@@ -64,8 +64,8 @@ def test_the_release_file_tells_the_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("echo no java installed here >&2; exit 1", "does not say its version but: 'no java"),
-        ("exit 0", "does not say its version but: ''"),
+        ("echo no java installed here >&2; exit 1", "does not print its version but: 'no java"),
+        ("exit 0", "does not print its version but: ''"),
     ],
 )
 def test_a_java_that_does_not_start_is_refused(tmp_path: Path, script: str, message: str) -> None:

@@ -92,8 +92,8 @@ def test_an_installed_plugin_is_listed_with_kind_and_guarantee(install: Install)
     [
         ("broken_plugin:Missing", "cannot be loaded: AttributeError"),
         ("no_such_module:LogSpout", "cannot be loaded: ModuleNotFoundError"),
-        ("broken_plugin:function", "no class that inherits from txn.interfaces.Spout"),
-        ("broken_plugin:Mute", "Mute says nothing of its kind"),
+        ("broken_plugin:function", "not a class that inherits from txn.interfaces.Spout"),
+        ("broken_plugin:Mute", "Mute does not declare its kind"),
     ],
 )
 def test_a_plugin_that_cannot_be_loaded_is_listed_with_its_error(

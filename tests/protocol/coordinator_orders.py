@@ -183,7 +183,7 @@ class Orders:
         replays = {start.replay_of for start in self.starts.values()} - {None}
         assert action.replaying == replays
         assert txid not in self.starts or self.starts[txid].replay_of is None
-        assert action.attempt not in self.memory.asked, "An id is given away once within a run."
+        assert action.attempt not in self.memory.asked, "An id means one try within a run."
         assert action.attempt not in self.memory.retries, "A back-off is kept."
         self.memory.asked.add(action.attempt)
         self.seen.append(action.attempt)

@@ -52,13 +52,17 @@ class World(Orders):
             size = most if greedy else self.choose(range(most + 1))
             high = min(low + size, self.log[stream])
             metadata[stream] = [low, high] if high > low else None
+        if plan.is_new and not any(metadata.values()):
+            self.memory.asked.discard(attempt)  # that was no try
         self.tell(PlanMade(attempt, metadata))
 
     def fail_planning(self) -> None:
         """The spouts cannot answer."""
         attempt = self.choose(list(self.memory.questions))
-        del self.memory.questions[attempt]
-        self.tell(PlanFailed(attempt, "no broker", blocked=self.choose([False, True])))
+        plan, blocked = self.memory.questions.pop(attempt), self.choose([False, True])
+        if plan.is_new and blocked:
+            self.memory.asked.discard(attempt)  # nor was that
+        self.tell(PlanFailed(attempt, "no broker", blocked=blocked))
 
     def finish_processing(self) -> None:
         """A batch is staged and acked."""

@@ -171,7 +171,7 @@ def test_a_txid_that_had_nothing_to_read_is_asked_for_again_before_any_later_one
     assert list(world.starts) == [1]
     world.spout.set_disabled("p", False)
     world.end_interval()
-    assert [str(attempt) for attempt in world.memory.questions] == ["2:1"]
+    assert [str(attempt) for attempt in world.memory.questions] == ["2:0"]
     world.answer()
     assert [world.starts[txid].spouts["s"]["read"]["p"] for txid in (1, 2)] == [
         {"start": 0, "end": 10},

@@ -295,9 +295,9 @@ def test_a_table_whose_last_publication_was_cleaned_up_is_not_rolled_forward():
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        ((13, publication(4)), "in version 13, and ZooKeeper knows version 14"),
-        ((15, publication(4)), "in version 15, and ZooKeeper knows version 14"),
-        ((12, publication(5)), "in version 12, and ZooKeeper knows version 14"),
+        ((13, publication(4)), "in version 13, but ZooKeeper knows version 14"),
+        ((15, publication(4)), "in version 15, but ZooKeeper knows version 14"),
+        ((12, publication(5)), "in version 12, but ZooKeeper knows version 14"),
         ((14, publication(4).model_copy(update={"spouts": {"s": "p3"}})), "position of stream 's'"),
     ],
     ids=["lower", "higher", "ahead", "position"],

@@ -20,7 +20,7 @@ from txn.config import TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import ProgressUnavailableError, SetupError, UserError
 from txn.zookeeper import ZooKeeperProgress, list_topologies, read_status
-from txn.zookeeper.access import completed, find_access
+from txn.zookeeper.access import find_access
 
 ROOT = Path(__file__).parents[2]
 OWNER = ("digest", "me:sesame")
@@ -136,44 +136,6 @@ def test_a_setting_in_the_wrong_place_is_not_repeated() -> None:
 
 
 # --- the environment -------------------------------------------------------------------------
-
-
-def test_settings_come_from_the_environment(tmp_path: Path) -> None:
-    """What the program leaves out; a file may have several credentials and comments."""
-    secret = tmp_path / "secret"
-    secret.write_text("# ours\ndigest:me:ses:ame\n\nsasl:you:open\n")
-    environ = {
-        "TXN_ZOOKEEPER_AUTH_FILE": str(secret),
-        "TXN_ZOOKEEPER_READERS": "ip:10.0.0.0/8",
-        "TXN_ZOOKEEPER_TLS": "1",
-        "TXN_ZOOKEEPER_CHECK_HOSTNAME": "false",
-        "TXN_ZOOKEEPER_CA": "ca.pem",
-    }
-    found = completed(TopologyConfig(zookeeper_ca="mine.pem"), environ)
-    told = [(scheme, value.get_secret_value()) for scheme, value in found.zookeeper_auth]
-    assert told == [("digest", "me:ses:ame"), ("sasl", "you:open")]
-    assert (found.zookeeper_tls, found.zookeeper_check_hostname) == (True, False)
-    assert found.zookeeper_readers == (("ip", "10.0.0.0/8"),)
-    assert found.zookeeper_ca == "mine.pem"  # the program's own word
-
-
-@pytest.mark.parametrize(
-    ("environ", "says"),
-    [
-        ({"TXN_ZOOKEEPER_AUTH": "canary"}, "Line 1 of TXN_ZOOKEEPER_AUTH is not SCHEME"),
-        ({"TXN_ZOOKEEPER_AUTH": "a:b", "TXN_ZOOKEEPER_AUTH_FILE": "f"}, "Both TXN_ZOOKEEPER_AUTH"),
-        ({"TXN_ZOOKEEPER_AUTH_FILE": "/no/such"}, "'/no/such', which cannot be read"),
-        ({"TXN_ZOOKEEPER_AUTH_FILE": "/dev/null"}, "'/dev/null', which is empty"),
-        ({"TXN_ZOOKEEPER_AUTH_FILE": "/dev/zero"}, "'/dev/zero', which is too long"),
-        ({"TXN_ZOOKEEPER_ACL": "canary"}, "TXN_ZOOKEEPER_ACL cannot be used"),
-        ({"TXN_ZOOKEEPER_TLS": "canary"}, "TXN_ZOOKEEPER_TLS cannot be used"),
-    ],
-)
-def test_environment_that_means_nothing(environ: dict[str, str], says: str) -> None:
-    """The variable is named, and what it holds is not repeated."""
-    with pytest.raises(UserError, match=says) as error:
-        completed(TopologyConfig(), environ)
-    assert "canary" not in str(error.value)
 
 
 def test_commands_say_who_they_are_by_the_environment(

@@ -183,7 +183,7 @@ def test_a_certificate_that_the_server_does_not_look_at_owns_nothing(
             zookeeper_ca=str(ca), zookeeper_certfile=str(certificate), zookeeper_keyfile=str(key)
         )
         with (
-            pytest.raises(SetupError, match="does not know who we are"),
+            pytest.raises(SetupError, match="cannot identify this client"),
             everything(f"localhost:{port}", "t", ours),
         ):
             pass

@@ -40,6 +40,7 @@ from txn.protocol.rules import AT_WORK
 from txn.zookeeper import ZooKeeperProgress
 from txn.zookeeper.connection import OutcomeUnknownError
 from txn.zookeeper.leadership import Leadership
+from txn.zookeeper.writing import RecordWriter
 
 __all__ = ["MUTANTS", "Mutant"]
 
@@ -120,25 +121,26 @@ def _write_unchecked(self: Any, operations: Any, deadline: float) -> Any:
 
 
 def _start_unchecked(self: Any, record: Any) -> None:
-    checked = self._write
+    writer = self._writer
+    checked = writer.write
 
-    def write(written: Any, operations: Any, deadline: float) -> None:
+    def write(node: Any, operations: Any, deadline: float) -> None:
         kept = [op for op in operations if getattr(op, "path", "") != self._paths.committed]
-        checked(written, kept, deadline)
+        checked(node, kept, deadline)
 
-    self._write = write
+    writer.write = write
     try:
         _persist_start(self, record)
     finally:
-        del self._write
+        del writer.write
 
 
 _persist_start = ZooKeeperProgress.persist_start
 
 
-def _unknown_is_done(self: Any, written: Any, operations: Any, deadline: float) -> None:
+def _unknown_is_done(self: Any, node: Any, operations: Any, deadline: float) -> None:
     try:
-        _write(self, written, operations, _OneTry(deadline))
+        _write(self, node, operations, _OneTry(deadline))
     except _GivenUp:
         return
 
@@ -151,7 +153,7 @@ class _OneTry(float):
     """A deadline, and a mark: `_leadership_write` below stops after an unknown outcome."""
 
 
-_write = ZooKeeperProgress._write
+_write = RecordWriter.write
 _leadership_write = Leadership.write
 
 
@@ -195,7 +197,7 @@ def _prepare_touched(self: Any, staged: Staged, publication: Publication) -> Pre
     old = tuple(file for file in self._log.files.values() if file.bucket in buckets)
     if not old and not staged.files:
         return Prepared(staged, (), (), self._log.version)
-    rows = self._next_rows(old, staged.files, publication, reverts)
+    rows = self._rewrite.rows(old, staged.files, publication, reverts)
     adds = self._area.write(rows, staged.attempt, partition_by="txn_bucket")
     return Prepared(staged, adds, old, self._log.version)
 
@@ -418,7 +420,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "unknown-is-done": Mutant(
         "A write to ZooKeeper of unknown outcome is taken for done.",
-        ((ZooKeeperProgress, "_write", _unknown_is_done), (Leadership, "write", _write_once)),
+        ((RecordWriter, "write", _unknown_is_done), (Leadership, "write", _write_once)),
     ),
     "later-plans-kept": Mutant(
         "Later txids stand when an opaque one before them fails.",

@@ -226,7 +226,7 @@ class Run:
             expected = LeaderExistsError | ProgressUnavailableError | ColumnsUnknownError
             fair = isinstance(error, expected) or (
                 isinstance(error, BatchError)
-                and ("given up" in str(error) or "this run is to end" in str(error))
+                and ("given up" in str(error) or "this run has an end" in str(error))
             )
         if not fair:
             self.kernel.fail(f"{process} of epoch {process.epoch} ended wrongly: {told}", error)

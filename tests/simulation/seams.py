@@ -15,6 +15,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+import committers.log_layout.committer
 import committers.publishing.append
 import committers.publishing.followed
 import committers.publishing.log
@@ -38,6 +39,7 @@ import txn.engine.staging
 import txn.engine.tables
 import txn.engine.threads
 import txn.zookeeper.connection
+import txn.zookeeper.keeper
 import txn.zookeeper.leadership
 import txn.zookeeper.liveness
 import txn.zookeeper.progress
@@ -106,8 +108,9 @@ def _patches() -> list[Patch]:
         (txn.zookeeper.liveness, "socket", _Socket),
         (txn.zookeeper.liveness, "machine_id", _machine_id),
         (txn.zookeeper.standbys, "datetime", _Now),
+        (txn.zookeeper.keeper, "threading", threading),
+        (txn.zookeeper.keeper, "queue", queue),
         (txn.zookeeper.progress, "threading", threading),
-        (txn.zookeeper.progress, "queue", queue),
         (txn.engine.mailbox, "queue", queue),
         (txn.engine.threads, "Pool", pool),
         (txn.engine.commit, "Pool", pool),
@@ -121,7 +124,11 @@ def _patches() -> list[Patch]:
         (txn.dataflow.columns, "columns_of", spark.columns_of),
         (txn.dataflow.evaluation, "_nothing_of", spark.nothing_of),
         (txn.dataflow.graph.StateQuery, "compute", spark.query_rows),
+        (committers.log_layout.committer, "Folding", tables.SimFolding),
+        (committers.log_layout.committer, "LogReader", tables.SimLogReader),
         (committers.upsert_layout.committer, "no_rows", spark.empty_frame),
+        (committers.upsert_layout.committer, "BucketRewrite", tables.SimRewrite),
+        (committers.upsert_layout.committer, "StateReader", tables.SimStateReader),
         (committers.upsert_layout.committer, "from_previous_values", tables.from_previous_values),
         (committers.upsert_layout.committer, "from_replaced_rows", tables.from_replaced_rows),
         (txn.engine.equipment, "own_session", spark.same_session),

@@ -6,11 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from committers.append_table import AppendingCommitter
+from committers.log_layout.columns import LogLayout
 from committers.log_layout.committer import LogCommitter
+from committers.log_layout.compaction import Pace
+from committers.log_layout.folding import Folding
+from committers.log_layout.reading import LogReader
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.upsert_layout.columns import StateLayout
 from committers.upsert_layout.committer import StateCommitter
+from committers.upsert_layout.reading import StateReader
+from committers.upsert_layout.rewriting import BucketRewrite
 from tests.simulation import rows as model
 from tests.simulation.delta import Table
 from tests.simulation.plan import JOINS
@@ -22,7 +28,16 @@ from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.interfaces import Committer, Publication, Semantics, StagedFile, State
 
-__all__ = ["SimTable", "from_previous_values", "from_replaced_rows", "make_committer"]
+__all__ = [
+    "SimFolding",
+    "SimLogReader",
+    "SimRewrite",
+    "SimStateReader",
+    "SimTable",
+    "from_previous_values",
+    "from_replaced_rows",
+    "make_committer",
+]
 
 
 class SimAppend(AppendingCommitter):
@@ -74,6 +89,28 @@ class SimTable(State):
         raise TypeError("its committer is asked")
 
 
+class SimLogReader(LogReader):
+    """In place of `committers.log_layout.reading.LogReader`: only what the files hold."""
+
+    def as_of(self, txid: int, session: Any) -> Any:
+        rows, paths = self.before(txid + 1, session)
+        return Frame(model.merge(rows.rows)), paths
+
+    def rows(self, paths: Sequence[str], below: int | None, session: Any) -> Any:
+        current_world().io("query")
+        rows = _rows_of(self, paths)
+        return Frame(rows if below is None else model.rows_below(rows, below))
+
+
+class SimFolding(Folding):
+    """In place of `committers.log_layout.folding.Folding`."""
+
+    def rows(
+        self, files: Sequence[ActiveFile], now: object, committed: object, schema: object
+    ) -> Any:
+        return Frame(model.fold(_rows_of(self, [file.path for file in files])))
+
+
 class SimLog(LogCommitter):
     """A state table with layout="log"."""
 
@@ -100,16 +137,8 @@ class SimLog(LogCommitter):
     def _reading(self) -> Any:
         return None
 
-    def _rows_in(self, paths: Sequence[str], below: int | None, session: Any) -> Any:
-        current_world().io("query")
-        rows = _rows_of(self, paths)
-        return Frame(rows if below is None else model.rows_below(rows, below))
-
-    def _shown(self, rows: Any) -> Any:
-        return Frame(model.merge(rows.rows))
-
-    def _folded(self, files: Sequence[ActiveFile], now: object, committed: object) -> Any:
-        return Frame(model.fold(_rows_of(self, [file.path for file in files])))
+    def _table_schema(self) -> Any:
+        return self._rows_schema
 
 
 def from_previous_values(layout: object, written: Frame, txid: int) -> Frame:
@@ -126,6 +155,32 @@ def from_replaced_rows(
     return Frame(model.changes_between(after, before, txid))
 
 
+class SimStateReader(StateReader):
+    """In place of `committers.upsert_layout.reading.StateReader`: only what the files hold."""
+
+    def _state_in(self, paths: Sequence[str], revert_from: int | None) -> Any:
+        current_world().io("query")
+        rows = _rows_of(self, paths)
+        return Frame(rows if revert_from is None else model.revert(rows, revert_from))
+
+
+class SimRewrite(BucketRewrite):
+    """In place of `committers.upsert_layout.rewriting.BucketRewrite`."""
+
+    def rows(
+        self,
+        old: Sequence[ActiveFile],
+        new: Sequence[StagedFile],
+        publication: Publication,
+        reverts: bool,
+    ) -> Any:
+        stored = _rows_of(self, [file.path for file in old])
+        if reverts:
+            stored = model.revert(stored, publication.first_txid)
+        fresh = model.merge(_rows_of(self, [file.path for file in new]))
+        return Frame(model.join(stored, fresh, keeps_previous=self._layout.keeps_previous))
+
+
 class SimState(StateCommitter):
     """A state table with layout="upsert"."""
 
@@ -140,12 +195,7 @@ class SimState(StateCommitter):
     def _idle_schema(self) -> Any:
         return RECORDS
 
-    def _state_in(self, paths: Sequence[str], revert_from: int | None) -> Any:
-        current_world().io("query")
-        rows = _rows_of(self, paths)
-        return Frame(rows if revert_from is None else model.revert(rows, revert_from))
-
-    def _rows_of(self, session: Any, paths: Sequence[str], schema: Any) -> Any:
+    def _rows_of(self, paths: Sequence[str], schema: Any) -> Any:
         return Frame(_rows_of(self, paths)) if paths else None
 
     def required_columns(self) -> Sequence[str]:
@@ -170,27 +220,14 @@ class SimState(StateCommitter):
     def _stamped(self, partials: Any, attempt: TransactionAttempt) -> Any:
         return Frame(model.partials(_keyed(partials), attempt.txid))
 
-    def _next_rows(
-        self,
-        old: Sequence[ActiveFile],
-        new: Sequence[StagedFile],
-        publication: Publication,
-        reverts: bool,
-    ) -> Any:
-        stored = _rows_of(self, [file.path for file in old])
-        if reverts:
-            stored = model.revert(stored, publication.first_txid)
-        fresh = model.merge(_rows_of(self, [file.path for file in new]))
-        return Frame(model.join(stored, fresh, keeps_previous=self._layout.keeps_previous))
-
 
 def _keyed(frame: Frame) -> list[tuple[int, int]]:
     keys = current_world().plan.keys
     return [(record % keys, record) for record in frame.rows]
 
 
-def _rows_of(committer: Any, paths: Sequence[str]) -> list[Any]:
-    return _read(committer._storage.table, paths)
+def _rows_of(reader: Any, paths: Sequence[str]) -> list[Any]:
+    return _read(reader._storage.table, paths)
 
 
 def _read(table: Table, paths: Iterable[str]) -> list[Any]:
@@ -206,8 +243,7 @@ def make_committer(world: World, name: str, kind: str, semantics: str, buckets: 
     if kind == "append":
         return SimAppend(name, meaning, new_id=world.new_id)
     if kind == "log":
-        return SimLog(
-            name, meaning, ("key",), {}, 2, 1.0, clock=CLOCK.monotonic, new_id=world.new_id
-        )
+        pace = Pace(1.0, CLOCK.monotonic)
+        return SimLog(name, meaning, LogLayout(("key",), {}), 2, pace, new_id=world.new_id)
     layout = StateLayout(("key",), {}, buckets, meaning is Semantics.OPAQUE)
     return SimState(name, meaning, layout, new_id=world.new_id)

@@ -129,7 +129,7 @@ def test_only_quarantined_txids_can_be_replayed(
     zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str
 ) -> None:
     """One unknown txid refuses the whole request, and says what is quarantined."""
-    with pytest.raises(UserError, match="Txid 3 of topology .* Quarantined are 1, 2"):
+    with pytest.raises(UserError, match="Txid 3 of topology .* The quarantined txids are 1, 2"):
         request_replays(zookeeper.hosts, name, CONFIG, [1, 3])
     assert store.requested_replay(()) is None
     for txid in (1, 2):

@@ -62,7 +62,7 @@ def drive(
 
     with contextlib.ExitStack() as resources, observer, terminable(), _leaving():
         server = _server_of(zookeeper)
-        if server is not None:  # said now, before the seconds that Spark takes
+        if server is not None:  # print it before the seconds that Spark takes
             _refuse_second(server, topology)
         observer.starting(topology.name)
         with ThreadPoolExecutor(1, "txn-zookeeper") as pool:
@@ -113,8 +113,8 @@ def _watch(
             stopping = True
             log.info("%s: stopping", signal.Signals(received[0]).name)
             if running.leads:
-                observer.note("Stopping after the commit under way; once more leaves at once.")
-            with contextlib.suppress(TxnError):  # how it ended is told below
+                observer.note("Stopping after the commit under way; a second signal stops at once.")
+            with contextlib.suppress(TxnError):  # the end is reported below
                 running.stop(timeout=0)
         # Asked before the look, so that the last look comes after the end.
         active, report = running.is_active, running.report
@@ -173,7 +173,7 @@ def _refuse_second(hosts: str, topology: Topology) -> None:
     from txn.zookeeper.status import read_status
 
     try:
-        leader = read_status(hosts, topology.name, topology.config).leader
+        leader = read_status(hosts, topology.name, topology.settings).leader
     except TxnError:
         return
     if is_alive(leader):

@@ -1,4 +1,4 @@
-"""What a command raises, as one paragraph on stderr and an exit code.
+"""A command's error as one paragraph on stderr and an exit code.
 
 0 ended well, 1 an error, 2 a mistake on the command line, 3 fenced or another process leads, 4 a
 thread hangs and was left behind, 130 interrupted before anything ran.

@@ -1,7 +1,7 @@
-"""Who is told about a run: the contract, and two observers for pipes and programs.
+"""Observers of a run: the contract, and one each for pipes and programs.
 
 They print values (`RunStatus`, `BatchReport`) and know nothing of the run itself; the loop that
-tells them is in `txn.cli.driver`. The third observer, for terminals, is `txn.cli.live_view`.
+calls them is in `txn.cli.driver`. The third observer, for terminals, is `txn.cli.live_view`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WAITING_EVENT_SECS = 1.0
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What does not change while a topology runs."""
+    """The facts that stay the same while a topology runs."""
 
     topology: str
     epoch: int

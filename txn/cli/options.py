@@ -13,7 +13,14 @@ from txn.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["TRACEBACK", "console", "output_options", "print_json", "zookeeper_option"]
+__all__ = [
+    "TRACEBACK",
+    "console",
+    "output_options",
+    "print_json",
+    "settings_option",
+    "zookeeper_option",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,6 +41,17 @@ def zookeeper_option(command: F) -> F:
     )(command)
 
 
+def settings_option(command: F) -> F:
+    """`--set`, as the argument `settings`."""
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of the topology, whatever the program says (docs/configuration.md).",
+    )(command)
+
+
 def output_options(command: F) -> F:
     """`--json`, as the argument `as_json`, and `--traceback`."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -43,7 +61,7 @@ def output_options(command: F) -> F:
         expose_value=False,
         is_eager=True,
         callback=_set_traceback,
-        help="With an error, show where it came from.",
+        help="Show where an error came from.",
     )
     return as_json(traceback(command))
 
@@ -73,7 +91,7 @@ def print_json(value: Any) -> None:
         text = json.dumps(value, indent=2)
     except RecursionError as error:
         raise UserError(
-            "What was found is nested too deeply to be printed: no spout of this project writes "
-            "such metadata. Look at the node or the table's log by other means."
+            "The result is nested too deeply to be printed: no spout of this project writes such "
+            "metadata. Look at the node or the table's log by other means."
         ) from error
     click.echo(text)

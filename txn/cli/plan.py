@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
-from txn.cli.options import output_options, print_json
+from txn.cli.options import output_options, print_json, settings_option
 from txn.operations.loading import load_topology
 from txn.operations.plan import TopologyPlan, plan_topology
 
@@ -15,13 +15,14 @@ __all__ = ["plan"]
 
 @click.command()
 @click.argument("target", metavar="FILE.py:TOPOLOGY")
+@settings_option
 @output_options
-def plan(target: str, as_json: bool) -> None:
+def plan(target: str, settings: Sequence[str], as_json: bool) -> None:
     """Show streams, stages and tables, and what each table guarantees. Runs nothing.
 
     Refuses what `txn run` would refuse at once. Needs neither Spark nor ZooKeeper.
     """
-    found = plan_topology(load_topology(target))
+    found = plan_topology(load_topology(target, settings))
     if as_json:
         print_json(found.to_json())
     else:
@@ -43,6 +44,9 @@ def _plan_lines(found: TopologyPlan) -> Iterator[str]:
         needs = f"; needs {', '.join(table.columns)}" if table.columns else ""
         yield f"  {table.name}  <- {table.reads}  {', '.join(described)}{needs}"
         yield f"    {table.guarantee}: {table.why}"
+    if found.settings:
+        yield from ("", "settings")
+        yield from _columns((s.name, s.value, f"from {s.place}") for s in found.settings)
 
 
 def _phase(phase: str) -> str:

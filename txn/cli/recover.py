@@ -20,7 +20,7 @@ __all__ = ["recover"]
     multiple=True,
     metavar="TABLE",
     help="A table that holds nothing because it was never written to: the next run makes it, from "
-    "the recovered txid on. Without this, a table without any txid is taken for one that was lost.",
+    "the recovered txid on. Without this option, a table without any txid counts as lost.",
 )
 @zookeeper_option
 @output_options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from txn.cli.options import console, output_options, zookeeper_option
+from txn.cli.options import console, output_options, settings_option, zookeeper_option
 from txn.errors import FencedError, LeaderExistsError, TxnError
 from txn.operations.loading import load_topology
 
@@ -56,13 +56,14 @@ def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) ->
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="info",
     show_default=True,
-    help="Of the log in .txn/logs.",
+    help="Level of the log in .txn/logs.",
 )
 @click.option(
     "--standby",
     is_flag=True,
     help="While another process leads, start everything, wait, and take over when it ends.",
 )
+@settings_option
 @zookeeper_option
 @output_options
 def run(
@@ -72,6 +73,7 @@ def run(
     conf: dict[str, str],
     log_level: str,
     standby: bool,
+    settings: Sequence[str],
     zookeeper: str,
     as_json: bool,
 ) -> None:
@@ -81,7 +83,7 @@ def run(
     from txn.zookeeper.location import resolve, resolve_shared
 
     (resolve_shared if standby else resolve)(zookeeper)
-    topology = load_topology(target)
+    topology = load_topology(target, settings)
     topology.check_complete(until)
     with logging_to_file(topology.name, log_level) as path:
         try:

@@ -64,20 +64,17 @@ def import_command(
 
     NAME may be FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
     """
-    from txn.config import TopologyConfig
     from txn.embedded.service import zookeeper_service
     from txn.operations.progress_file import read_file
     from txn.operations.transfer import import_progress
 
-    config = TopologyConfig()
     progress = read_file(file)
-    if name is not None:
-        name, config, _ = named_topology(name)
-        if name != progress.topology:
-            raise TargetError(
-                f"File '{file}' holds the progress of topology '{progress.topology}', not of "
-                f"'{name}'. A topology's tables know it by its name: nothing was written."
-            )
+    name, config, _ = named_topology(name or progress.topology)
+    if name != progress.topology:
+        raise TargetError(
+            f"File '{file}' holds the progress of topology '{progress.topology}', not of "
+            f"'{name}'. A topology's tables know it by its name: nothing was written."
+        )
     with zookeeper_service(zookeeper, share=True) as hosts:
         epoch = import_progress(hosts, progress, config, replace=replace)
     txid = progress.committed.txid

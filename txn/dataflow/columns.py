@@ -86,7 +86,7 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
     """The columns that were written down.
 
     Raises:
-        ProgressUnreadableError: they are none.
+        ProgressUnreadableError: they are not a schema.
     """
     from pyspark.sql.types import StructType
 
@@ -96,13 +96,13 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
         return StructType.fromJson(dict(kept))
     except Exception as error:
         raise ProgressUnreadableError(
-            f"The columns that were kept of stream '{stream}' cannot be read ({error}). Delete its "
-            "node below 'columns' of the topology: they are learned anew from the spout."
+            f"The stored columns of stream '{stream}' cannot be read ({error}). Delete its node "
+            "below 'columns' of the topology: the next run takes them from the spout."
         ) from error
 
 
 def may_be_kept(kept: Any) -> bool:
-    """Whether a schema can be stored as data; a user-defined type would name code to load."""
+    """Return whether a schema can be stored as data; a user-defined type names code to load."""
     if isinstance(kept, Mapping):
         return kept.get("type") != "udt" and all(map(may_be_kept, kept.values()))
     return not isinstance(kept, list) or all(map(may_be_kept, kept))

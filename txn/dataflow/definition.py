@@ -87,7 +87,7 @@ class Definition:
                 continue
             if identity(node.state.path) in kept:
                 raise TopologyError(
-                    f"state_query() of stream '{node.label()}' reads '{node.state.path}', a table "
-                    "of this topology. Pass what persistent_aggregate() returned, so that no txid "
-                    "is read that may still be replayed."
+                    f"state_query() of stream '{node.label()}' reads '{node.state.path}', a "
+                    "table of this topology. Pass what persistent_aggregate() returned; "
+                    "otherwise the query could read a txid that may still be replayed."
                 )

@@ -4,9 +4,9 @@ One `Evaluation` is made per attempt, so that no result leaks into another attem
 bolt instance per `TransactionAttempt`). It lives from the processing phase into the commit turn,
 where what hangs below a table's new values is computed.
 
-A stream that nothing was read from yet has no rows, and columns that nobody knows. What can be
-said all the same, is: a left join keeps every row of its left side, and only the columns of the
-right one are missing (`Rows.lacks`). What cannot be said is `Unknown`, and never "no rows".
+A stream that nothing was read from yet has no rows and unknown columns. Some results are known all
+the same: a left join keeps every row of its left side, and only the columns of the right one are
+missing (`Rows.lacks`). Any other result is `Unknown`, never "no rows".
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Evaluation:
     assumed: Collection[str] = frozenset()
     done: dict[Node, Result] = field(default_factory=dict)
     doubts: dict[str, UserError] = field(default_factory=dict)
-    """What did not fit the columns of earlier runs, by stream name of `Unknown.waits_for`."""
+    """Errors with the columns of earlier runs, by stream name of `Unknown.waits_for`."""
 
     def rows(self, node: Node) -> Result:
         """The rows of `node`, as far as they are known."""
@@ -136,9 +136,9 @@ class Evaluation:
             return doubted
 
     def doubted(self, node: Node, error: UserError) -> Unknown | None:
-        """What `node` is, if columns of earlier runs may be all that is wrong; None: they are not.
+        """`node` as unknown, if only columns of earlier runs may be wrong; else None.
 
-        The error is noted, so that whoever waits for the columns can tell it.
+        Records the error for whoever waits for the columns.
         """
         doubtful = {s.name for s in node.sources()} & set(self.assumed) - set(self.inputs)
         if not doubtful:
@@ -197,7 +197,7 @@ class Evaluation:
 
 
 def _lacking(rows: Rows, names: Collection[str]) -> bool:
-    """Whether one of these columns may be among those that `rows` lacks."""
+    """Return whether one of these columns may be among those that `rows` lacks."""
     return bool(rows.lacks) and not set(names) <= set(rows.frame.columns)
 
 

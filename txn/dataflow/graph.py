@@ -332,7 +332,7 @@ class StateQuery(Node):
         taken = [name for name in values if name in rows.columns]
         if taken:
             raise TopologyError(
-                f"state_query() of stream '{self.label()}' would bring a second column "
+                f"state_query() of stream '{self.label()}' would add a second column "
                 f"'{taken[0]}'. Rename the stream's own in a transform before the query."
             )
 
@@ -368,7 +368,8 @@ def promise_of(node: Node) -> Promise:
 def _own_promise(node: Node) -> Promise:
     if isinstance(node, Source):
         kind = node.spout.kind
-        return Promise(kind, f"Stream '{node.name}' has a {kind.value} spout")
+        article = "an" if kind is SpoutKind.OPAQUE else "a"
+        return Promise(kind, f"Stream '{node.name}' has {article} {kind.value} spout")
     if isinstance(node, StateQuery) and node.as_of == "committed":
         return Promise(
             SpoutKind.OPAQUE,
@@ -415,9 +416,9 @@ class Sink:
         promise = self.promise
         if STRENGTH[promise.kind] < NEEDED[self.committer.semantics]:
             raise TopologyError(
-                f"{promise.why}, whose replays may differ, but table '{self.name}' has "
-                f"{self.committer.semantics.value} semantics, which relies on more. Give the table "
-                f"semantics='{promise.kind.value}' or use a stronger source."
+                f"{promise.why}, so its replays may differ, but table '{self.name}' has "
+                f"{self.committer.semantics.value} semantics, which needs more than that. Give "
+                f"the table semantics='{promise.kind.value}' or use a stronger source."
             )
 
 
@@ -467,7 +468,7 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
 
 
 def takes_attempt(function: Callable[..., Any]) -> bool:
-    """Whether a transform takes the attempt: two positional parameters without default."""
+    """Return whether a transform takes the attempt: two positional parameters without default."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some callables written in C tell nothing

@@ -1,4 +1,4 @@
-"""What one version of a Delta log says: its commit file, read once, for everybody.
+"""The content of one version of a Delta log: its commit file, parsed once for everybody.
 
 For tables of ours, for those that a spout reads, and for `txn history`. Commit files are read here
 and not through `DeltaTable.history`, which numbers the versions by position in its own answer.
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
-"""What a commit file that is not Delta's raises while it is taken apart."""
+"""The errors of parsing a commit file that is not Delta's."""
 TXID = "txid"
 """The column of our tables that says which txid last wrote a row."""
 TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append
@@ -100,15 +100,15 @@ class Commit:
     """(version, publication) of the last publication, as a mark repeats it."""
     token: str | None = None
     changed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
-    """Of the files added and of those removed, the paths that brought or took rows."""
+    """Paths of the added files that brought rows, and of the removed ones that took rows."""
     deletion_vectors: frozenset[str] = frozenset()
-    """Of the files added, those of which some rows are marked as deleted."""
+    """Added files with rows that are marked as deleted."""
     elsewhere: frozenset[str] = frozenset()
-    """Of all the files, those outside of the table's folder, as in a shallow clone."""
+    """Files outside of the table's folder, as in a shallow clone."""
     writer: str = ""
     """Its writer and engine, as far as recorded."""
     fingerprint: int = 0
-    """Of the commit file: tells whether it is still the same one."""
+    """Identifies the commit file's content."""
 
     @property
     def data_change(self) -> bool:
@@ -129,7 +129,7 @@ class Commit:
 
     @property
     def mark(self) -> Mapping[str, Any] | None:
-        """What a version of ours that publishes nothing says of itself; None for any other."""
+        """The mark of a version of ours that publishes nothing; None for any other."""
         return self.fence or self.settled or self.compaction
 
     @property
@@ -171,8 +171,8 @@ def parse_commit(version: int, text: bytes, table: str) -> Commit:
     except BROKEN as error:
         raise RecoveryRefusedError(
             f"Version {version} of table {table} cannot be read: its file in _delta_log is not "
-            "what Delta, or a topology, writes. Restore that file from a backup, or restore the "
-            "table to an earlier version."
+            "in the format of Delta or of a topology. Restore that file from a backup, or "
+            "restore the table to an earlier version."
         ) from error
 
 
@@ -186,7 +186,7 @@ def file_path(path: str) -> tuple[str, bool]:
 
 
 def txid_in(bounds: Any) -> int | None:
-    """What one part of a file's statistics says of `txid`; None: nothing."""
+    """The `txid` in one part of a file's statistics; None: it has none."""
     found = bounds.get(TXID) if isinstance(bounds, dict) else None
     return found if type(found) is int else None
 
@@ -226,7 +226,7 @@ def _actions(text: bytes) -> Iterator[dict[str, Any]]:
 
 def _json_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError(f"{type(value).__name__} is no JSON object")
+        raise TypeError(f"{type(value).__name__} is not a JSON object")
     return value
 
 
@@ -272,7 +272,7 @@ def _added(add: Mapping[str, Any]) -> StagedFile:
 
 
 def _mark(found: Any, *more: str) -> Mapping[str, Any] | None:
-    """What a version of ours says of itself, as far as it is acted on.
+    """Check the fields of a mark that the program acts on.
 
     Raises:
         ValueError, TypeError, KeyError: it says something else.
@@ -281,7 +281,7 @@ def _mark(found: Any, *more: str) -> Mapping[str, Any] | None:
         return None
     for name in ("epoch", *more, *({"settled"} & set(found))):
         if type(found[name]) is not int or found[name] < 0:
-            raise ValueError(f"{name} is no number")
+            raise ValueError(f"{name} is not a number")
     return _json_object(found)
 
 
@@ -302,7 +302,7 @@ def _compaction(found: Any) -> Mapping[str, Any] | None:
     if mark is not None:
         first, last = mark["txids"]
         if not (type(first) is type(last) is int and 0 <= first <= last):
-            raise ValueError("txids are no range")
+            raise ValueError("txids are not a range")
     return mark
 
 

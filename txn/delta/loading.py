@@ -15,7 +15,7 @@ __all__ = ["find", "is_there", "load", "require"]
 
 
 def is_there(storage: Storage) -> bool:
-    """Whether there is a Delta table."""
+    """Return whether there is a Delta table."""
 
     def found() -> bool:
         return DeltaTable.is_deltatable(storage.uri, storage.options)

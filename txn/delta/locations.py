@@ -50,7 +50,7 @@ def local_path(location: str) -> str | None:
 
 
 def is_local(location: str) -> bool:
-    """Whether it is a path of this machine; raises as `local_path`."""
+    """Return whether it is a path of this machine; raises as `local_path`."""
     return local_path(location) is not None
 
 

@@ -91,16 +91,16 @@ class TableLog:
         txid = self._table.transaction_version(txid_app(topology))
         if txid is not None:
             raise RecoveryRefusedError(
-                f"Table '{self._storage.location}' holds txid {txid} of topology '{topology}', and "
-                "the commit file that says what was read for it was cleaned out of the log. "
-                "Nothing was changed. Restore that file from a backup, or give the topology a new "
-                "name and new tables."
+                f"Table '{self._storage.location}' holds txid {txid} of topology '{topology}', "
+                "but the commit file that records what was read for it was cleaned out of the "
+                "log. Nothing was changed. Restore that file from a backup, or give the topology "
+                "a new name and new tables."
             )
 
     def publications(self) -> Iterator[TablePublication]:
         """Every publication, newest first, as far back as commit files are kept.
 
-        Of a log that has none any more, the one that the newest mark repeats.
+        If the log has none any more: the one that the newest mark repeats.
         """
         mark: Commit | None = None
         is_empty = True

@@ -1,8 +1,8 @@
 """Storage that fails for a moment: asked again with back-off, until a deadline.
 
-For what may be asked twice: reading, listing, deleting. An append is not: its answer is read back
-(`committers.publishing.log`). What goes on beyond the deadline makes the batch wait, uncounted and
-visibly, like one whose source is away. What no waiting mends is told at once.
+For calls that may be repeated: reading, listing, deleting. Not for an append: its answer is read
+back (`committers.publishing.log`). A fault that outlasts the deadline makes the batch wait,
+uncounted and visibly, as if its source were away. A fault that waiting cannot cure raises at once.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ _REFUSED = re.compile(
     r"|MISSING_AUTHENTICATION_TOKEN|401 Unauthorized|403 Forbidden|Permission ?[Dd]enied"
     r"|Unauthenticated|Read-only file system"
 )
-"""What the clients of object stores, and delta-rs of a disk, say of a refusal: they have no numbers
-for it."""
+"""Texts of a refusal by object-store clients, and by delta-rs for a disk: they have no codes."""
 _AWAY = re.compile(
     r"AWS Error|curlCode|Generic \w+ error|error sending request|Server returned non-2xx"
     r"|[Tt]imed? ?out|[Cc]onnection (refused|reset|closed)|[Tt]oo many open files"
@@ -97,7 +96,7 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
         except Exception as error:
             if is_refusal(error):
                 raise StorageRefusedError(
-                    f"Storage refuses to {what}: {_said(error)}. No waiting mends that: correct "
+                    f"Storage refuses to {what}: {_said(error)}. Waiting does not help: correct "
                     "the permission, the credentials or the name, then run again. Progress is "
                     "intact."
                 ) from error
@@ -106,7 +105,7 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
             if patience.clock() + wait > until:
                 raise StorageUnavailableError(
                     f"Storage could not {what} within {patience.deadline_secs:g} s: "
-                    f"{_said(error)}. A batch waits and looks again; a start is to be tried again."
+                    f"{_said(error)}. A batch waits and tries again; a start must be repeated."
                 ) from error
             log.info("storage could not %s, and is asked again: %s", what, _said(error))
         patience.sleep(wait)
@@ -114,14 +113,14 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether storage refuses it for good."""
+    """Return whether storage refuses it for good."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _REFUSALS
     return _is_of_storage(error) and _REFUSED.search(str(error)) is not None
 
 
 def is_momentary(error: BaseException) -> bool:
-    """Whether a retry may succeed."""
+    """Return whether a retry may succeed."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _MOMENTARY
     return (
@@ -132,7 +131,7 @@ def is_momentary(error: BaseException) -> bool:
 
 
 def _is_of_storage(error: BaseException) -> bool:
-    """Whether a client of storage raised it: Arrow and delta-rs raise OSError, or DeltaError."""
+    """Return whether a storage client raised it: Arrow and delta-rs raise OSError or DeltaError."""
     if isinstance(error, FileNotFoundError):
         return False
     names = {kind.__name__ for kind in type(error).__mro__}

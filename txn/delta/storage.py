@@ -197,12 +197,12 @@ def _opened(location: str, options: dict[str, str] | None) -> tuple[fs.FileSyste
         filesystem, root = fs.FileSystem.from_uri(re.sub("^s3[an]:", "s3:", uri))
     except (OSError, ValueError) as error:
         raise TopologyError(
-            f"Table folder {location!r} is no place that can be opened: {error}. Use a local path, "
-            "or a URI such as s3://bucket/folder."
+            f"Table folder {location!r} cannot be opened: {error}. Use a local path, or a URI "
+            "such as s3://bucket/folder."
         ) from error
     if not root.strip("/"):
         raise TopologyError(
-            f"Table folder {location!r} names no folder. Put one behind the scheme and the bucket."
+            f"Table folder {location!r} names no folder. Add one after the scheme and the bucket."
         )
     return filesystem, root
 

@@ -39,7 +39,7 @@ def diagnose(
     Raises:
         UserError: `zookeeper` means nothing.
     """
-    config = topology.config if topology is not None else TopologyConfig()
+    config = topology.settings if topology is not None else TopologyConfig()
     name = topology.name if topology is not None else None
     sinks = topology.sinks if topology is not None else ()
     own = {sink.name: sink.committer.storage_options for sink in sinks}
@@ -93,6 +93,6 @@ def _guarded(area: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
             area,
             "check",
             first_line(failure),
-            "It could not be looked at to its end.",
+            "The check did not finish.",
             "Correct the problem in the message, and run the doctor again.",
         )

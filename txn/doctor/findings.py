@@ -22,11 +22,11 @@ class Finding:
     """The check, for example "session timeout"."""
     level: Level
     found: str
-    """What there is."""
+    """The observation."""
     means: str = ""
     """Its meaning; empty if it is obvious."""
     do: str = ""
-    """What to do; empty: nothing."""
+    """The advice; empty: nothing to do."""
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""

@@ -96,7 +96,7 @@ def _packages() -> Iterator[Finding]:
             "python",
             "packages",
             f"{_DISTRIBUTION} is not installed: it runs from a folder",
-            "Which versions it was checked with is not known here.",
+            "The versions that it was checked with are not known.",
         )
         wanted = {}
     for name in _PACKAGES:
@@ -119,7 +119,7 @@ def _packages() -> Iterator[Finding]:
                 "python",
                 name,
                 f"{version}, and this release was checked with {specifiers}",
-                "What Delta's log or ZooKeeper's answers look like may differ.",
+                "Delta's log or ZooKeeper's answers may look different.",
                 f"pip install '{name}{specifiers}', or run the tests with this version.",
             )
 
@@ -135,7 +135,7 @@ def _wanted() -> dict[str, str]:
 
 
 def fits(version: str, specifiers: str) -> bool:
-    """Whether a version meets specifiers such as ">=1.6.6,<1.7"; what is no version does not."""
+    """Return whether a version meets specifiers such as ">=1.6.6,<1.7"; other text does not."""
     try:
         return SpecifierSet(specifiers).contains(Version(version), prereleases=True)
     except (InvalidSpecifier, InvalidVersion):
@@ -145,7 +145,7 @@ def fits(version: str, specifiers: str) -> bool:
 def _memory() -> Finding:
     total = _memory_bytes()
     if total is None:
-        return note("machine", "memory", "how much there is cannot be told here")
+        return note("machine", "memory", "this system does not report how much there is")
     said = f"{total / _GIB:.1f} GiB"
     if total >= _LEAST_MEMORY:
         return ok("machine", "memory", said)
@@ -153,14 +153,14 @@ def _memory() -> Finding:
         "machine",
         "memory",
         said,
-        "Spark's driver takes 1 GiB besides Java's own, an embedded ZooKeeper up to 1 GiB; the "
-        "system may kill one of them.",
+        "Spark's driver takes 1 GiB on top of Java's own memory, an embedded ZooKeeper up to 1 "
+        "GiB; the system may kill one of them.",
         "Give it 4 GiB, or set spark.driver.memory lower (--conf).",
     )
 
 
 def _memory_bytes() -> int | None:
-    """What this process may use: the machine's, or its container's if that has less."""
+    """Memory that this process may use: the machine's, or its container's if that has less."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -210,8 +210,8 @@ def check_disk(folders: Iterable[Path]) -> Iterator[Finding]:
                 "machine",
                 "disk",
                 said,
-                "The next batch or ZooKeeper's next write fails. Nothing is lost: what is half "
-                "written is not in any table.",
+                "The next batch or ZooKeeper's next write fails. Nothing is lost: no table has a "
+                "half-written file.",
                 "Free some space (VACUUM old versions of tables), then run the topology again.",
             )
         elif usage.free < _GIB:

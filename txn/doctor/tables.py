@@ -1,7 +1,7 @@
 """Tables and their storage as `txn doctor` sees them.
 
-What the publisher cannot honour is refused by `txn run` before anything runs; here it is found
-without Spark, together with what only hurts later.
+`txn run` refuses a table that the publisher cannot honour before anything runs. These checks find
+it without Spark, together with problems that only hurt later.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def check_table(
 
 
 def check_writers(table: str) -> Iterator[Finding]:
-    """Whether another writer may overwrite a version of the table's log."""
+    """Return whether another writer may overwrite a version of the table's log."""
     if identity(table).startswith("s3:"):
         yield warning(
             f"table {table}",
             "other writers",
             "Spark's Delta writer does not ask S3 to refuse a version that exists already",
             "OPTIMIZE, DELETE, ALTER and every other statement of Spark may overwrite a version "
-            "that a running topology has just committed, and its rows are gone. The topology's "
+            "that a running topology has just committed, which loses its rows. The topology's "
             "own commits are conditional.",
             "Maintain the table with deltalake (DeltaTable.optimize, .vacuum), whose commits are "
             "conditional, or with Spark while the topology is stopped.",
@@ -134,8 +134,8 @@ def _log_retention(area: str, properties: Mapping[str, str]) -> Finding:
         area,
         "log retention",
         said,
-        "Commit files older than that are cleaned out of the log, and with them what `txn history` "
-        "tells, and what `txn recover` needs after a topology was down for longer.",
+        "Commit files older than that are cleaned out of the log. `txn history` no longer shows "
+        "their txids, and `txn recover` fails if it needs them after a long downtime.",
         f"Set {_LOG_RETENTION} to longer than a topology may ever be down.",
     )
 
@@ -170,8 +170,8 @@ def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[st
         area,
         "checkpoints",
         said,
-        "Every start of a topology and every new reader goes through all commits since then.",
-        "See that _delta_log can be written to; DeltaTable(...).create_checkpoint() makes one.",
+        "Every start of a topology and every new reader reads all commits since then.",
+        "Check that _delta_log can be written to; DeltaTable(...).create_checkpoint() makes one.",
     )
 
 
@@ -201,7 +201,7 @@ def duration_secs(text: str) -> float | None:
 
 
 def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Whether storage refuses one of two writers of a version: a race on our own table.
+    """Return whether storage refuses one of two writers of a version: a race on our own table.
 
     The table is made in `folder`, or in the first folder above it that there is, and deleted.
 
@@ -239,7 +239,7 @@ def _schema() -> Any:
 
 
 def _race(table: str, options: dict[str, str]) -> list[str]:
-    """What became of each of the writers of one and the same version: "won", or an error."""
+    """Let several writers race for one version. Returns "won" or an error for each."""
     from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
 
     start = threading.Barrier(_WRITERS)

@@ -73,9 +73,9 @@ def _session(area: str, connection: Connection, config: TopologyConfig) -> Findi
         area,
         "session timeout",
         said,
-        "A leader that died on another machine blocks its successor for that long, and one that "
-        "does not answer for that long is replaced. The server's limits are 2 and 20 times its "
-        "tickTime unless minSessionTimeout and maxSessionTimeout say otherwise.",
+        "A leader that dies on another machine blocks its successor for that long, and a leader "
+        "that does not answer for that long is replaced. The server's limits are 2 and 20 times "
+        "its tickTime unless minSessionTimeout and maxSessionTimeout set others.",
         "Set zookeeper_timeout_secs to what the server grants, or change the server's limits.",
     )
 
@@ -152,8 +152,8 @@ def _clock(area: str, skew: float) -> Finding:
         area,
         "clock",
         said,
-        "Nothing is decided by a clock, but times in logs and `txn history` cannot be compared.",
-        "Let both machines take their time from one source (NTP).",
+        "No decision depends on a clock, but times in logs and `txn history` cannot be compared.",
+        "Synchronize both machines with one source of time (NTP).",
     )
 
 
@@ -172,9 +172,7 @@ def _nodes(
     try:
         status = read_status(connection.servers + connection.chroot, topology, config)
     except TxnError as failure:
-        yield error(
-            area, "nodes", str(failure), "The topology does not start like that.", "See above."
-        )
+        yield error(area, "nodes", str(failure), "The topology cannot start.", "See above.")
     else:
         leader = f"led by {status.leader}" if status.leader else "nobody leads it"
         committed = status.progress.committed.txid
@@ -185,7 +183,7 @@ def _nodes(
 def _acls(
     area: str, connection: Connection, root: str, config: TopologyConfig, deadline: float
 ) -> Finding:
-    """Whether some node of the topology can be read or changed without a credential."""
+    """Return whether some node of the topology can be read or changed without a credential."""
     changed_by_all, read_by_all, count = [], 0, 0
     # The parent too: who may delete there could take the place of a topology that is to come.
     for path in (root.rpartition("/")[0], *_walk(connection, root, deadline)):
@@ -222,14 +220,14 @@ def _walk(connection: Connection, path: str, deadline: float) -> Iterator[str]:
 def _quorum(
     area: str, servers: str, folder: Path | None, config: TopologyConfig
 ) -> Iterator[Finding]:
-    """What each server says of itself to `mntr`, where it may be asked."""
+    """Findings from each server's answer to `mntr`, where that is allowed."""
     if folder is not None:
         yield note(
             area,
             "quorum",
             "an embedded server: one process on this machine",
-            "It does not survive the machine. On loopback only, its folder and nodes are its "
-            "user's alone.",
+            "It does not survive the machine. It listens on loopback only; its folder and nodes "
+            "belong to its user alone.",
             "For more, use an ensemble of three servers or five.",
         )
         return
@@ -260,14 +258,14 @@ def _quorum(
             "quorum",
             "not known: the servers do not answer `mntr`",
             "",
-            "To have it checked: 4lw.commands.whitelist=mntr in zoo.cfg.",
+            "To check it, set 4lw.commands.whitelist=mntr in zoo.cfg.",
         )
     elif "standalone" in known:
         yield warning(
             area,
             "quorum",
             told,
-            "One server: when it is away, no batch is begun or committed.",
+            "One server: while it is down, no batch starts or commits.",
             "For production use an ensemble of three servers or five.",
         )
     elif lagging:
@@ -283,7 +281,7 @@ def _quorum(
             area,
             "quorum",
             told,
-            "None of the servers that were named leads.",
+            "None of the named servers leads.",
             "Name all servers of the ensemble in the connect string.",
         )
     else:
@@ -332,7 +330,7 @@ def _snapshots(area: str, folder: Path | None) -> Finding:
             "snapshots",
             "cannot be counted from here",
             "Without autopurge a server keeps every snapshot and log until its disk is full.",
-            "See that zoo.cfg has autopurge.purgeInterval above 0; the default is 0, never.",
+            "Set autopurge.purgeInterval above 0 in zoo.cfg; the default is 0, never.",
         )
     count = len(list((folder / "data" / "version-2").glob("snapshot.*")))
     if count <= _SNAPSHOTS:

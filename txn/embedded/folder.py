@@ -212,7 +212,7 @@ def port_of(hosts: str) -> int:
 
 
 def serves(port: int) -> bool:
-    """Whether a ZooKeeper server answers there. Not `ruok`: that is answered before it serves."""
+    """Return whether a ZooKeeper server serves there. It answers `ruok` before it serves."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=1.0) as connection:
             connection.sendall(b"srvr")

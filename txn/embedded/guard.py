@@ -83,15 +83,15 @@ def read_credential(folder: Path) -> str | None:
         return None
     except OSError as error:
         raise SetupError(
-            f"'{path}', without which the ZooKeeper server of its folder lets nobody in, cannot "
-            f"be read: {error.strerror}. Run this as the user that runs the topology."
+            f"'{path}' cannot be read: {error.strerror}. Without it the ZooKeeper server of its "
+            "folder lets nobody in. Run this as the user that runs the topology."
         ) from error
     form = _FORM.fullmatch(text)
     if form is None:
         raise SetupError(
-            f"'{path}' does not hold a credential of ours any more. Restore it from a backup; or, "
-            "with no program running on the folder, delete it: a new one is made at the next "
-            "start, and takes over what the old one owned."
+            f"'{path}' no longer holds a credential that this program wrote. Restore it from a "
+            "backup; or, with no program running on the folder, delete it: the next start makes "
+            "a new one, which takes over what the old one owned."
         )
     return form[1]
 
@@ -126,8 +126,8 @@ def guard(hosts: str, credential: str) -> None:
             _take(client, "/", make_digest_acl(user, password, all=True))
     except (KazooException, KazooTimeoutError) as error:
         raise SetupError(
-            f"The nodes of the ZooKeeper server at {hosts} could not be made ours alone: "
-            f"{type(error).__name__}. See server.log in its folder."
+            f"The nodes of the ZooKeeper server at {hosts} could not be restricted to their "
+            f"owner: {type(error).__name__}. See server.log in its folder."
         ) from error
     finally:
         client.stop()
@@ -151,10 +151,9 @@ def require_own_listener(port: int, tables: Iterable[str] | None = None) -> None
             is_listener = len(row) > 7 and row[3] == _LISTENS
             if is_listener and row[1].endswith(f":{port:04X}") and int(row[7]) != os.geteuid():
                 raise SetupError(
-                    f"Port {port} of 127.0.0.1 is listened on by another user of this machine "
-                    f"(user id {row[7]}), and not by our ZooKeeper server. Nothing was sent to it. "
-                    "Find out who that is; delete the file 'port' in the server's folder to have "
-                    "another port taken."
+                    f"Another user of this machine (user id {row[7]}) listens on port {port} of "
+                    "127.0.0.1, not our ZooKeeper server. Nothing was sent to it. Find out who "
+                    "that is; to use another port, delete the file 'port' in the server's folder."
                 )
 
 
@@ -175,6 +174,6 @@ def _take(client: Any, path: str, owner: Any) -> None:
 
 
 def _is_open(client: Any, path: str) -> bool:
-    """Whether anybody may change the node."""
+    """Return whether anybody may change the node."""
     acls, _ = client.get_acls(path)
     return any(acl.id.scheme == "world" and acl.perms & _CHANGES for acl in acls)

@@ -7,7 +7,7 @@ loopback interface only, syncing every write to disk.
 Who may use a folder is decided by its lock (`txn.embedded.folder`), which the supervisor and the
 JVM are handed down.
 
-What is in it belongs to whoever may read `FOLDER/credential` (`txn.embedded.guard`): any user of
+Its nodes belong to whoever may read `FOLDER/credential` (`txn.embedded.guard`): any user of
 the machine can reach a port on the loopback interface.
 """
 

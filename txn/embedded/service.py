@@ -63,8 +63,8 @@ def _has_data(folder: Path) -> bool:
         return (folder / "data").is_dir()
     except OSError as error:
         raise SetupError(
-            f"The ZooKeeper folder '{folder.absolute()}' cannot be looked into: {error.strerror}. "
-            "It is its owner's alone: run this as the user that runs the topology."
+            f"The ZooKeeper folder '{folder.absolute()}' cannot be read: {error.strerror}. Only "
+            "its owner may: run this as the user that runs the topology."
         ) from error
 
 

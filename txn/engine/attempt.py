@@ -1,4 +1,4 @@
-"""What a run knows of one attempt: the values that the stations hand to each other."""
+"""One attempt in a run: the values that the stations hand to each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["CommitResult", "Emission", "LiveAttempt", "Staging", "table_publicat
 
 @dataclass
 class LiveAttempt:
-    """What one live attempt has done so far. Owned by the protocol's thread."""
+    """The work of one live attempt so far. Owned by the protocol's thread."""
 
     attempt: TransactionAttempt
     metadata: Metadata
@@ -45,7 +45,7 @@ class LiveAttempt:
 
     @property
     def reads(self) -> Metadata:
-        """What it is to read: nothing, if it is to be empty."""
+        """The metadata to read: none, if the attempt is emptied."""
         return {} if self.empty else self.metadata
 
 
@@ -91,9 +91,9 @@ class Emission:
             if gone is None:
                 raise
             raise FailedException(
-                f"File {gone} of a table that attempt {self.evaluation.attempt} reads was deleted "
-                "before it was read: somebody's OPTIMIZE has put its rows into other files, and "
-                "VACUUM has deleted the former ones. The batch is replayed."
+                f"File {gone} of a table that attempt {self.evaluation.attempt} reads was "
+                "deleted before it was read: an OPTIMIZE moved its rows into other files, and "
+                "VACUUM deleted the former ones. The batch is replayed."
             ) from error
 
     def check_rows(self, stagings: Iterable[Staging]) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of an attempt that failed: it is replayed, it waits, or the run ends."""
+"""Failed attempts: replay one, let it wait, or end the run."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class AttemptFailures:
             log.info("[%s] after a successor took over: %s", self._topology, first_line(error))
             return fenced
         except TxnError:
-            pass  # ZooKeeper is away: what the station said has to do
+            pass  # ZooKeeper is away: the station's error stands
         return error
 
     # --- columns that nobody knows -----------------------------------------------------------
@@ -125,7 +125,7 @@ class AttemptFailures:
         self._shell.end(
             BatchError(
                 f"Batch {batch.attempt} of topology '{self._topology}' waited for {timeout:g} s, "
-                f"and this run is to end (until): {error} Nothing was lost: the next run goes on "
-                "from here; with until='forever' it would go on waiting."
+                f"but this run has an end (until): {error} Nothing was lost: the next run goes "
+                "on from here; with until='forever' it would keep waiting."
             )
         )

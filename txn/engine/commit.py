@@ -1,4 +1,4 @@
-"""One commit turn: the spouts are told, every table prepares, one after the other publishes."""
+"""One commit turn: notify the spouts, prepare every table, publish one after the other."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class CommitTurn:
 
 
 class Committing:
-    """What a commit turn does, on the commit thread."""
+    """Run the commit turn, on the commit thread."""
 
     def __init__(
         self, jobs: Jobs, spouts: Spouts, emissions: Emissions, stager: Stager, tables: Tables

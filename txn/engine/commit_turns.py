@@ -86,7 +86,7 @@ class CommitTurns:
         )
 
     def group_failed(self, attempt: TransactionAttempt, error: str) -> bool:
-        """Whether `attempt` fails because its group's turn fails; that ends the turn."""
+        """Return whether `attempt` fails because its group's turn fails; that ends the turn."""
         turn = self._turn
         if turn is None or not turn.is_group or attempt not in turn.attempts:
             return False
@@ -147,7 +147,7 @@ class CommitTurns:
 
 
 def dissolves(error: BaseException) -> bool:
-    """Whether a group may continue txid by txid after `error`, so that only the cause fails.
+    """Return whether a group may continue txid by txid after `error`, so that only the cause fails.
 
     Not after an error of the product's own that no replay mends: it says whom it is about.
     """

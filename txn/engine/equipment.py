@@ -1,4 +1,4 @@
-"""What a run works with: made before the first batch, opened, checked, and closed at the end."""
+"""The equipment of a run: made before the first batch, opened, checked, and closed at the end."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Equipment:
     def rehearse(self) -> None:
         """Take no rows through everything up to the tables, which are not touched: for a standby.
 
-        What would be refused is refused now, and Spark has the code ready when it counts.
+        Refusals come now, and Spark has the code ready when it counts.
 
         Raises:
             TopologyError: wrong columns.

@@ -55,8 +55,8 @@ _LOST_MESSAGES = re.compile(
     r"|Some data may have been lost because they are not available in Kafka"
     r"|Could not compute split, block \S+ of RDD \d+ not found"
 )
-"""What Spark says of lost blocks, and its Kafka source of lost records, in exceptions of Java's own
-types; at the beginning of a message, where no record's text can stand."""
+"""Spark's words for lost blocks, and its Kafka source's for lost records, in Java's own exceptions;
+matched at the beginning of a message, where no record's text can stand."""
 
 _TASK_REASON = re.compile(
     r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)(?: \([^)]*\))?: (.*)"
@@ -142,12 +142,12 @@ def judged(chain: Sequence[Cause]) -> Verdict:
 
 
 def is_lost_work(error: BaseException) -> bool:
-    """Whether a replay may help: work was lost, or storage is away."""
+    """Return whether a replay may help: work was lost, or storage is away."""
     return isinstance(error, FailedException) or judged(causes(error)) is not Verdict.WRONG
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether `error` means that a source or storage cannot be reached now."""
+    """Return whether `error` means that a source or storage cannot be reached now."""
     away = isinstance(error, SourceUnavailableError)
     return away or judged(causes(error)) is Verdict.AWAY
 
@@ -179,7 +179,7 @@ def _is_lost(cause: Cause) -> bool:
 
 
 def _is_lost_stage(message: str) -> bool:
-    """Whether a stage was aborted because the outcome of a task is unknown."""
+    """Return whether a stage was aborted because the outcome of a task is unknown."""
     if not message.startswith(_ABORTED):
         return False
     line = message.removeprefix(_ABORTED)

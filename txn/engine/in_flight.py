@@ -53,7 +53,7 @@ class LiveAttempts:
             self._discard(live)
 
     def shut_down(self) -> list[Straggler]:
-        """Cancel what is still at work, wait for it, delete what it staged; who never came back."""
+        """Cancel the attempts at work, wait, delete their files. Returns the threads that hang."""
 
         def cancel() -> None:
             for live in self._attempts.values():

@@ -82,12 +82,11 @@ class TableKeeper(Keeper):
             # Raise errors that waiting can cure first: that table may have it.
             raise min(failures, key=lambda error: isinstance(error, StorageRefusedError))
         raise ProgressUnreadableError(
-            f"A position of topology '{self._topology}' names {name!r}, and beside none of its "
-            f"tables ({self._names()}) anything whole of that name "
-            "is kept. Restore the folder `_txn_progress` of one of these tables from a backup or "
-            "from a copy of the table, or add the table that has it to the topology again; without "
-            "it nobody can tell what was read. To start over, use a new topology name and new "
-            "tables."
+            f"A position of topology '{self._topology}' names {name!r}, but none of its tables "
+            f"({self._names()}) has an intact copy beside it. Restore the folder `_txn_progress` "
+            "of one of these tables from a backup or from a copy of the table, or add the table "
+            "that has it to the topology again; without it nobody knows what was read. To start "
+            "over, use a new topology name and new tables."
         )
 
     def mend(self) -> None:
@@ -101,7 +100,7 @@ class TableKeeper(Keeper):
     def _keep(
         self, name: str, content: bytes, committers: Sequence[Committer]
     ) -> tuple[bool, bool]:
-        """Whether one of these tables stored it, and whether the storage of one failed."""
+        """Return whether one of these tables stored it, and whether the storage of one failed."""
         kept, failed = 0, 0
         for committer in committers:
             try:
@@ -109,8 +108,8 @@ class TableKeeper(Keeper):
             except _FAILURES as error:
                 failed += 1
                 log.warning(
-                    "[%s] could not keep %d bytes of a spout beside table '%s': %s. While no table "
-                    "takes them they stay in the spout's position, which grows.",
+                    "[%s] could not keep %d bytes of a spout beside table '%s': %s. Until a "
+                    "table takes them they stay in the spout's position, which grows.",
                     self._topology,
                     len(content),
                     committer.name,
@@ -126,15 +125,14 @@ class TableKeeper(Keeper):
         self._told = True
         if all(type(committer).keep is Committer.keep for committer in self._committers):
             why = (
-                "their committers keep nothing. It grows with everything that is read: define "
-                "`keep` and `kept` in one of them, or add a table that has them (AppendTable, "
-                "StateTable)"
+                "their committers keep nothing. The position grows with everything that is read: "
+                "define `keep` and `kept` in one of them, or add a table that has them "
+                "(AppendTable, StateTable)"
             )
         else:
-            why = "no table that keeps is there yet. Until one is, it grows"
+            why = "no table that keeps exists yet. Until one does, the position grows"
         log.warning(
-            "[%s] a spout's position carries on with what it should keep beside the tables (%s): "
-            "%s.",
+            "[%s] a spout's position still holds what a table should keep (%s): %s.",
             self._topology,
             self._names(),
             why,

@@ -21,8 +21,8 @@ POINTS = (
     "between-publications",  # one table holds the txid, the next does not
     "after-publish",  # every table holds the txid; ZooKeeper does not know
     "before-committed",  # the commit ledger is closed
-    "after-committed",  # COMMITTED is durable; the spouts were not told
-    "during-clean-up",  # success was told; scratch files remain
+    "after-committed",  # COMMITTED is durable; the spouts do not know
+    "during-clean-up",  # the spouts know; scratch files remain
 )
 
 MAINTENANCE_POINTS = (

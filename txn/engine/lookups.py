@@ -1,4 +1,4 @@
-"""What streams take from tables: new values, and states as of a txid."""
+"""Lookups of streams in tables: new values, and states as of a txid."""
 
 from __future__ import annotations
 

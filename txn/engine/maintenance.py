@@ -2,7 +2,7 @@
 
 One thread asks one committer after the other, whenever something was committed since. What it has
 staged is made visible on the commit thread, between two turns, so that a turn waits for one append
-at most. Whatever fails is told once and tried again after a later commit.
+at most. A failure is logged once and tried again after a later commit.
 """
 
 from __future__ import annotations

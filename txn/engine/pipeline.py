@@ -211,7 +211,7 @@ class Pipeline(Shell):
 
     @property
     def state(self) -> CoordinatorState:
-        """What the coordinator knows."""
+        """The coordinator's state."""
         return self._state
 
     def post(self, fact: Fact) -> None:
@@ -356,7 +356,7 @@ class Pipeline(Shell):
             wait = max(interval, IDLE_POLL_SECS)
         else:
             wait = max(0.0, self._last_start + interval - self._monotonic())
-        # Whatever was scheduled before is no longer: a timer cannot be taken back.
+        # The number voids earlier timers, which cannot be taken back.
         self._scheduled = number = self._scheduled + 1
         self.after(wait, lambda: self._plan_due(number))
 

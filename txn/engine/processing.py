@@ -3,7 +3,7 @@
 A job for one small batch costs more in planning, scheduling and committing of files than in work.
 So while processing lags behind the source, a thread takes all attempts that wait, up to a limit,
 and stages them with one Spark job per table: one task each, files of their own.
-What fails together is done again one by one, so that only the attempt that fails alone is replayed.
+A group that fails is staged again one by one, so only an attempt that fails alone is replayed.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Processing:
     def _together(self, group: Sequence[LiveAttempt], outcomes: Outcomes) -> Sequence[LiveAttempt]:
         """Stage a group with one job per table; return the attempts that failed.
 
-        Nothing is told before everything is staged. The reading of an opaque source may differ from
+        Report nothing before everything is staged. The reading of an opaque source may differ from
         one emission to the next; all tables of a txid must come from the same one.
         """
         try:

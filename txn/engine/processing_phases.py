@@ -1,4 +1,4 @@
-"""Processing phases: who waits for one, who is in one, and what the acker says of its end.
+"""Processing phases: which attempts wait, which are in one, and how the acker ends it.
 
 Owned by the protocol's thread. What a phase does, on threads of its own, is in
 `txn.engine.processing`.
@@ -126,7 +126,7 @@ class ProcessingPhases:
                 f"processing {', '.join(str(live.attempt) for live in group)}",
             )
 
-    # --- outcomes, told on any thread --------------------------------------------------------
+    # --- outcomes, reported on any thread --------------------------------------------------------
 
     def staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
         """One staging job ended."""

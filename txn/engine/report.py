@@ -166,7 +166,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class Standby:
-    """What a standby waits for; see `RunningTopology.standby`."""
+    """The leader that a standby waits for; see `RunningTopology.standby`."""
 
     since: float
     """When it began to wait, seconds since the epoch."""

@@ -100,10 +100,10 @@ class PlannedRows:
         found = _metrics(self._read, f"stream '{self._stream}' in {attempt}").get("rows")
         if found is not None and found != self._planned:
             raise SourceChangedError(
-                f"Stream '{self._stream}' returned {found} rows for attempt {attempt}, and "
-                f"{self._planned} were planned: its source no longer holds what START says, or a "
-                "transform stops reading early (limit), which verify='rows' cannot tell apart. "
-                "Restore the source, or do without the limit."
+                f"Stream '{self._stream}' returned {found} rows for attempt {attempt}, but "
+                f"{self._planned} were planned: its source no longer holds what START records, "
+                "or a transform stops reading early (limit); verify='rows' cannot tell these "
+                "apart. Restore the source, or remove the limit."
             )
 
 
@@ -115,7 +115,7 @@ def _metrics(observation: Observation, whose: str) -> dict[str, Any]:
     """
     missing = (
         f"Spark has not reported the row counts of {whose} within {REPORT_SECS:g} s: no job has "
-        "read those rows. The batch is replayed; if this goes on, see whether a transform drops a "
-        "stream, or do without verify='rows'."
+        "read those rows. The batch is replayed; if this goes on, check whether a transform "
+        "drops a stream, or run without verify='rows'."
     )
     return observed(observation, REPORT_SECS, missing)

@@ -173,7 +173,7 @@ class RunningTopology:
 
     @property
     def standby(self) -> Standby | None:
-        """What a standby waits for; None: it does not wait yet, or no longer."""
+        """The leader that a standby waits for; None: it does not wait yet, or no longer."""
         return self._standby if self._pipeline is None else None
 
     @property
@@ -297,11 +297,11 @@ class RunningTopology:
             self._store.assert_leading(_NAMING_SECS)
         except FencedError as winner:
             if str(winner) != str(error):
-                winner = FencedError(f"{winner} It was told so by a table: {error}")
+                winner = FencedError(f"{winner} A table reported it: {error}")
                 winner.__cause__ = error
             return winner
         except TxnError:
-            pass  # ZooKeeper is away: what the table said has to do
+            pass  # ZooKeeper is away: the table's error stands
         return error
 
     def _wait(self, timeout: float | None) -> None:

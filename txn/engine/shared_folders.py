@@ -32,7 +32,7 @@ _SCRATCH = "_txn"
 
 
 def runs_here(master: str) -> bool:
-    """Whether a master's executors are threads of this process."""
+    """Return whether a master's executors are threads of this process."""
     return master == "local" or master.startswith("local[")
 
 
@@ -51,12 +51,12 @@ def local_tables(committers: Iterable[Committer], shared: Sequence[str], master:
         place = Path(identity(table))
         if not any(place.is_relative_to(identity(folder)) for folder in shared):
             raise TopologyError(
-                f"Table '{table}' lies in the local folder '{place}', and the executors of master "
-                f"'{master}' are other processes, perhaps on other machines: txids would be "
-                "committed without the rows that they write there. Put the table where all of "
+                f"Table '{table}' lies in the local folder '{place}', but the executors of "
+                f"master '{master}' are other processes, perhaps on other machines: txids would "
+                "be committed without the rows that they write there. Put the table where all of "
                 "them reach it (s3://, abfss://, gs://, hdfs://). If every executor has this "
                 "folder under the same path, declare it: "
-                f"TopologyConfig(shared_folders=('{place.parent}',)); it is tried before the "
+                f"TopologyConfig(shared_folders=('{place.parent}',)); it is checked before the "
                 "first batch."
             )
     return local
@@ -118,7 +118,7 @@ def _copied(spark: SparkSession, asked: Path, answered: Path, table: str) -> set
 
 def _not_shared(table: str, what: str) -> TopologyError:
     return TopologyError(
-        f"The folder of table '{table}' is declared shared, and is not: {what}. Nothing was "
+        f"The folder of table '{table}' is declared shared, but is not: {what}. Nothing was "
         "started. Mount the same file system under this path on every machine that runs an "
         "executor, or put the table on storage that all of them reach."
     )

@@ -1,4 +1,4 @@
-"""What the parts of the shell may ask of the whole: the one way up. `Pipeline` is it."""
+"""The calls that parts of the shell may make to the whole: the one way up. `Pipeline` is it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txn.protocol.events import CoordinatorState, Event
 __all__ = ["Fact", "Shell"]
 
 Fact = Event | Callable[[], None]
-"""What the protocol's queue carries: an event for the coordinator, or a step of the shell's own."""
+"""An item of the protocol's queue: an event for the coordinator, or a step of the shell's own."""
 
 
 class Shell(Protocol):
@@ -19,7 +19,7 @@ class Shell(Protocol):
 
     @property
     def state(self) -> CoordinatorState:
-        """What the coordinator knows. Never changed in place, so any thread may read it."""
+        """The coordinator's state. Never changed in place, so any thread may read it."""
 
     def post(self, fact: Fact) -> None:
         """Hand a fact to the protocol's thread. From any thread."""

@@ -1,4 +1,4 @@
-"""The spouts of a run: opened, asked what an attempt shall read, told how it ended, and closed."""
+"""The spouts of a run: open them, ask what to read, notify them of the end, and close them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into the tables: the partials of an attempt's rows, and the jobs that stage them."""
+"""Stage an attempt: partials of its rows, and the jobs that write them."""
 
 from __future__ import annotations
 
@@ -209,12 +209,12 @@ def _waits(
     kinds = {source.spout.kind for source in sources.values()}
     if fixed and kinds != {SpoutKind.TRANSACTIONAL}:
         advice.append(
-            "Another stream is not transactional, so that no later txid is planned meanwhile: "
-            "unless the spout learns its columns by itself (find_schema), it waits until they "
-            "are declared and the program is started anew."
+            "Another stream is not transactional, so no later txid is planned meanwhile: unless "
+            "the spout finds its columns by itself (find_schema), declare them and start the "
+            "program again."
         )
     else:
-        advice.append("It goes on by itself as soon as they are.")
+        advice.append("It goes on by itself as soon as they are known.")
     if streams:
         advice.append(
             "To declare them, return the schema from the spout's open() (DeltaSpout: schema=...)."
@@ -228,8 +228,8 @@ def _waits(
     if doubts:
         why = (
             "what earlier runs have read there does not fit the program "
-            f"({'; '.join(dict.fromkeys(doubts))}). If that is not for columns that have "
-            "changed there, correct the program."
+            f"({'; '.join(dict.fromkeys(doubts))}). Unless the columns there have changed, "
+            "correct the program."
         )
     return ColumnsUnknownError(
         f"Attempt {evaluation.attempt} waits to be staged for table '{sink.name}': the columns "

@@ -91,7 +91,7 @@ class Start:
         """Lead, check, recover; arguments as for `ProgressStore.lead`.
 
         Raises:
-            TxnError: what was refused; `resources` has what is open.
+            TxnError: the refusal; `resources` has what is open.
         """
         tried = self._local_tables()
         equipment = self._equipment(
@@ -150,9 +150,9 @@ class Start:
             # knows of no epoch as new as the tables'.
             self.store.assert_leading()
             raise RecoveryRefusedError(
-                f"Topology '{self.definition.name}' has epoch {self.store.epoch} in ZooKeeper, and "
-                f"a table has seen a newer one: {str(error).partition(';')[0]}. ZooKeeper was "
-                "wiped, or another ensemble is meant. Nothing was changed. `txn recover "
+                f"Topology '{self.definition.name}' has epoch {self.store.epoch} in ZooKeeper, "
+                f"but a table has seen a newer one: {str(error).partition(';')[0]}. ZooKeeper "
+                "was wiped, or this run uses another ensemble. Nothing was changed. `txn recover "
                 "FILE.py:TOPOLOGY` rebuilds ZooKeeper's state from the tables."
             ) from error
 

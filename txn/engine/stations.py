@@ -26,7 +26,7 @@ __all__ = ["Stations"]
 
 
 class Stations:
-    """What is done with a batch, one method per station; then with an attempt that is dead."""
+    """The work on a batch, one method per station; then the end of a dead attempt."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Stations:
         return self._spouts.plan(order, window_full=window_full)
 
     def process(self, group: Sequence[LiveAttempt], outcomes: Outcomes, *, one_task: bool) -> None:
-        """Emit, transform, aggregate and stage some attempts; every outcome is told.
+        """Emit, transform, aggregate and stage some attempts; report every outcome.
 
         Args:
             one_task: read each stream of a batch with one task.

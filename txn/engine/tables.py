@@ -1,4 +1,4 @@
-"""The committers of a run: opened, fenced, kept apart, told how attempts end, and closed."""
+"""The committers of a run: open, fence, keep apart, notify and close them."""
 
 from __future__ import annotations
 

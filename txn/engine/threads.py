@@ -99,7 +99,7 @@ class Pool:
             self._changed.notify_all()
 
     def join(self, seconds: float) -> list[Straggler]:
-        """Wait until nothing is left to do; who is still at work after so many seconds."""
+        """Wait until nothing is left to do. Returns the threads still at work after that time."""
         until = time.monotonic() + seconds
         with self._changed:
             while self._busy or self._jobs:
@@ -250,7 +250,7 @@ def within(
     """Run a job on a thread of its own, and wait so long.
 
     Returns:
-        What came of the job; and its thread, if it did not come back.
+        The job's outcome; and its thread, if it hangs.
     """
     pool = Pool(1, name)
     ended = pool.submit(job, about=about)
@@ -274,10 +274,10 @@ def abandoned(
     """The error of a run that ended without some of its threads."""
     ended = "" if error is None else f" The run had ended with {first_line(error)}"
     result = AbandonedError(
-        f"Topology '{topology}' ended, and did not get back within {grace:g} s: "
-        f"{'; '.join(map(str, stragglers))}. Leadership was given up, and nothing that they still "
-        "do is published; a standby, or the next run, goes on. End this process, which cannot end "
-        f"them by itself, and give the call that they are in a time-out.{ended}"
+        f"Topology '{topology}' ended, but these threads did not end within {grace:g} s: "
+        f"{'; '.join(map(str, stragglers))}. Leadership was given up: nothing that they still do "
+        "is published, and a standby or the next run goes on. End this process, which cannot "
+        f"stop them itself, and give the call that they are in a time-out.{ended}"
     )
     result.__cause__ = error
     return result

@@ -1,4 +1,4 @@
-"""What takes too long: attempts without progress are replayed, threads that hang end the run."""
+"""Time-outs: an attempt without progress is replayed, a thread that hangs ends the run."""
 
 from __future__ import annotations
 

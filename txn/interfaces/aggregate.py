@@ -119,7 +119,7 @@ def merged(aggregate: Aggregate, partial: Column, txid: Column, kind: DataType) 
 
 
 def _speaks_for(aggregate: Aggregate, special: str, plain: str) -> bool:
-    """Whether `special` is at least as newly defined as `plain`, whose override it would hide."""
+    """Return whether `special` is at least as new as `plain`, whose override it would hide."""
     line = type(aggregate).__mro__
     special_at, plain_at = (
         next(place for place, one in enumerate(line) if name in vars(one))

@@ -185,7 +185,7 @@ class Publication(BaseModel):
         text = given["exact"]
         positions = json.loads(text) if isinstance(text, str) else None
         if not isinstance(positions, dict) or positions.keys() != set(_POSITIONS):
-            raise ValueError("exact is no text of its positions")
+            raise ValueError("exact is not the text of its positions")
         return {**{key: given[key] for key in given if key != "exact"}, **positions}
 
     @model_validator(mode="after")
@@ -193,7 +193,7 @@ class Publication(BaseModel):
         """Check that the txids are those of a run, without counting up to a forged number."""
         own = [member.txid for member in self.members] or [self.last_txid]
         if self.first_txid < 1 or self.epoch < 0:
-            raise ValueError("its txids or its epoch mean nothing")
+            raise ValueError("its txids or its epoch are invalid")
         counted = list(range(self.first_txid, self.first_txid + len(own)))
         if own != counted or own[-1] != self.last_txid:
             raise ValueError("it does not hold the txids that it names")
@@ -228,7 +228,7 @@ class Publication(BaseModel):
 
 
 def _may_change(value: dict[str, Any]) -> bool:
-    """Whether a JSON object has a number that delta-rs may write differently."""
+    """Return whether a JSON object has a number that delta-rs may write differently."""
     # Runs in every commit turn over each partition of the source: only containers are queued.
     waiting: list[Any] = [value]
     for container in waiting:
@@ -243,7 +243,7 @@ def _may_change(value: dict[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a commit turn will append to one table's log."""
+    """The entry that a commit turn will append to one table's log."""
 
     staged: Staged
     adds: tuple[StagedFile, ...]
@@ -266,7 +266,7 @@ class Published:
     """Every file that this version adds, as the log has it."""
     skipped: bool = False
     prepared: Prepared | None = None
-    """What was published, if it had to be prepared again because an OPTIMIZE came in between."""
+    """The `Prepared` that was published, if an OPTIMIZE made another one necessary."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class SpoutKind(str, Enum):
-    """What a spout promises about replays. Source: Storm's three spout kinds, Trident-spouts.md.
+    """A spout's promise about replays. Source: Storm's three spout kinds, Trident-spouts.md.
 
     TRANSACTIONAL: the batch of a txid is the same on every replay.
     OPAQUE: a replay may differ, but every record is in exactly one *successful* txid.

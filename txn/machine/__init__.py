@@ -1,1 +1,1 @@
-"""What a machine needs: Java, jars, Spark's settings, a memory allocator."""
+"""The machine's equipment: Java, jars, Spark's settings, a memory allocator."""

@@ -2,7 +2,7 @@
 
 delta-rs brings an allocator of its own (jemalloc), which reads its settings once, when it is
 loaded. By default it keeps the pages that an append was done with for ten seconds, in an arena for
-each thread: over thousands of appends a driver grew by a tenth, of which nothing was in use.
+each thread: over thousands of appends a driver grew by a tenth, all of it unused.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _SETTINGS = """<ivysettings>
 
 @dataclass(frozen=True)
 class Request:
-    """What to fetch: Maven modules and everything that they need."""
+    """A request to fetch Maven modules and everything that they need."""
 
     what: str
     """The subject of a message: "Delta's jars (delta-spark_4.2_2.13 4.4.0)"."""
@@ -46,7 +46,7 @@ class Request:
     instead: Mapping[str, str] = field(default_factory=dict)
     """`group:artifact` -> version (or Ivy's range of versions) to take, whoever asks for which."""
     otherwise: str = ""
-    """What to do on a machine without a network; the end of a message."""
+    """Advice for a machine without a network; the end of a message."""
 
 
 def fetch(folder: Path, request: Request, environ: Mapping[str, str] | None = None) -> None:
@@ -138,7 +138,7 @@ def _reason(words: str) -> str:
         for line in words.splitlines():
             if mark in line:
                 return " ".join(line.split())[:300]
-    return " ".join(words.split())[-300:] or "the resolver said nothing"
+    return " ".join(words.split())[-300:] or "the resolver printed nothing"
 
 
 def _ivy() -> Path:

@@ -98,8 +98,8 @@ def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = No
     for package in packages:
         if len([part for part in package.split(":") if part]) != 3 or package.count(":") != 2:
             raise SetupError(
-                f"{package!r} is no Maven package. Write it as group:artifact:version, such as "
-                "'org.apache.spark:spark-avro_2.13:4.2.0'."
+                f"{package!r} is not a Maven package. Write it as group:artifact:version, such "
+                "as 'org.apache.spark:spark-avro_2.13:4.2.0'."
             )
         _, artifact, version = package.split(":")
         jar = f"{artifact}-{version}.jar"

@@ -70,7 +70,7 @@ def _ask_version(java: Path) -> str:
     found = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
     if found is None:
         words = " ".join((said.stderr + said.stdout).split())[:300]
-        raise SetupError(f"Java at {java} does not say its version but: {words!r}. {_INSTALL}")
+        raise SetupError(f"Java at {java} does not print its version but: {words!r}. {_INSTALL}")
     return found[1]
 
 

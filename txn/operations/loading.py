@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from txn.config import TopologyConfig
 from txn.errors import TxnError, UserError
+from txn.settings import completed, overridden
 from txn.text import first_line
 from txn.topology import Topology
 
@@ -35,12 +38,12 @@ def named_topology(name: str) -> tuple[str, TopologyConfig, Topology | None]:
         TxnError: as `load_topology`.
     """
     if ":" not in name:
-        return name, TopologyConfig(), None
+        return name, completed(TopologyConfig(), os.environ, Path()), None
     topology = load_topology(name)
-    return topology.name, topology.config, topology
+    return topology.name, topology.settings, topology
 
 
-def load_topology(target: str) -> Topology:
+def load_topology(target: str, settings: Sequence[str] = ()) -> Topology:
     """Import a module or run a file, and take the topology out of it.
 
     A file imports as with `python FILE`: its own folder comes first (links resolved), and the
@@ -50,6 +53,7 @@ def load_topology(target: str) -> Topology:
     Args:
         target: "FILE.py:NAME" or "package.module:NAME"; NAME is a Topology, or a function without
             arguments that returns one.
+        settings: "NAME=VALUE" of each setting that is to have another value (`txn.settings`).
 
     Raises:
         TargetError: no such file, module or name, or not a topology.
@@ -76,6 +80,7 @@ def load_topology(target: str) -> Topology:
             f"'{name}' of {place} is {type(value).__name__}, neither a Topology nor a function "
             f"without arguments that returns one; {_topologies_of(module)}"
         )
+    value.settings = overridden(value.settings, settings)
     return value
 
 
@@ -125,7 +130,7 @@ def _run_file(path: Path, target: str) -> ModuleType:
     # Under a name of its own: `flights.py` must not shadow a package that is called flights.
     spec = importlib.util.spec_from_file_location(f"txn_topology_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise TargetError(f"'{path}' is no Python file: its name must end in .py.")
+        raise TargetError(f"'{path}' is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     loader = spec.loader

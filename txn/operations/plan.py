@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from txn.config import TopologyConfig
 from txn.dataflow.graph import (
     Aggregation,
     Join,
@@ -29,7 +30,7 @@ from txn.dataflow.graph import (
 from txn.interfaces import Aggregate, Semantics, SpoutKind
 from txn.topology import Topology
 
-__all__ = ["StagePlan", "StreamPlan", "TablePlan", "TopologyPlan", "plan_topology"]
+__all__ = ["SettingPlan", "StagePlan", "StreamPlan", "TablePlan", "TopologyPlan", "plan_topology"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,17 @@ class TablePlan:
 
 
 @dataclass(frozen=True)
+class SettingPlan:
+    """One setting of the topology that the program or somebody outside of it has given."""
+
+    name: str
+    value: str
+    """As Python writes it; a secret as asterisks."""
+    place: str
+    """Where it stands."""
+
+
+@dataclass(frozen=True)
 class TopologyPlan:
     """The whole topology, in the order in which it was declared."""
 
@@ -89,6 +101,7 @@ class TopologyPlan:
     streams: tuple[StreamPlan, ...]
     stages: tuple[StagePlan, ...]
     tables: tuple[TablePlan, ...]
+    settings: tuple[SettingPlan, ...]
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""
@@ -108,8 +121,15 @@ def plan_topology(topology: Topology) -> TopologyPlan:
         for s in topology.sources
     )
     stages = tuple(_stage(node, names) for node in names if not isinstance(node, Source))
-    return TopologyPlan(
-        topology.name, streams, stages, tuple(_table(sink, names) for sink in topology.sinks)
+    tables = tuple(_table(sink, names) for sink in topology.sinks)
+    return TopologyPlan(topology.name, streams, stages, tables, _settings(topology.settings))
+
+
+def _settings(config: TopologyConfig) -> tuple[SettingPlan, ...]:
+    return tuple(
+        SettingPlan(name, repr(getattr(config, name)), config.places.get(name, "the program"))
+        for name in type(config).model_fields
+        if name in config.model_fields_set
     )
 
 
@@ -205,13 +225,13 @@ def _table(sink: Sink, names: Mapping[Node, str]) -> TablePlan:
 
 
 def _guarantee(promise: Promise, semantics: Semantics) -> tuple[str, str]:
-    """What a pair that was not refused gives (`Sink.check_pairing`), and why.
+    """The guarantee of a pair that `Sink.check_pairing` accepts, and why.
 
     Source: the matrix of Storm's docs/Trident-state.md.
     """
     if promise.kind is SpoutKind.NON_TRANSACTIONAL:
         return "none", (
-            f"{promise.why}: a replay may leave out what was read before, and bring it again."
+            f"{promise.why}: a replay may leave out what was read before, or bring it again."
         )
     if semantics is Semantics.NON_TRANSACTIONAL:
         return "at least once", (
@@ -224,7 +244,7 @@ def _guarantee(promise: Promise, semantics: Semantics) -> tuple[str, str]:
         )
     if semantics is Semantics.OPAQUE:
         return "exactly once", (
-            "Every replay is identical; the table is opaque, and would also bear one that is not."
+            "Every replay is identical; the table is opaque, and can also handle a different one."
         )
     return "exactly once", (
         "Every replay is identical; the table is transactional: it skips a txid that it holds."

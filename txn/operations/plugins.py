@@ -109,15 +109,15 @@ def _promise(group: str, loaded: Any) -> tuple[str, str | None, str | None]:
     bases = (Spout,) if group == SPOUTS else (Committer, State)
     if not isinstance(loaded, type) or not issubclass(loaded, bases):
         wanted = " or ".join(f"txn.interfaces.{base.__name__}" for base in bases)
-        raise TypeError(f"{loaded!r} is no class that inherits from {wanted}")
+        raise TypeError(f"{loaded!r} is not a class that inherits from {wanted}")
     attribute, kinds = ("kind", SpoutKind) if group == SPOUTS else ("semantics", Semantics)
     argument = inspect.signature(loaded).parameters.get(attribute)
     stated = getattr(loaded, attribute, None) if argument is None else argument.default
     kind = kinds(stated) if isinstance(stated, str) else None
     if kind is None and argument is None:
         raise TypeError(
-            f"{loaded.__name__} says nothing of its {attribute}: set it in the class, or take an "
-            f"argument {attribute}=..."
+            f"{loaded.__name__} does not declare its {attribute}: set it in the class, or take "
+            f"an argument {attribute}=..."
         )
     guarantee = _guarantee(kind) if kind is not None else None
     if argument is None and kind is not None:

@@ -114,7 +114,7 @@ def write_file(progress: ProgressFile, path: Path) -> None:
 
 
 def read_file(path: Path) -> ProgressFile:
-    """What a file holds.
+    """Read and check a file.
 
     Raises:
         UserError: there is no such file.

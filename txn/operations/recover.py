@@ -110,26 +110,26 @@ def is_needed(hosts: str, topology: Topology, found: Recovered) -> bool:
         NewerFormatError: a newer release wrote it.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    if topology.name not in list_topologies(hosts, topology.config):
+    if topology.name not in list_topologies(hosts, topology.settings):
         return True
     try:
-        status = read_status(hosts, topology.name, topology.config)
+        status = read_status(hosts, topology.name, topology.settings)
     except NewerFormatError:
         raise
     except ProgressUnreadableError:
         return True
     if status.leader is not None and is_alive(status.leader):
         raise LeaderExistsError(
-            f"Topology '{topology.name}' is led by {status.leader}. Its state is not rebuilt under "
-            "a running leader: stop that process first."
+            f"Topology '{topology.name}' is led by {status.leader}. A running leader's state "
+            "cannot be rebuilt: stop that process first."
         )
     known, held = status.progress.committed.txid, found.progress.committed.txid
     if known > held:
         raise RecoveryRefusedError(
-            f"ZooKeeper says that txid {known} of topology '{topology.name}' is committed, and the "
-            f"tables only tell of {held}: tables were replaced or restored to older versions. "
-            "Nothing was changed. Restore the tables, or give the topology a new name and new "
-            "tables."
+            f"ZooKeeper says that txid {known} of topology '{topology.name}' is committed, but "
+            f"the tables only hold up to txid {held}: tables were replaced or restored to older "
+            "versions. Nothing was changed. Restore the tables, or give the topology a new name "
+            "and new tables."
         )
     own = status.incarnation
     foreign = found.incarnations - ({own.id} if own else set())
@@ -151,13 +151,13 @@ def write(hosts: str, topology: Topology, found: Recovered) -> int:
         ProgressUnreadableError, ProgressUnavailableError: as `ZooKeeperProgress.rebuild`.
     """
     progress = found.progress
-    store = ZooKeeperProgress(hosts, topology.name, topology.config)
+    store = ZooKeeperProgress(hosts, topology.name, topology.settings)
     try:
         epoch = store.rebuild(
             progress.committed, at_least=found.epoch + 1, takes_over=found.incarnations
         )
         store.load()
-        aside = read_status(hosts, topology.name, topology.config).quarantine
+        aside = read_status(hosts, topology.name, topology.settings).quarantine
         committed = progress.committed.model_copy(update={"epoch": epoch})
         said = tuple(_publications(topology))
         done = replayed(aside, said, committed.txid)

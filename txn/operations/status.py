@@ -1,4 +1,4 @@
-"""What is known of a topology from outside: its state, who leads, who waits, and who still runs."""
+"""A topology's status from outside: its state, who leads, who waits, and who still runs."""
 
 from __future__ import annotations
 

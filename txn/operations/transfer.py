@@ -47,8 +47,9 @@ def export_progress(
             reason = str(error.errors(include_url=False, include_input=False)[0]["msg"])
         sleep(_PAUSE_SECS)
     raise ProgressUnavailableError(
-        f"The progress of topology '{topology}' was not seen whole in {_LOOKS} looks ({reason}). "
-        "If it runs, stop it first; if it does not, `txn run` says what is wrong with it."
+        f"The progress of topology '{topology}' could not be read as a whole in {_LOOKS} tries "
+        f"({reason}). If the topology runs, stop it first; otherwise `txn run` reports what is "
+        "wrong."
     )
 
 
@@ -127,8 +128,8 @@ def _exists(hosts: str, progress: ProgressFile, config: TopologyConfig) -> UserE
     except ProgressUnreadableError:
         there = "not readable"
     return UserError(
-        f"ZooKeeper knows topology '{progress.topology}' already ({there}); the file of "
+        f"ZooKeeper already knows topology '{progress.topology}' ({there}); the file of "
         f"{progress.exported_at} has txid {progress.committed.txid}, epoch {progress.epoch}. "
-        "Nothing was changed. --replace puts the file in its place; if the tables have moved on "
-        "since the file was written, the next start refuses, and `txn recover` is the way."
+        "Nothing was changed. --replace puts the file in its place. If the tables have moved on "
+        "since the file was written, the next start refuses: then run `txn recover`."
     )

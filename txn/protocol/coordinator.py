@@ -230,7 +230,7 @@ def _give_commit_turn(state: CoordinatorState) -> Step:
     if not group:
         return state, ()
     for batch in group:
-        # Whether a table may hold the txids of a group is said when its turn fails.
+        # A failed turn reports whether a table may hold the txids of its group.
         had_turn = batch.had_turn or len(group) == 1
         turn = replace(batch, phase=Phase.COMMITTING, had_turn=had_turn)
         state = with_batch(state, turn, Cause.PUBLISH)
@@ -333,11 +333,15 @@ def _on_plan_made(state: CoordinatorState, event: PlanMade) -> Step:
 
 
 def _nothing_to_read(state: CoordinatorState, batch: Batch) -> Step:
-    """The txid does not come to be. It was the newest, so no gap arises; its id is used up."""
+    """The txid does not come to be. It was the newest, so no gap arises.
+
+    The question was no try: the next one has the same attempt id. No smaller one, as a question
+    that timed out may still be answered.
+    """
     txid, attempt_id = batch.attempt.txid, batch.attempt.attempt_id
     state = replace(
         without_batches(state, {txid}, Cause.PLAN_MADE),
-        next_attempts={txid: attempt_id + 1},
+        next_attempts={txid: attempt_id},
         plan_idle=batch.asks is None,
         plan_scheduled=True,
     )
@@ -386,7 +390,7 @@ def _on_published(state: CoordinatorState, event: BatchPublished) -> Step:
     )
     actions: Actions = (durable, *(Succeed(attempt) for attempt in attempts))
     if state.until_caught_up and state.plan_idle and not state.batches:
-        # Whether that was all is asked now, and not when the idle source's next turn comes.
+        # Ask now whether that was all; do not wait for the idle source's next turn.
         actions += (SchedulePlan(idle=False),)
     return _advance(state, actions)
 
@@ -418,7 +422,7 @@ def _on_group_failed(state: CoordinatorState, event: GroupFailed) -> Step:
 def _dissolve(state: CoordinatorState, cause: Cause, *, published: bool) -> Step:
     """The group's txids come to turns of their own; no failure is counted.
 
-    What no table holds keeps its staged work. Otherwise every txid is tried anew, and an opaque
+    A group that no table holds keeps its staged work. Else every txid is tried anew, and an opaque
     stream plans it anew, as after the failure of one txid.
     """
     group = committing(state)
@@ -447,12 +451,14 @@ def _fail(
 ) -> Step:
     """Count the failure; hold the batch for a replay, empty it, or give up.
 
-    What found a source away is not counted, and always held.
+    A failure because a source is away is not counted; the batch is always held.
     """
     error = event.error
+    # Nothing was tried while a source that is away was asked for a new txid, and its answer is in.
+    was_tried = not event.blocked or batch.started
     failed = replace(
         batch,
-        attempt=batch.attempt.next(),
+        attempt=batch.attempt.next() if was_tried else batch.attempt,
         phase=Phase.WAITING,
         failures=batch.failures + (0 if event.blocked else 1),
         blocked=error if event.blocked else None,

@@ -125,7 +125,7 @@ class CoordinatorState:
     plan_scheduled: bool = False
     """A SchedulePlan is out; no new txid is asked for before its PlanDue."""
     next_attempts: Mapping[int, int] = field(default_factory=dict)
-    """txid -> attempt id to use next, for a txid that was asked for but never started."""
+    """txid -> attempt id of the next question, for a txid that was asked for but never started."""
     stopping: bool = False
     """Start nothing new; finish what has its commit turn, then Finish."""
     ended: bool = False
@@ -177,7 +177,7 @@ class BatchFailed:
     blocked: bool = False
     """True: a source is away (SourceUnavailableError); the batch waits, and nothing is counted."""
     lacks: frozenset[str] = frozenset()
-    """What it waits for is the columns of these streams."""
+    """The streams whose columns it waits for."""
 
 
 @dataclass(frozen=True)
@@ -185,11 +185,11 @@ class BatchPublished:
     """Every table holds `attempt` and the commit ledger is zero but for COMMITTED itself."""
 
     attempt: TransactionAttempt
-    """Of a group: its last."""
+    """The last one of a group."""
     tables: Mapping[str, int]
     """committer name -> table version."""
     earlier: tuple[TransactionAttempt, ...] = ()
-    """Of a group: the attempts before its last, in txid order."""
+    """The other attempts of a group, in txid order."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class Plan:
     streams: tuple[str, ...]
     """Only these are to be asked; the others keep what their START fixed."""
     previous: Metadata
-    """stream -> newest metadata of a smaller txid (absent: there is none)."""
+    """stream -> newest metadata of a smaller txid; absent: none."""
     is_new: bool = True
     """True: all streams are asked about a txid that has no START yet, so that it may become the
     replay of a quarantined one."""
@@ -289,17 +289,17 @@ class Process:
 class Publish:
     """Run the commit turn of `attempt`; answer with BatchPublished or BatchFailed.
 
-    Of a group, one version of every table holds all its txids; then the answer is BatchPublished
+    For a group, one version of every table holds all its txids; the answer is then BatchPublished
     with all of them, or GroupFailed.
     """
 
     attempt: TransactionAttempt
-    """Of a group: its last."""
+    """The last one of a group."""
     metadata: Metadata
     positions: Metadata
     """stream -> newest metadata as of this txid: goes into every table's log."""
     earlier: tuple[tuple[TransactionAttempt, Metadata], ...] = ()
-    """Of a group: the attempts before its last and what they read, in txid order."""
+    """The other attempts of a group and what they read, in txid order."""
 
     @property
     def members(self) -> tuple[tuple[TransactionAttempt, Metadata], ...]:
@@ -316,7 +316,7 @@ class PersistCommitted:
     """
 
     attempt: TransactionAttempt
-    """Of a group: its last."""
+    """The last one of a group."""
     positions: Metadata
     tables: Mapping[str, int]
     quarantined: str | None = None
@@ -324,7 +324,7 @@ class PersistCommitted:
     replay_of: int | None = None
     """The quarantined txid that the batch has replayed."""
     earlier: tuple[TransactionAttempt, ...] = ()
-    """Of a group: the attempts before its last, in txid order."""
+    """The other attempts of a group, in txid order."""
 
     @property
     def attempts(self) -> tuple[TransactionAttempt, ...]:

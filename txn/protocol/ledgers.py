@@ -203,7 +203,7 @@ class Tracking:
             self._acker.init(ledger.root, ledger.initial)
 
     def is_open(self, ledger: Ledger) -> bool:
-        """Whether the ledger was opened and has neither closed, nor expired, nor been dropped."""
+        """Return whether the ledger is open: neither closed, nor expired, nor dropped."""
         return ledger.root in self._roots
 
     def ack(self, ledger: Ledger, value: int) -> Verdict | None:

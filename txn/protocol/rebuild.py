@@ -11,7 +11,7 @@ Opaque batches that all tables have, but not all from the same attempts, are the
 their replays may differ, so the tables may disagree about them. Identical replays never disagree:
 there committed is what all tables hold, be it a part of some table's group.
 
-Pure: a function from what was read to what is to be written.
+Pure: a function from the publications read to the progress to write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rebuild(
     *,
     skipping: Collection[str] = (),
 ) -> Progress:
-    """What ZooKeeper must have said when the newest of the publications was made.
+    """The progress that ZooKeeper had when the newest of the publications was made.
 
     Args:
         opaque: the streams that are planned anew on replay.
@@ -157,10 +157,10 @@ def _check_distance(
         behind = least if table == ahead else table
         if newest[behind] is None:
             raise RecoveryRefusedError(
-                f"Table '{behind}' of topology '{topology}' holds no txid, and '{ahead}' holds "
-                f"txid {_span(newest[ahead])[1]}: it was lost, or it was never written to. "
-                "Nothing was changed. If it was lost, put it back from a backup. If it never held "
-                f"anything, say so: `txn recover FILE.py:TOPOLOGY --new '{behind}'`; the next run "
+                f"Table '{behind}' of topology '{topology}' holds no txid, but '{ahead}' holds "
+                f"txid {_span(newest[ahead])[1]}: '{behind}' was lost, or was never written to. "
+                "Nothing was changed. If it was lost, restore it from a backup. If it never held "
+                f"anything, run `txn recover FILE.py:TOPOLOGY --new '{behind}'`; the next run "
                 "then makes it, and it begins with that run's first txid."
             )
         before, most = _span(newest[ahead])
@@ -186,12 +186,12 @@ def _committed(txid: int, found: Publications) -> CommittedRecord:
         table: next(((v, p) for v, p in entries if p.first_txid <= txid <= p.last_txid), None)
         for table, entries in found.items()
     }
-    # What a whole group has read says nothing of the positions in the midst of it.
+    # The positions of a whole group do not tell those in the middle of it.
     known = [entry[1] for entry in held.values() if entry and entry[1].last_txid == txid]
     if not known:
         raise RecoveryRefusedError(
-            f"No table says any more what the streams had read by txid {txid}: the commit files "
-            "that said so were cleaned out of the logs. Nothing was changed. Restore them from a "
+            f"No table records any more what the streams had read by txid {txid}: those commit "
+            "files were cleaned out of the logs. Nothing was changed. Restore them from a "
             "backup, or give the topology a new name and new tables."
         )
     publication = max(known, key=lambda p: (p.epoch, p.attempt_id))

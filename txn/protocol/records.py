@@ -103,8 +103,8 @@ class ReplayRequests(Record):
 class ColumnsRecord(Record):
     """`/txn/<topology>/columns/<stream>`: the columns that a stream has had last.
 
-    Written before anything is committed that depends on them, and used while the stream is idle in
-    a later run, whose spout has not said yet what it has.
+    Written before anything is committed that depends on them. A later run uses them while the
+    stream is idle and its spout has not reported its columns yet.
     """
 
     stream: str

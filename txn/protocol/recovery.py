@@ -14,10 +14,10 @@ table's log, one txid or a group:
 
 Two attempts of a txid whose replays are identical are as good as one, so that ZooKeeper is then
 rolled forward to the smallest L, unless that is inside of a group that a table can only take back
-as a whole. A table that skips what it holds may have F <= C < L: the replay of a group of which it
-holds all came in smaller groups, and some of those are committed.
+as a whole. A table that skips what it holds may have F <= C < L: it holds a whole group, whose
+replay came in smaller groups, and some of those are committed.
 
-Pure: a function from what was read to what is to be done.
+Pure: a function from the state read to the actions to take.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Recovered:
 
 
 Ahead = Mapping[str, "tuple[int, Publication]"]
-"""Of the tables that hold more than is committed: (version, newest publication)."""
+"""table that holds more than is committed -> (version, newest publication)."""
 
 
 def reconcile(
@@ -116,7 +116,7 @@ def reconcile(
 
 
 def is_replay(publication: Publication) -> bool:
-    """Whether a publication is that of a replay of what was quarantined, judging by itself alone.
+    """Return whether a publication replays a quarantined txid, judging by itself alone.
 
     An ordinary txid is the newest that its streams have read; a replay reads what lies behind
     their positions. One that replays the newest txid of all its streams cannot be told apart.
@@ -174,10 +174,10 @@ def _check_kinds(topology: str, opaque: Collection[str], progress: Progress) -> 
         changed = sorted(set(batch.opaque) - set(opaque))
         if changed:
             raise RecoveryRefusedError(
-                f"Txid {batch.txid} of topology '{topology}' is open, and was started when stream "
-                f"'{changed[0]}' had an opaque spout; it is transactional now. What is stored for "
-                "it may be outdated. Run the opaque spout once more until its open batches are "
-                "committed (stop it with Ctrl-C while it is idle), then change the kind."
+                f"Txid {batch.txid} of topology '{topology}' is open, and was started when "
+                f"stream '{changed[0]}' had an opaque spout; it is transactional now. The stored "
+                "metadata may be outdated. Run the opaque spout once more until its open batches "
+                "are committed (stop it with Ctrl-C while it is idle), then change the kind."
             )
 
 
@@ -193,18 +193,18 @@ def _check_table(
     first = entry[1].first_txid if entry else 0
     if entry and last > committed.txid and entry[1].is_lost:
         raise RecoveryRefusedError(
-            f"Table '{table}' holds txid {last}, the commit file that says what was read for it "
-            f"was cleaned out of the log, and ZooKeeper's committed txid of topology '{topology}' "
-            f"is {committed.txid}. Nothing was changed. Restore that file from a backup, or give "
-            "the topology a new name and new tables."
+            f"Table '{table}' holds txid {last}, but the commit file that records what was read "
+            "for it was cleaned out of the log, and ZooKeeper's committed txid of topology "
+            f"'{topology}' is {committed.txid}. Nothing was changed. Restore that file from a "
+            "backup, or give the topology a new name and new tables."
         )
     fits = first <= committed.txid + 1 if skips else first == committed.txid + 1
     fits = fits and (entry is None or len(entry[1].txids) == last - first + 1)
     if entry and last > committed.txid and not fits:
         raise RecoveryRefusedError(
             f"Table '{table}' holds txid {last} (version {entry[0]}), but ZooKeeper's committed "
-            f"txid of topology '{topology}' is {committed.txid}: ZooKeeper was wiped, or another "
-            f"ensemble is meant. Nothing was changed. `txn recover FILE.py:TOPOLOGY` "
+            f"txid of topology '{topology}' is {committed.txid}: ZooKeeper was wiped, or this "
+            "run uses another ensemble. Nothing was changed. `txn recover FILE.py:TOPOLOGY` "
             "rebuilds ZooKeeper's state from the tables."
         )
     if last < committed.txid and (last > 0 or table in committed.tables):
@@ -242,18 +242,18 @@ def by_todays_names(
             continue
         if entry is not None:
             raise RecoveryRefusedError(
-                f"Table '{name}' of topology '{topology}' holds txid {entry[1].last_txid}, of "
-                f"which ZooKeeper has committed {committed.txid}, and ZooKeeper does not know it "
-                f"by this name. Nothing was changed. Run the topology once with the table where "
-                f"it was ('{lost[0]}'), and move it when the run has ended well."
+                f"Table '{name}' of topology '{topology}' holds txid {entry[1].last_txid}, and "
+                f"ZooKeeper has committed txid {committed.txid}, but does not know the table by "
+                "this name. Nothing was changed. Run the topology once with the table where it "
+                f"was ('{lost[0]}'), and move it when the run has ended well."
             )
         raise RecoveryRefusedError(
             f"ZooKeeper knows table '{lost[0]}' of topology '{topology}', which the program does "
-            f"not name, and the program names table '{name}', which holds "
-            "nothing. Nothing was changed. If they are to be the same, name the place "
-            f"where the table is now ('{name}' means '{place(name)}' here; a relative path means "
-            f"the working directory). If '{lost[0]}' is no longer wanted and '{name}' is a new "
-            f"table, run the topology without '{name}' until a txid is committed, and then with it."
+            f"not name; the program names table '{name}', which holds nothing. Nothing was "
+            f"changed. If both are the same table, name the place where it is now ('{name}' "
+            f"means '{place(name)}' here; a relative path starts at the working directory). If "
+            f"'{lost[0]}' is no longer wanted and '{name}' is a new table, run the topology "
+            f"without '{name}' until a txid is committed, and then with it."
         )
     return committed.model_copy(update={"tables": tables})
 
@@ -279,7 +279,7 @@ def _behind(
         f"Table '{table}' holds txid {last or 'none'}, but ZooKeeper says that txid "
         f"{committed.txid} of topology '{topology}' is committed (there: version "
         f"{committed.tables.get(table, 'none')}): the table was deleted, replaced, restored to an "
-        "older version, or left out for a while; a relative path means the working directory. "
+        "older version, or left out for a while; a relative path starts at the working directory. "
         "Nothing was changed. Restore the table, or give the topology a new name and new tables."
     )
 
@@ -307,14 +307,14 @@ def _check_same(
     if not differs and not moved:
         return
     what = (
-        f"in version {version}, and ZooKeeper knows version {known}"
+        f"in version {version}, but ZooKeeper knows version {known}"
         if differs
         else f"with another position of stream '{moved}' than ZooKeeper knows"
     )
     raise RecoveryRefusedError(
         f"Table '{table}' holds txid {publication.last_txid} of topology '{topology}' {what}: "
-        "another table was put in its place, or another ensemble is meant. Nothing was changed. "
-        "Put the former table back, or give the topology a new name and new tables."
+        "another table was put in its place, or this run uses another ensemble. Nothing was "
+        "changed. Put the former table back, or give the topology a new name and new tables."
     )
 
 
@@ -339,7 +339,7 @@ def attempts_of(publication: Publication) -> tuple[tuple[int, int, int], ...]:
 
 
 def splits_no_group(txid: int, held: Mapping[str, Publication], skipping: Collection[str]) -> bool:
-    """Whether a run may begin behind `txid`: every group that goes on beyond it can be split.
+    """Return whether a run may begin after `txid`: every group that reaches beyond it can be split.
 
     Args:
         held: table -> newest publication.
@@ -372,8 +372,8 @@ def _rolled_forward(
         tables={**committed.tables, **{table: version for table, (version, _) in ahead.items()}},
     )
     rest = tuple(batch for batch in batches if batch.txid > record.txid)
-    # Whether a txid is emptied or a replay is settled before its first commit turn, so that its
-    # newest START says it of every attempt that can have published. Neither is ever in a group.
+    # A txid is emptied, or settled as a replay, before its first commit turn: its newest START
+    # holds for every attempt that can have published. Neither is ever in a group.
     start = next((batch for batch in batches if batch.txid == record.txid), None)
     said = start if start and start.attempt >= publication.attempt_id else publication
     error = said.quarantined

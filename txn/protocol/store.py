@@ -50,7 +50,7 @@ class ProgressStore(Protocol):
         """
 
     def peek(self) -> Progress:
-        """What is durable now, without leading; of an unknown topology, nothing."""
+        """Read the durable state without leading; empty for an unknown topology."""
 
     def lead(
         self,

@@ -19,7 +19,7 @@ __all__ = ["TRANSITIONS", "Cause", "require_transition"]
 
 
 class Cause(str, Enum):
-    """What moves a batch: a fact about it or an earlier one, or an order that became possible."""
+    """The cause of a batch's move: a fact about it or an earlier one, or an order now possible."""
 
     # Facts, by the names of their events. `BatchFailed` is also that of one of a group.
     PLAN_MADE = "PlanMade"
@@ -56,7 +56,7 @@ TRANSITIONS: Mapping[Phase | None, Mapping[Cause, Mapping[Phase | None, str]]] =
     Phase.PLANNING: {
         Cause.PLAN_MADE: {
             Phase.PROCESSING: "there is something to read, or it was started before",
-            None: "a new txid with nothing to read: its attempt id is used up",
+            None: "a new txid with nothing to read: the next question has its attempt id",
         },
         Cause.PLAN_FAILED: {Phase.WAITING: "attempt + 1; held, unless it is emptied"},
         Cause.DROPPED: {

@@ -64,7 +64,7 @@ class Cause:
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether Spark raised `error`, or Py4J on its way from Java to Python."""
+    """Return whether Spark raised `error`, or Py4J on its way from Java to Python."""
     return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
 
 

@@ -128,7 +128,7 @@ def _value(spark: SparkSession, key: str) -> str:
 
 
 def same_setting(one: str, other: str) -> bool:
-    """Whether two values of a setting mean the same: names of UTC, upper and lower case."""
+    """Return whether two values of a setting mean the same: names of UTC, upper and lower case."""
     left, right = one.lower(), other.lower()
     return left == right or (left in _UTC and right in _UTC)
 
@@ -150,10 +150,10 @@ class Watch:
             now = _value(self._spark, key)
             if not same_setting(then, now):
                 raise TopologyError(
-                    f"{key} of the session that the topology runs in was changed from {then} to "
-                    f"{now} while it runs, so transforms would make other values of later rows. "
-                    "Nothing was stored with it. Set it back and run again, and use another "
-                    "session for other work (spark.newSession())."
+                    f"{key} was changed from {then} to {now} in the session in which the "
+                    "topology runs, so transforms would compute other values for later rows. "
+                    "Nothing was stored with it. Set it back and run again; use another session "
+                    "for other work (spark.newSession())."
                 )
 
 

@@ -54,7 +54,7 @@ _KEYS = (
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit started this program, so that Java runs already."""
+    """Return whether spark-submit started this program, so that Java runs already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -85,8 +85,8 @@ def submitted() -> dict[str, str]:
     properties = _properties(defaults_file()) if adds and explicit else {}
     if explicit and not file.is_file():
         raise SetupError(
-            f"{SUBMIT_ARGS} names the file of properties '{file}', which does not exist. "
-            "Correct it, or leave it out."
+            f"{SUBMIT_ARGS} names the properties file '{file}', which does not exist. Correct "
+            "it, or leave it out."
         )
     said = {**properties, **_properties(file), **arguments}
     return {key: value for key, value in said.items() if key in _KEYS}

@@ -74,7 +74,7 @@ class OpenBatch:
     metadata: str | None
     """JSON; None: planned again, and nothing to read any more."""
     rows: Counter[str] | None = None
-    """What a transactional batch had when it was first emitted."""
+    """The rows of a transactional batch when it was first emitted."""
 
 
 class SpoutBench:
@@ -174,8 +174,8 @@ class SpoutBench:
         self._tell(f"{attempt} is asked for, and the answer is lost before START")
         if answer is not None and self._ask(attempt) is None:
             raise self.broken(
-                f"asked again for {attempt} with the same `previous`, it has nothing to read: what "
-                "it answered first is lost. Go on from `previous`, not from what the object knows"
+                f"asked again for {attempt} with the same `previous`, it has nothing to read: its "
+                "first answer is lost. Go on from `previous`, not from what the object remembers"
             )
 
     def fail(self, txid: int) -> None:
@@ -292,7 +292,9 @@ class SpoutBench:
     def _make(self) -> Spout[Any]:
         spout = self._source.make_spout(self._folder)
         if not isinstance(spout, Spout):
-            raise ContractError(f"make_spout returned {type(spout).__name__}, which is no Spout.")
+            raise ContractError(
+                f"make_spout returned {type(spout).__name__}, which is not a Spout."
+            )
         return spout
 
     def _open_spout(self) -> None:
@@ -302,7 +304,7 @@ class SpoutBench:
             self._check_schema(schema, "open")
 
     def _previous(self, txid: int) -> Any:
-        """What the spout is told of the txids before."""
+        """The `previous` that the spout is given for a txid."""
         for earlier in range(txid - 1, 0, -1):
             batch = self.open.get(earlier)
             text = batch.metadata if batch else self.committed[earlier][0]
@@ -348,7 +350,7 @@ class SpoutBench:
             )
         if self.parse(text) != metadata:
             raise self.broken(
-                f"the metadata of {attempt} is another one after a round through JSON: it was "
+                f"the metadata of {attempt} changes in a round trip through JSON: it was "
                 f"{metadata!r} and comes back as {self.parse(text)!r}"
             )
         return text
@@ -388,9 +390,8 @@ class SpoutBench:
         lost, new = batch.rows - found, found - batch.rows
         if lost or new:
             raise self.broken(
-                f"a replay of txid {batch.attempt.txid} is not the batch that it replays: "
-                f"{batch.attempt} lacks {sorted(lost.elements())} and has "
-                f"{sorted(new.elements())} besides"
+                f"a replay of txid {batch.attempt.txid} differs from the batch: {batch.attempt} "
+                f"lacks {sorted(lost.elements())} and has {sorted(new.elements())} besides"
             )
 
     def _check_schema(self, schema: StructType, where: str) -> None:

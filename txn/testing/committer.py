@@ -48,7 +48,7 @@ class RecordingCommitter(Committer):
         self.name = str(folder)
         self.semantics = Semantics(semantics)
         self.calls: list[str] = []
-        """What was called, in order: "stage 1:0", "prepare 1:0", "publish 1:0", ..."""
+        """The calls, in order: "stage 1:0", "prepare 1:0", "publish 1:0", ..."""
         self._folder = Path(folder)
         self._lock = Lock()
         self._written = 0

@@ -53,13 +53,13 @@ class CommitterTarget(Protocol):
         """The rows of a batch as the stream brings them."""
 
     def read(self, spark: SparkSession, committer: Committer) -> Sequence[Row]:
-        """What a reader of the table sees."""
+        """The rows that a reader of the table sees."""
 
     def expected(self, applied: Sequence[tuple[int, Sequence[Row]]]) -> Sequence[Row]:
-        """What a reader must see of these (txid, rows)."""
+        """The rows that a reader must see of these (txid, rows)."""
 
     def leftovers(self, committer: Committer) -> Sequence[str] | None:
-        """What was staged and is in no version of the table; None: cannot be told."""
+        """Staged files that are in no version of the table; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ SHOWN = Promise(
 )
 SKIPPED = Promise(
     "a transactional table applies a txid once, however often it is replayed",
-    "prepare(): what the table holds with a txid >= publication.first_txid has been applied by an "
-    "earlier attempt; of a replay apply only txids that the table does not hold",
+    "prepare(): an earlier attempt has applied what the table holds with a txid >= "
+    "publication.first_txid; apply only those txids of a replay that the table does not hold",
 )
 TAKEN_BACK = Promise(
     "an opaque table takes back all that it holds from publication.first_txid on before it applies "
@@ -346,7 +346,7 @@ class CommitterBench:
     # --- what must be refused ----------------------------------------------------------------
 
     def wake_up(self, turn: Turn) -> None:
-        """An older leader goes on with its turn: it must be told, and nothing may change."""
+        """An older leader goes on with its turn: FencedError, and nothing may change."""
         self._step(f"epoch {turn.leader.epoch} wakes up and goes on with {turn}")
         try:
             turn.prepared = turn.prepared or self._prepare(turn)
@@ -367,7 +367,7 @@ class CommitterBench:
         self._check_remembered(FENCED)
 
     def fence_late(self, leader: Leader) -> None:
-        """An older leader fences: it must be told."""
+        """An older leader fences: FencedError."""
         self._step(f"epoch {leader.epoch} wakes up and calls fence()")
         try:
             leader.committer.fence()
@@ -405,7 +405,7 @@ class CommitterBench:
     # --- checks ------------------------------------------------------------------------------
 
     def look(self, promise: Promise) -> None:
-        """A reader sees what the model says; there is none before the columns are known."""
+        """A reader sees the model's rows. Skipped before the columns are known."""
         if not self._there:
             return
         rows = self._call(
@@ -474,7 +474,7 @@ class CommitterBench:
     # --- helpers -----------------------------------------------------------------------------
 
     def _made(self, staged: Staged, leader: Leader) -> Publication:
-        """What the engine says of these txids to this table."""
+        """The publication that the engine makes of these txids for this table."""
         members = staged.members or (staged,)
         last = staged.attempt
         return Publication(

@@ -33,13 +33,13 @@ Rows = Sequence[tuple[Any, ...]]
 
 FIRST: Rows = [("a", 1), ("a", 1), ("b", 10)]
 DEAD: Rows = [("a", 5), ("dead", 7)]
-"""What an attempt that dies brings: a key that is there, and one that is not."""
+"""Rows of an attempt that dies: an existing key and a new one."""
 NEXT: Rows = [("a", 100), ("dead", 1)]
 REPLAYS: Sequence[Rows] = (
     [("a", 6), ("dead", 9)],
     [("e", 8), ("a", 2)],
 )
-"""What an opaque source may bring in the place of `DEAD`: other values, and other keys."""
+"""Rows that an opaque source may bring in place of `DEAD`: other values and other keys."""
 STEPS = ("staged", "prepared", "published")
 """After each of them the process may die."""
 
@@ -72,7 +72,7 @@ class CommitterContract:
         raise ContractError(f"{type(self).__name__} must define read(spark, committer).")
 
     def expected(self, applied: Sequence[tuple[int, Rows]]) -> Rows:
-        """What `read` must return after these (txid, rows); override it where rows are summed up.
+        """The rows that `read` must return after these; override it where rows are summed up.
 
         A plain computation, independent of the committer. By default the rows themselves.
         """
@@ -85,7 +85,7 @@ class CommitterContract:
         return frame if rows else frame.limit(0)
 
     def leftovers(self, committer: Committer) -> Sequence[str] | None:
-        """Names of what is staged and in no version of the table; None: this cannot be told."""
+        """Names of staged files that are in no version of the table; None: not known."""
         return None
 
     # --- the tests ---------------------------------------------------------------------------
@@ -237,12 +237,12 @@ class CommitterContract:
 
 
 def _replay(bench: CommitterBench) -> Rows:
-    """What the next attempt of `DEAD` brings."""
+    """The rows of the next attempt of `DEAD`."""
     return DEAD if bench.semantics is Semantics.TRANSACTIONAL else REPLAYS[-1]
 
 
 class _History:
-    """What may happen to a table, in an order that chance decides."""
+    """The events that may happen to a table, in random order."""
 
     def __init__(self, bench: CommitterBench, chance: random.Random) -> None:
         self.bench = bench

@@ -62,7 +62,7 @@ class SpoutContract:
     def make_source(self, folder: Path) -> None:
         """Make an empty source; called once, before all else. Leave it out if a folder is enough.
 
-        What would stand in `__init__` goes here: pytest collects no class that has one.
+        Put the content of an `__init__` here: pytest collects no class that has one.
         """
 
     def make_spout(self, folder: Path) -> Spout[Any]:
@@ -97,7 +97,7 @@ class SpoutContract:
         spout = self.make_spout(tmp_path)
         _require(
             isinstance(getattr(spout, "kind", None), SpoutKind),
-            f"{type(spout).__name__}.kind must be a SpoutKind, or no guarantee can be told.",
+            f"{type(spout).__name__}.kind must be a SpoutKind: it decides the guarantee.",
         )
         model = getattr(spout, "metadata_type", None)
         _require(
@@ -120,7 +120,7 @@ class SpoutContract:
         """A fresh object reads what another one planned: same columns, same names of parts."""
         with SpoutBench(spark, self, tmp_path) as bench:
             bench.grow()
-            _require(bench.plan(), bench.broken("it finds nothing to read where records are"))
+            _require(bench.plan(), bench.broken("it finds none of the source's records"))
             metadata = bench.parse(bench.open[1].metadata or "")
             parts = list(bench.spout.planned_parts(metadata))
             bench.emit(1)
@@ -148,7 +148,7 @@ class SpoutContract:
         claimed = self.make_spout(tmp_path).kind
         reason = _broken_promise(self._another, spark, tmp_path, claimed, self.seeds)
         if reason is not None:
-            raise ContractError(f"It claims to be {claimed.value}, and is not. {reason}")
+            raise ContractError(f"It claims to be {claimed.value}, but is not. {reason}")
 
     def test_close_and_success_may_come_at_any_time(
         self, spark: SparkSession, tmp_path: Path

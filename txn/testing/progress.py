@@ -44,7 +44,7 @@ _LOOK_SECS = 0.1
 
 
 class MemoryNodes:
-    """What outlives a leader: the nodes of a ZooKeeper that is a dictionary. Thread-safe.
+    """The nodes that outlive a leader: a ZooKeeper in a dictionary. Thread-safe.
 
     Hand the same object to the next `MemoryProgress`, and it goes on where the last one stood.
     """
@@ -173,7 +173,7 @@ class MemoryProgress(ProgressStore):
     # --- reading -----------------------------------------------------------------------------
 
     def peek(self) -> Progress:
-        """What is durable now, without leading.
+        """Read the durable state without leading.
 
         Raises:
             ProgressUnreadableError: a node was tampered with.

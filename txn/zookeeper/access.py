@@ -1,10 +1,8 @@
 """Credentials, TLS, and the ACL of the nodes that we create.
 
-Each `zookeeper_*` setting that the `TopologyConfig` leaves out may come from the environment:
-`TXN_ZOOKEEPER_AUTH`, `TXN_ZOOKEEPER_ACL` and so on; a secret also from a file that
-`TXN_ZOOKEEPER_AUTH_FILE` or `TXN_ZOOKEEPER_KEYFILE_PASSWORD_FILE` names. So commands that know a
-topology by its name only can say who they are, and no secret has to stand in a program or on a
-command line.
+Settings that the `TopologyConfig` leaves out may come from the environment (`txn.settings`). So
+commands that know a topology by its name only can say who they are, and no secret has to stand in a
+program or on a command line.
 
 An embedded server belongs to who may read its folder. The credential in there is lent to every
 connection of this process to that server (`lend`), which is why nobody has to name it.
@@ -21,27 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from txn.config import TopologyConfig
 from txn.errors import SetupError, UserError
+from txn.settings import completed
 
-__all__ = ["Access", "completed", "find_access", "lend", "take_back"]
-
-_PREFIX = "TXN_"
-_PAIRS = ("zookeeper_auth", "zookeeper_readers")
-_SECRETS = ("zookeeper_auth", "zookeeper_keyfile_password")
-_SETTINGS = (
-    *_PAIRS,
-    "zookeeper_acl",
-    "zookeeper_tls",
-    "zookeeper_ca",
-    "zookeeper_check_hostname",
-    "zookeeper_certfile",
-    "zookeeper_keyfile",
-    "zookeeper_keyfile_password",
-)
-_SECRET_BYTES = 64 * 1024
+__all__ = ["Access", "find_access", "lend", "take_back"]
 
 _lent: dict[str, str] = {}
 _lent_lock = threading.Lock()
@@ -110,84 +92,11 @@ def find_access(
         lent = _lent.get(servers)
     if lent is not None:
         others.append(("digest", lent))
-        # An embedded server's nodes are never everybody's, whatever is said of other servers.
+        # An embedded server's nodes are never open to everybody, whatever other servers' are.
         config = config.model_copy(update={"zookeeper_acl": "creator"})
     known = bool(auth or lent or tls.get("certfile"))
     acl, said = _acl(config, known=known), known or config.zookeeper_acl is not None
     return Access(acl, said, tuple(others), sasl, tls)
-
-
-def completed(config: TopologyConfig, environ: Mapping[str, str]) -> TopologyConfig:
-    """`config` with the ZooKeeper settings from the environment that it leaves out.
-
-    Raises:
-        UserError: a variable that means nothing, or names a file that cannot be read.
-    """
-    found: dict[str, Any] = {}
-    for name in _SETTINGS:
-        variable = _PREFIX + name.upper()
-        value = _lookup(variable, environ, is_secret=name in _SECRETS)
-        if value is not None and name not in config.model_fields_set:
-            found[name] = _pairs(value, variable) if name in _PAIRS else value
-    if not found:
-        return config
-    own = {name: getattr(config, name) for name in config.model_fields_set}
-    try:
-        return TopologyConfig.model_validate({**own, **found})
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        variable = _PREFIX + str(first["loc"][0]).upper()
-        raise UserError(
-            f"The environment variable {variable} cannot be used: {first['msg']}. Correct it, or "
-            "unset it (docs/security.md has all of them)."
-        ) from None
-
-
-def _lookup(variable: str, environ: Mapping[str, str], *, is_secret: bool) -> str | None:
-    value = environ.get(variable) or None
-    path = (environ.get(f"{variable}_FILE") or None) if is_secret else None
-    if value is not None and path is not None:
-        raise UserError(
-            f"Both {variable} and {variable}_FILE are set. Unset one of them: the file is the "
-            "better place, because children inherit variables."
-        )
-    return value if path is None else _read_secret(Path(path), f"{variable}_FILE")
-
-
-def _read_secret(path: Path, variable: str) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_SECRET_BYTES + 1)
-        text = data.decode("utf-8").strip("\r\n")
-    except (OSError, ValueError) as error:
-        # Of a decoding error nothing is repeated: it would show bytes of the secret.
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(
-            f"{variable} names '{path}', which cannot be read: {why}. Correct the path, or the "
-            "file's owner and mode."
-        ) from None
-    if len(data) > _SECRET_BYTES or not text:
-        raise UserError(
-            f"{variable} names '{path}', which is {'too long' if text else 'empty'}. It holds one "
-            "line per credential, and nothing else."
-        )
-    return text
-
-
-def _pairs(text: str, variable: str) -> tuple[tuple[str, str], ...]:
-    """`digest:user:password`, a line each; lines that begin with # are comments."""
-    pairs = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        scheme, _, rest = line.strip().partition(":")
-        if not rest or not scheme.isidentifier():
-            raise UserError(
-                f"Line {number} of {variable} is not SCHEME:CREDENTIAL, such as "
-                "digest:user:password. (Its text is not repeated here.) Correct it."
-            )
-        pairs.append((scheme, rest))
-    return tuple(pairs)
 
 
 def _sasl(credentials: list[str]) -> tuple[str, str] | None:
@@ -232,7 +141,7 @@ def _tls(config: TopologyConfig) -> dict[str, Any]:
     for name in ("zookeeper_ca", "zookeeper_certfile", "zookeeper_keyfile"):
         path = getattr(config, name)
         if path is not None and not Path(path).is_file():
-            raise UserError(f"{name} is '{path}', and there is no such file. Correct it.")
+            raise UserError(f"{name} is '{path}', but there is no such file. Correct it.")
     certfile, keyfile = config.zookeeper_certfile, config.zookeeper_keyfile
     if (certfile is None) != (keyfile is None):
         raise UserError(

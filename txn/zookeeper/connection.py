@@ -1,6 +1,6 @@
 """A connection to ZooKeeper that outlives sessions, with a deadline on everything.
 
-What kazoo leaves to its caller, and how it is settled here (and in `txn.zookeeper.session`):
+Settles what kazoo leaves to its caller (together with `txn.zookeeper.session`):
 
 - Its calls wait without a limit while the server is away: every wait here ends at a deadline.
 - No command is retried by kazoo here. Whoever writes must know that the outcome of a first try is
@@ -376,12 +376,12 @@ class Connection:
         reason = session.log.reason if session is not None else ""
         last = f" (the last try: {reason.rstrip('.')})" if reason else ""
         if self._access.sasl is not None:
-            last += ", as one does that knows no SASL and is asked for it"
+            last += ", as a server without SASL does when a client logs in with it"
         return ProgressUnavailableError(
-            f"ZooKeeper at {self.servers} did not answer within the deadline{last}. Check that it "
-            "runs and can be reached from here (it also refuses a client when its data is older "
-            "than what the client has seen: wiped, or an old backup), then run the topology again: "
-            "nothing is lost. zookeeper_deadline_secs says how long to try."
+            f"ZooKeeper at {self.servers} did not answer within the deadline{last}. Check that "
+            "it runs and can be reached from here (it also refuses a client when its data is "
+            "older than what the client has seen: wiped, or an old backup), then run the "
+            "topology again: nothing is lost. zookeeper_deadline_secs sets how long to try."
         )
 
     def _refused(self) -> SetupError:
@@ -401,18 +401,19 @@ class Connection:
     def _warn_ownerless(self) -> None:
         self._warned = True
         log.warning(
-            "Everybody who reaches ZooKeeper %s can change and delete this topology's state: there "
-            "are no credentials. Say who owns it by zookeeper_auth in the TopologyConfig, or by "
-            "the environment variable TXN_ZOOKEEPER_AUTH_FILE; or, if everybody may, say so: "
-            'zookeeper_acl="open", or TXN_ZOOKEEPER_ACL=open (docs/security.md).',
+            "Everybody who reaches ZooKeeper %s can change and delete this topology's state: "
+            "there are no credentials. Name the owner in zookeeper_auth of the TopologyConfig or "
+            "in the environment variable TXN_ZOOKEEPER_AUTH_FILE; to allow everybody, set "
+            'zookeeper_acl="open" or TXN_ZOOKEEPER_ACL=open (docs/security.md).',
             self.servers,
         )
 
     def _unknown_owner(self, path: str) -> SetupError:
         return SetupError(
-            f"ZooKeeper at {self.servers} would not give node '{path}' to its creator: it does not "
-            "know who we are, or a scheme in zookeeper_readers. A client certificate counts only "
-            "where the server checks it (ssl.clientAuth=need); else set zookeeper_auth."
+            f"ZooKeeper at {self.servers} refused to give node '{path}' to its creator: it "
+            "cannot identify this client, or does not know a scheme in zookeeper_readers. A "
+            "client certificate counts only where the server checks it (ssl.clientAuth=need); "
+            "else set zookeeper_auth."
         )
 
     def _forbidden(self, path: str) -> SetupError:

@@ -34,7 +34,7 @@ from txn.errors import (
     LeaderExistsError,
     ProgressUnavailableError,
 )
-from txn.protocol.records import EpochRecord, IncarnationRecord, LeaderIdentity
+from txn.protocol.records import EpochRecord, LeaderIdentity
 from txn.zookeeper.connection import (
     Check,
     Connection,
@@ -54,7 +54,6 @@ from txn.zookeeper.znodes import Paths, decode, encode, require
 __all__ = [
     "Leadership",
     "read_epoch",
-    "read_incarnation",
     "read_leader",
 ]
 
@@ -62,8 +61,8 @@ _RECHECK_SECS = 1.0
 _STANDBY_SECS = 2.0
 """How long a standby tries before it reports that ZooKeeper is away and tries again."""
 _LEADER_ADVICE = (
-    "A leader's node goes with the session that made it. If this one stays, it was made by hand: "
-    "find out by whom, and delete it."
+    "A leader's node disappears with the session that made it. If this one stays, it was made by "
+    "hand: find out by whom, and delete it."
 )
 
 
@@ -345,20 +344,6 @@ def read_epoch(connection: Connection, paths: Paths, deadline: float) -> tuple[E
     """
     node = require(connection.get(paths.epoch, deadline), paths.epoch)
     return decode(EpochRecord, node.data, paths.epoch), node.version
-
-
-def read_incarnation(
-    connection: Connection, paths: Paths, deadline: float
-) -> tuple[IncarnationRecord, int] | None:
-    """(contents, znode version) of `incarnation`; None where no leader of this release has been.
-
-    Raises:
-        ProgressUnreadableError: it is unreadable.
-    """
-    node = connection.get(paths.incarnation, deadline)
-    if node is None:
-        return None
-    return decode(IncarnationRecord, node.data, paths.incarnation), node.version
 
 
 def read_leader(

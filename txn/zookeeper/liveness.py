@@ -17,7 +17,7 @@ __all__ = ["ThisProcess", "is_alive", "is_running", "machine_id", "this_process"
 
 
 class ThisProcess(NamedTuple):
-    """What a leader or a standby writes about itself."""
+    """The identity that a leader or a standby writes about itself."""
 
     host: str
     pid: int

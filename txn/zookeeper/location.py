@@ -56,7 +56,7 @@ def resolve(spec: str) -> ZooKeeperSpec:
     if slash and chroot.split("/")[0] == "zookeeper":
         raise _bad_spec(spec, "'/zookeeper' is ZooKeeper's own")
     if slash and not all(_is_component(part) for part in chroot.split("/")):
-        raise _bad_spec(spec, f"the chroot '/{chroot}' is no ZooKeeper path")
+        raise _bad_spec(spec, f"the chroot '/{chroot}' is not a ZooKeeper path")
     return ZooKeeperSpec(None, hosts + slash + chroot)
 
 
@@ -87,7 +87,7 @@ def _folder(name: str, spec: str) -> Path:
         os.fsencode(name)
         return Path(name).expanduser()
     except (UnicodeEncodeError, RuntimeError) as error:
-        raise _bad_spec(spec, f"there can be no such folder ({error})") from error
+        raise _bad_spec(spec, f"there cannot be such a folder ({error})") from error
 
 
 def _host(part: str, spec: str) -> str:
@@ -100,7 +100,7 @@ def _host(part: str, spec: str) -> str:
         raise _bad_spec(spec, f"'{part}' is not host:port{hint}")
     port = int(found[2] or 2181)
     if not 0 < port < 65536:
-        raise _bad_spec(spec, f"{port} is no port")
+        raise _bad_spec(spec, f"{port} is not a port")
     return f"{found[1]}:{port}"
 
 
@@ -110,6 +110,6 @@ def _is_component(part: str) -> bool:
 
 def _bad_spec(spec: str, what: str) -> UserError:
     return UserError(
-        f'ZooKeeper cannot be found by {spec!r}: {what}. Use "embedded" (a server of our own in '
+        f'{spec!r} does not name a ZooKeeper: {what}. Use "embedded" (a server of our own in '
         f'{DEFAULT_FOLDER}), "embedded:FOLDER", or "host:2181,host2:2181/chroot".'
     )

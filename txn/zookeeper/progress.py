@@ -1,20 +1,11 @@
 """The coordinator's durable state, as its leader reads and writes it: `ZooKeeperProgress`.
 
-Rules, all of them kept by `_write`:
-
-1. Every write is one multi that begins with `check(epoch, version)`: a process that is no longer
-   the leader can write nothing, however late its request arrives.
-2. Every other operation in it carries the version it was computed from. START also checks the
-   version of `committed`, so that a START that was delayed in the network past its own COMMITTED
-   cannot bring the batch back.
-3. A multi is never assumed to have failed. When the connection breaks before the answer, the same
-   multi is sent again after the reconnect; if the first one was carried out, the versions in the
-   second do not hold, and reading the node back tells: it holds exactly what we wanted to write,
-   one version on (done), or what was there before (again), or anything else (fenced).
-4. No wait without an end: `zookeeper_deadline_secs` per call.
+Every write goes through `txn.zookeeper.writing`, which says why it happens exactly once. START also
+checks the version of `committed`, so that a START that was delayed in the network past its own
+COMMITTED cannot bring the batch back. No wait without an end: `zookeeper_deadline_secs` per call.
 
 Threads: any thread may call anything; one call is served at a time. kazoo's own thread never gets
-here: its state changes go through a queue to the keeper thread, which calls `on_lost` and claims
+here: its state changes go to the keeper (`txn.zookeeper.keeper`), which calls `on_lost` and claims
 the `leader` node again, so that also an idle leader keeps it.
 
 Source: Trident's `TransactionalState` keeps the same facts, with 4 + 2 x partitions unversioned
@@ -24,22 +15,14 @@ writes per batch. docs/zookeeper.md describes every node.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import logging
-import queue
 import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
-
-from kazoo.protocol.states import KazooState
-from pydantic import BaseModel
+from dataclasses import replace
 
 from txn.config import TopologyConfig
 from txn.errors import (
-    FencedError,
-    NewerFormatError,
     ProgressUnavailableError,
     ProgressUnreadableError,
     TopologyError,
@@ -60,45 +43,22 @@ from txn.zookeeper.connection import (
     Connection,
     Create,
     Delete,
-    Operation,
     OutcomeUnknownError,
-    Put,
     RefusedError,
 )
 from txn.zookeeper.foundation import repair_topology
 from txn.zookeeper.image import Image, Stored, read_at_once, read_requests, removals
-from txn.zookeeper.leadership import Leadership, read_incarnation
+from txn.zookeeper.incarnation import first_life, next_life, read_incarnation
+from txn.zookeeper.keeper import SessionKeeper
+from txn.zookeeper.leadership import Leadership
 from txn.zookeeper.status import BASE, read_status
-from txn.zookeeper.znodes import Paths, check_topology_name, encode, require, split_parts
+from txn.zookeeper.writing import RecordWriter, part_deletes
+from txn.zookeeper.znodes import Paths, check_topology_name, require
 
 __all__ = ["ZooKeeperProgress"]
 
-log = logging.getLogger("txn.zookeeper")
-
 _ORPHANS_PER_MULTI = 100
-_LOOKS = 10
-_PAUSE_SECS = 0.02
 _RELEASE_SECS = 2.0
-
-
-@dataclass(frozen=True)
-class _Written:
-    """The node that decides whether a multi was carried out."""
-
-    path: str
-    data: bytes
-    before: int | None
-    """Its version before; None when it did not exist."""
-
-    @property
-    def after(self) -> int:
-        return 0 if self.before is None else self.before + 1
-
-    @property
-    def operation(self) -> Operation:
-        if self.before is None:
-            return Create(self.path, self.data)
-        return Put(self.path, self.data, self.before)
 
 
 class ZooKeeperProgress(ProgressStore):
@@ -143,11 +103,11 @@ class ZooKeeperProgress(ProgressStore):
         self._new_id = new_id
         self._lock = threading.RLock()
         self._stopped = threading.Event()
-        self._states: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._keeper: threading.Thread | None = None
+        self._keeper = SessionKeeper(self._topology, self._session_lost, self._stopped)
         self._image: Image | None = None
+        """What is durable, as far as was read and written here; None: unknown."""
         self._connection = Connection(
-            hosts, config, on_state=self._states.put, sleep=sleep, clock=clock
+            hosts, config, on_state=self._keeper.report, sleep=sleep, clock=clock
         )
         self._paths = Paths(self._connection.chroot + BASE, topology)
         self._leadership = Leadership(
@@ -158,6 +118,7 @@ class ZooKeeperProgress(ProgressStore):
             sleep=sleep,
             clock=clock,
         )
+        self._writer = RecordWriter(self._connection, self._paths, self._leadership, sleep)
 
     # --- leadership --------------------------------------------------------------------------
 
@@ -193,11 +154,7 @@ class ZooKeeperProgress(ProgressStore):
                 stopped=lambda: self._stopped.is_set() or stopped(),
                 at_least=at_least,
             )
-            if self._keeper is None:
-                self._keeper = threading.Thread(
-                    target=self._keep, name="txn-zk-keeper", daemon=True
-                )
-                self._keeper.start()
+            self._keeper.start()
             return epoch
 
     @property
@@ -238,7 +195,7 @@ class ZooKeeperProgress(ProgressStore):
         if self._stopped.is_set():
             return
         self._stopped.set()
-        self._states.put(None)
+        self._keeper.stop()
         # Not left to the end of the session alone: kazoo does not tell the server about it when
         # the connection happens to be broken at that moment.
         if self._lock.acquire(timeout=_RELEASE_SECS if self._leadership.epoch else 0):
@@ -248,29 +205,17 @@ class ZooKeeperProgress(ProgressStore):
             finally:
                 self._lock.release()
         self._connection.close()
-        if self._keeper is not None and self._keeper is not threading.current_thread():
-            self._keeper.join(timeout=5)
+        self._keeper.join()
 
-    def _keep(self) -> None:
-        while (state := self._states.get()) is not None:
-            if state != KazooState.LOST or self._stopped.is_set():
-                continue
-            log.info("[%s] ZooKeeper session lost", self._topology)
-            try:
-                if self.on_lost is not None:
-                    self.on_lost()
-                self.assert_leading()
-            except TxnError as error:
-                if not self._stopped.is_set():
-                    log.warning("[%s] %s", self._topology, error)
-            except Exception:
-                # The observer's own fault; the keeper must outlive it.
-                log.exception("[%s] on_lost failed", self._topology)
+    def _session_lost(self) -> None:
+        if self.on_lost is not None:
+            self.on_lost()
+        self.assert_leading()
 
     # --- reading -----------------------------------------------------------------------------
 
     def peek(self) -> Progress:
-        """What is durable now, without leading: over a session of its own, which takes no lock.
+        """Read the durable state without leading, over a session of its own that takes no lock.
 
         Raises:
             ProgressUnreadableError: as `load`.
@@ -310,7 +255,7 @@ class ZooKeeperProgress(ProgressStore):
         if newest > self.epoch:
             raise ProgressUnreadableError(
                 f"The nodes under '{self._paths.root}' were written in epoch {newest}, but "
-                f"'{self._paths.epoch}' has only come to {self.epoch}: it was reset. Nothing is "
+                f"'{self._paths.epoch}' is only at {self.epoch}: it was reset. Nothing is "
                 "guessed: run `txn recover`, which takes a higher epoch."
             )
 
@@ -329,20 +274,13 @@ class ZooKeeperProgress(ProgressStore):
             FencedError, ProgressUnavailableError: as `assert_leading`.
         """
         _ = self.epoch
-        with self._exclusive() as deadline:
+        with self._writing() as deadline:
             found = read_incarnation(self._connection, self._paths, deadline)
             if found is not None:
                 return found[0]
-            record = self._new_incarnation()
-            written = _Written(self._paths.incarnation, encode(record, "incarnation"), None)
-            self._write(written, [written.operation], deadline)
+            record, node = first_life(self._paths, self._new_id())
+            self._writer.write(node, [node.operation], deadline)
             return record
-
-    def _new_incarnation(self, takes_over: Iterable[int] = ()) -> IncarnationRecord:
-        digest = hashlib.sha256(self._new_id().encode()).digest()
-        # 63 bits, as the version of a Delta application transaction has.
-        number = int.from_bytes(digest[:8], "big") >> 1 or 1
-        return IncarnationRecord(id=number, takes_over=sorted(set(takes_over) - {0}))
 
     def requested_replay(self, replaying: Collection[int]) -> QuarantineRecord | None:
         """The oldest quarantined txid that a user wants replayed, but for those of `replaying`.
@@ -375,18 +313,19 @@ class ZooKeeperProgress(ProgressStore):
             BatchError: the metadata is not JSON, or too large.
         """
         self._check_record(record.epoch)
-        with self._exclusive() as deadline:
+        with self._writing() as deadline:
             image = self._loaded
-            stem = f"batch-{record.txid}-{record.attempt}-e{record.epoch}"
-            data, parts = self._spread(record, stem, f"START of txid {record.txid}", deadline)
-            old = image.batches.get(record.txid)
-            written = _Written(
-                self._paths.batch(record.txid), data, None if old is None else old.version
+            new = self._writer.revise(
+                self._paths.batch(record.txid),
+                record,
+                image.batches.get(record.txid),
+                f"batch-{record.txid}-{record.attempt}-e{record.epoch}",
+                f"START of txid {record.txid}",
+                deadline,
             )
             checked = Check(self._paths.committed, image.committed.version)
-            dropped = _deletes(self._paths, old, keep=parts)
-            self._write(written, [checked, written.operation, *dropped], deadline)
-            image.batches[record.txid] = Stored(record, written.after, parts)
+            self._writer.write(new.node, [checked, *new.operations], deadline)
+            image.batches[record.txid] = new.stored
 
     def persist_committed(
         self,
@@ -406,29 +345,42 @@ class ZooKeeperProgress(ProgressStore):
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
         """
         self._check_record(record.epoch)
-        with self._exclusive() as deadline:
+        with self._writing() as deadline:
             image = self._loaded
-            stem = f"committed-{record.txid}-e{record.epoch}"
-            data, parts = self._spread(record, stem, f"COMMITTED {record.txid}", deadline)
-            written = _Written(self._paths.committed, data, image.committed.version)
-            operations = [written.operation, *_deletes(self._paths, image.committed, keep=parts)]
+            new = self._writer.revise(
+                self._paths.committed,
+                record,
+                image.committed,
+                f"committed-{record.txid}-e{record.epoch}",
+                f"COMMITTED {record.txid}",
+                deadline,
+            )
+            operations = [*new.operations]
             done = {t: b for t, b in image.batches.items() if t <= record.txid}
             for txid, batch in done.items():
                 operations.append(Delete(self._paths.batch(txid), batch.version))
-                operations.extend(_deletes(self._paths, batch))
+                operations.extend(part_deletes(self._paths, batch))
             kept = dict(image.quarantine)
             replayed = None if replay_of is None else kept.pop(replay_of, None)
             if replayed is not None:
                 path = self._paths.quarantined(replayed.record.txid)
                 operations.append(Delete(path, replayed.version))
-                operations.extend(_deletes(self._paths, replayed))
+                operations.extend(part_deletes(self._paths, replayed))
             if quarantine is not None:
-                kept[quarantine.txid], operation = self._quarantined(quarantine, deadline)
-                operations.append(operation)
-            self._write(written, operations, deadline)
+                txid = quarantine.txid
+                aside = self._writer.revise(
+                    self._paths.quarantined(txid),
+                    quarantine,
+                    None,
+                    f"quarantine-{txid}-{quarantine.attempt}-e{self.epoch}",
+                    f"quarantine of txid {txid}",
+                    deadline,
+                )
+                kept[txid] = aside.stored
+                operations.extend(aside.operations)
+            self._writer.write(new.node, operations, deadline)
             left = {t: b for t, b in image.batches.items() if t not in done}
-            now = Stored(record, written.after, parts)
-            self._image = replace(image, committed=now, batches=left, quarantine=kept)
+            self._image = replace(image, committed=new.stored, batches=left, quarantine=kept)
 
     def persist_columns(self, record: ColumnsRecord) -> None:
         """Make the columns of a stream durable: one multi, when they become known or change.
@@ -436,18 +388,22 @@ class ZooKeeperProgress(ProgressStore):
         Raises:
             FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
         """
-        with self._exclusive() as deadline:
-            image, path = self._loaded, self._paths.columns_of(record.stream)
+        with self._writing() as deadline:
+            image = self._loaded
             old = image.columns.get(record.stream)
-            what = f"columns of stream '{record.stream}'"
-            stem = f"columns-{0 if old is None else old.version + 1}-e{self.epoch}"
-            data, parts = self._spread(record, stem, what, deadline)
-            written = _Written(path, data, None if old is None else old.version)
-            operations = [written.operation, *_deletes(self._paths, old, keep=parts)]
+            new = self._writer.revise(
+                self._paths.columns_of(record.stream),
+                record,
+                old,
+                f"columns-{0 if old is None else old.version + 1}-e{self.epoch}",
+                f"columns of stream '{record.stream}'",
+                deadline,
+            )
+            operations = [*new.operations]
             if not image.columns and self._connection.get(self._paths.columns, deadline) is None:
                 operations.insert(0, Create(self._paths.columns))
-            self._write(written, operations, deadline)
-            image.columns[record.stream] = Stored(record, written.after, parts)
+            self._writer.write(new.node, operations, deadline)
+            image.columns[record.stream] = new.stored
 
     def rebuild(
         self, record: CommittedRecord, *, at_least: int, takes_over: Iterable[int] = ()
@@ -470,39 +426,30 @@ class ZooKeeperProgress(ProgressStore):
             NewerFormatError: a newer release wrote a node; nothing is replaced.
             LeaderExistsError, ProgressUnreadableError, ProgressUnavailableError: as `lead`.
         """
-        with self._exclusive() as deadline:
+        with self._writing() as deadline:
             repair_topology(self._connection, self._paths, deadline)
             gone = removals(self._connection, self._paths, deadline)
             epoch = self.lead(at_least=at_least)
             record = record.model_copy(update={"epoch": epoch})
-            data, _ = self._spread(
-                record, f"committed-{record.txid}-e{epoch}", "COMMITTED", deadline
-            )
             node = self._connection.get(self._paths.committed, deadline)
-            written = _Written(self._paths.committed, data, None if node is None else node.version)
-            operations = [written.operation, *gone, self._another_life(takes_over, deadline)]
+            new = self._writer.revise(
+                self._paths.committed,
+                record,
+                None if node is None else Stored(record, node.version),  # its parts: left to `load`
+                f"committed-{record.txid}-e{epoch}",
+                "COMMITTED",
+                deadline,
+            )
+            life = next_life(self._connection, self._paths, takes_over, self._new_id(), deadline)
+            operations = [*new.operations, *gone, life.operation]
             for name in require(
                 self._connection.children(self._paths.batches, deadline), self._paths.batches
             ):
                 path = f"{self._paths.batches}/{name}"
                 batch = require(self._connection.get(path, deadline), path)
                 operations.append(Delete(path, batch.version))
-            self._write(written, operations, deadline)
+            self._writer.write(new.node, operations, deadline)
             return epoch
-
-    def _another_life(self, takes_over: Iterable[int], deadline: float) -> Operation:
-        path = self._paths.incarnation
-        node = self._connection.get(path, deadline)
-        known: list[int] = []
-        try:
-            if found := read_incarnation(self._connection, self._paths, deadline):
-                known = [found[0].id, *found[0].takes_over]
-        except NewerFormatError:
-            raise
-        except ProgressUnreadableError:
-            pass  # it is replaced
-        data = encode(self._new_incarnation([*takes_over, *known]), "incarnation")
-        return Create(path, data) if node is None else Put(path, data, node.version)
 
     @property
     def _loaded(self) -> Image:
@@ -514,53 +461,16 @@ class ZooKeeperProgress(ProgressStore):
         if epoch != self.epoch:
             raise ValueError(f"the record has epoch {epoch}, and this leader has {self.epoch}")
 
-    def _quarantined(
-        self, record: QuarantineRecord, deadline: float
-    ) -> tuple[Stored[QuarantineRecord], Operation]:
-        stem = f"quarantine-{record.txid}-{record.attempt}-e{self.epoch}"
-        data, parts = self._spread(record, stem, f"quarantine of txid {record.txid}", deadline)
-        return Stored(record, 0, parts), Create(self._paths.quarantined(record.txid), data)
-
-    def _spread(
-        self, record: BaseModel, stem: str, what: str, deadline: float
-    ) -> tuple[bytes, tuple[str, ...]]:
-        """The content of the record's own node; its parts, if any, are already written."""
-        data, parts = split_parts(encode(record, what), stem)
-        for name, piece in parts.items():
-            written = _Written(self._paths.part(name), piece, None)
-            self._write(written, [written.operation], deadline)
-        return data, tuple(parts)
-
-    def _write(self, written: _Written, operations: list[Operation], deadline: float) -> None:
-        """Carry out `operations` exactly once; see rule 3 above."""
-        unexplained = 0
-        while True:
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[float]:
+        """As `_exclusive`, for a call that writes: forgets the image if ZooKeeper stays away."""
+        with self._exclusive() as deadline:
             try:
-                self._leadership.write(operations, deadline)
+                yield deadline
             except ProgressUnavailableError:
-                # What is durable now is unknown, so nothing more can be computed from the image.
+                # The durable state is unknown: compute nothing more from the image.
                 self._image = None
                 raise
-            except OutcomeUnknownError:
-                continue  # sent again; should the first one land, this one is refused
-            except RefusedError as refused:
-                node = self._connection.get(written.path, deadline)
-                if node and (node.data, node.version) == (written.data, written.after):
-                    return
-                unexplained += 1
-                if (node.version if node else None) != written.before or unexplained >= _LOOKS:
-                    raise self._changed(refused) from None
-                self._sleep(_PAUSE_SECS)  # a lagging server showed us the past: look again
-                continue
-            return
-
-    def _changed(self, refused: RefusedError) -> FencedError:
-        return FencedError(
-            f"ZooKeeper node '{refused.operation.path}' is not as this leader left it "
-            f"({type(refused.cause).__name__}), although epoch {self.epoch} still stands: "
-            "something other than a leader of this topology has changed it. Nothing more is "
-            "written. Find out what did, then run the topology again; its start checks every node."
-        )
 
     @contextlib.contextmanager
     def _exclusive(self, seconds: float | None = None) -> Iterator[float]:
@@ -576,17 +486,3 @@ class ZooKeeperProgress(ProgressStore):
             yield deadline
         finally:
             self._lock.release()
-
-
-def _deletes(
-    paths: Paths,
-    stored: Stored[BatchRecord]
-    | Stored[ColumnsRecord]
-    | Stored[CommittedRecord]
-    | Stored[QuarantineRecord]
-    | None,
-    keep: tuple[str, ...] = (),
-) -> list[Operation]:
-    """The parts that go with a record's old contents. Parts are never changed: version 0."""
-    names = stored.parts if stored is not None else ()
-    return [Delete(paths.part(name), 0) for name in names if name not in keep]

@@ -78,6 +78,6 @@ def _check(topology: str, wanted: set[int], quarantined: set[int]) -> None:
         known = ", ".join(str(txid) for txid in sorted(quarantined))
         raise UserError(
             f"Txid {unknown[0]} of topology '{topology}' is not quarantined: it never was, or it "
-            f"has been replayed since. Quarantined are {known}. Nothing was asked for. "
+            f"has been replayed since. The quarantined txids are {known}. Nothing was requested. "
             f"`txn quarantine list {topology}` shows what they were to read."
         )

@@ -19,7 +19,8 @@ from txn.protocol.records import (
 from txn.zookeeper.connection import Connection
 from txn.zookeeper.foundation import check_format
 from txn.zookeeper.image import Image, read_image
-from txn.zookeeper.leadership import read_epoch, read_incarnation, read_leader
+from txn.zookeeper.incarnation import read_incarnation
+from txn.zookeeper.leadership import read_epoch, read_leader
 from txn.zookeeper.standbys import read_standbys
 from txn.zookeeper.znodes import Paths, check_topology_name
 
@@ -176,7 +177,7 @@ def _still_image(
     """An image during which `committed` did not move; a leader may be writing all the time.
 
     A batch that was committed between the look at the list and the look at the batch cannot be
-    read, nor can a large record that was replaced meanwhile. What stays so is unreadable.
+    read, nor can a large record that was replaced meanwhile. If it stays so, it is unreadable.
     """
     unreadable, seen = 0, -1
     for look in range(_LOOKS):

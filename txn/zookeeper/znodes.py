@@ -222,8 +222,8 @@ def encode(record: BaseModel, what: str) -> bytes:
     """
     if not _is_flat(value for _, value in record):
         raise BatchError(
-            f"The {what} cannot be kept: a spout's metadata has more than {DEPTH_LIMIT} lists and "
-            "dicts within each other. Let the spout's metadata_type be flatter."
+            f"The {what} cannot be kept: a spout's metadata has more than {DEPTH_LIMIT} lists "
+            "and dicts within each other. Flatten the spout's metadata_type."
         )
     try:
         # Field by field, not `model_dump`, which copies thousands of positions first.
@@ -254,7 +254,7 @@ def _check_characters(value: object) -> None:
 
 
 def _is_flat(values: Iterable[object]) -> bool:
-    """Whether nothing is nested deeper than `DEPTH_LIMIT`."""
+    """Return whether nothing is nested deeper than `DEPTH_LIMIT`."""
     level = [value for value in values if isinstance(value, dict | list | tuple)]
     for _ in range(DEPTH_LIMIT):
         if not level:
@@ -319,7 +319,7 @@ def decode_index(data: bytes, path: str) -> PartsIndex | None:
 
 
 def split_parts(data: bytes, stem: str) -> tuple[bytes, dict[str, bytes]]:
-    """What the record's own node is to hold, and the parts (name -> bytes) to be written first.
+    """The content of the record's own node, and the parts (name -> bytes) to be written first.
 
     Args:
         data: the encoded record.

@@ -431,5 +431,5 @@ def test_another_layout_is_refused(driver: Any, warehouse: Path, made: str) -> N
     other = "log" if made == "upsert" else "upsert"
     values: dict[str, Aggregate] = {"n": Count()}
     driver.open(StateTable(warehouse / "t", layout=made).bind(["k"], values), SCHEMA)
-    with pytest.raises(TableRefusedError, match=f"txn.kind = {made}, .* says {other}"):
+    with pytest.raises(TableRefusedError, match=f"txn.kind = {made}, .* has {other}"):
         driver.open(StateTable(warehouse / "t", layout=other).bind(["k"], values), SCHEMA, 2)

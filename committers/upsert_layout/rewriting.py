@@ -1,0 +1,122 @@
+"""The rewrite of a commit turn: stored rows of the touched buckets, joined with staged partials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from committers.publishing.files import BUCKET, ActiveFile
+from committers.upsert_layout.columns import StateLayout
+from committers.upsert_layout.join import StateJoin
+from committers.upsert_layout.reading import bucket_reader
+from committers.upsert_layout.shares import shared_out
+from txn.delta.commits import TXID
+from txn.delta.storage import Storage
+from txn.interfaces import Publication, StagedFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["BucketRewrite", "bucket_of_file", "rewriting_conf"]
+
+
+def rewriting_conf(layout: StateLayout) -> dict[str, str]:
+    """Settings of the session in which buckets are rewritten."""
+    buckets = str(layout.buckets)
+    return {
+        # Where a shuffle is needed, one partition per bucket, never merged.
+        "spark.sql.shuffle.partitions": buckets,
+        "spark.sql.adaptive.enabled": "false",
+        # Each pair of the join stays in a task of its own.
+        "spark.sql.unionOutputPartitioning": "false",
+        # A task has one writer per bucket, instead of sorting all rows by bucket.
+        "spark.sql.maxConcurrentOutputFileWriters": buckets,
+        # The same code for each of the pairs.
+        "spark.sql.codegen.useIdInClassName": "false",
+        # A few hundred files are listed sooner than a Spark job is started for it.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
+    }
+
+
+class BucketRewrite:
+    """Computes the next rows of hash buckets.
+
+    Its expressions are built at the first rewrite, for one session and these schemas.
+
+    Args:
+        storage: the table's folder.
+        session: in which the rows are computed; with `rewriting_conf`.
+        table: schema of the table.
+        partials: schema of the partials; their files have a bigint column `txid` besides.
+    """
+
+    def __init__(
+        self,
+        layout: StateLayout,
+        storage: Storage,
+        session: Callable[[], SparkSession],
+        table: StructType,
+        partials: StructType,
+    ) -> None:
+        self._layout = layout
+        self._storage = storage
+        self._session = session
+        self._table = table
+        self._partials = partials
+
+    def rows(
+        self,
+        old: Sequence[ActiveFile],
+        new: Sequence[StagedFile],
+        publication: Publication,
+        reverts: bool,
+    ) -> DataFrame:
+        """The rows that replace those of `old`; every row of either side once.
+
+        Args:
+            old: all files of some buckets.
+            new: staged partials, of the same buckets.
+            reverts: whether the old rows go back to what they were before the publication.
+        """
+        shares, hashed = shared_out(
+            [(file.bucket, file.size) for file in old],
+            [(bucket_of_file(file), file.size) for file in new],
+            self._session().sparkContext.defaultParallelism,
+        )
+        pairs = []
+        for share in shares:
+            stored = self._read(self._stored, [f.path for f in old if f.bucket in share])
+            if stored is not None and reverts:
+                stored = self._layout.revert(stored, publication.first_txid)
+            elif stored is not None:
+                stored = self._layout.alive(stored)
+            paths = [file.path for file in new if bucket_of_file(file) in share]
+            pairs.append((stored, self._read(self._scratch, paths)))
+        return self._join.rows(pairs, several=bool(publication.members), in_one_task=hashed)
+
+    def _read(self, reader: DataFrameReader, paths: Sequence[str]) -> DataFrame | None:
+        return reader.parquet(*map(self._storage.read_url, paths)) if paths else None
+
+    @cached_property
+    def _join(self) -> StateJoin:
+        return StateJoin(self._layout, self._table, self._partials)
+
+    @cached_property
+    def _stored(self) -> DataFrameReader:
+        """Reads the table's files."""
+        return bucket_reader(self._session(), self._table)
+
+    @cached_property
+    def _scratch(self) -> DataFrameReader:
+        """Reads staged partials."""
+        from pyspark.sql.types import LongType, StructType
+
+        columns = StructType([*self._partials.fields]).add(TXID, LongType())
+        return bucket_reader(self._session(), columns)
+
+
+def bucket_of_file(file: StagedFile) -> int:
+    """The hash bucket of a staged file's rows."""
+    return int(file.partition[BUCKET] or 0)
