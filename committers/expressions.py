@@ -10,9 +10,8 @@ from txn.spark.own_session import moved
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
-__all__ = ["bigint", "no_rows", "passing", "side_by_side"]
+__all__ = ["bigint", "passing", "side_by_side"]
 
 
 def bigint(value: int) -> Column:
@@ -35,14 +34,6 @@ def passing(name: str) -> str:
     With a space, which Delta allows in no name: so no key and no value has it.
     """
     return f"txn {name}"
-
-
-def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """No rows, known as such to Spark's optimizer; `createDataFrame([])` would run Python tasks."""
-    from pyspark.sql import functions as sf
-
-    columns = [sf.lit(None).cast(field.dataType).alias(field.name) for field in schema]
-    return spark.range(0).select(*columns)
 
 
 def side_by_side(frames: Sequence[DataFrame], session: SparkSession | None = None) -> DataFrame:

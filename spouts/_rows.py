@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spouts._schemas import as_struct
+from txn.spark.rows import local_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,4 +25,4 @@ def frame_of(spark: SparkSession, rows: Sequence[Any], schema: str | StructType)
     Raises:
         TopologyError: the DDL cannot be read.
     """
-    return spark.createDataFrame(list(rows), as_struct(schema, "a memory spout"))
+    return local_frame(spark, list(rows), as_struct(schema, "a memory spout"))

@@ -33,6 +33,7 @@ from txn.errors import (
     TopologyError,
 )
 from txn.interfaces import Spout, SpoutKind
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -303,7 +304,7 @@ class DeltaSpout(Spout[DeltaBatch]):
                 f"{self._name} could not be read for {attempt}: {error}. The batch waits for it."
             ) from error
         if not metadata.versions:
-            return spark.createDataFrame([], struct_of(metadata.read_schema, changes=self._changes))
+            return no_rows(spark, struct_of(metadata.read_schema, changes=self._changes))
         if self._changes:
             return self._feed(spark, attempt, metadata)
         paths = [(self._log.url(file.path), file.partition) for file in files]

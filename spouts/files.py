@@ -33,6 +33,7 @@ from txn.errors import (
     TopologyError,
 )
 from txn.interfaces import Keeper, Spout, SpoutKind
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -227,7 +228,7 @@ class FileSpout(Spout[FileBatch]):
         schema = StructType.fromJson(json.loads(metadata.read_schema))
         paths = [self._listing.uri(file.path) for file in metadata.files]
         if not paths:
-            return spark.createDataFrame([], schema)
+            return no_rows(spark, schema)
         reader = spark.read.format(self._format).schema(schema).options(**self._options)
         return reader.load([literal(path) for path in paths])
 

@@ -28,6 +28,7 @@ from spouts._kafka_plan import (
     parsed,
     stored_positions,
 )
+from spouts._schemas import as_struct
 from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import (
@@ -39,6 +40,7 @@ from txn.errors import (
     TxnError,
 )
 from txn.interfaces import PartitionedSpout, PartitionPositions, SpoutKind
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -338,7 +340,7 @@ class KafkaSpout(PartitionedSpout):
         stored = stored_positions(positions, self._name)
         planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
         if not planned:
-            return spark.createDataFrame([], self._schema())
+            return no_rows(spark, as_struct(self._schema(), self._name))
         self._check_there(attempt, planned)
         return self._frame(spark, planned)
 

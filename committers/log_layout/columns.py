@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from committers.expressions import no_rows
 from committers.state.changes import refuse_taken_names
 from committers.state.partials import nullable
 from committers.state.removal import REMOVED
 from committers.state.shape import StateShape
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

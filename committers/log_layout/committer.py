@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from committers.append_table import AppendingCommitter
-from committers.expressions import no_rows
 from committers.log_layout.changes import from_partials
 from committers.log_layout.columns import LogLayout
 from committers.log_layout.compaction import Compaction, Pace
@@ -32,6 +31,7 @@ from committers.state.shape import described
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StoredRows
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from committers.expressions import no_rows
 from committers.log_layout.columns import LogLayout
 from committers.publishing.log import DeltaLog
 from committers.reading import strict_reader
@@ -13,6 +12,7 @@ from committers.state.fold import marks_of, touched, without_removed
 from txn.delta.commits import TXID
 from txn.delta.storage import Storage
 from txn.interfaces import Staged
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,6 +16,7 @@ from txn.delta.loading import load, require
 from txn.delta.log import TableLog
 from txn.delta.storage import Storage
 from txn.errors import TableRefusedError, TxnError
+from txn.spark.rows import local_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +138,7 @@ def _frame(
     schema = StructType([StructField(name, kind) for name, kind in types.items()])
     rows = [_row(key, types, where) for key in keys]
     try:
-        return spark.createDataFrame(rows, schema)
+        return local_frame(spark, rows, schema)
     except (PySparkTypeError, PySparkValueError) as error:
         raise TableRefusedError(
             f"The given keys do not have the types of state table {where}, {_text(types)}: "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from committers.expressions import no_rows
 from txn.errors import TopologyError
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
-from committers.expressions import no_rows
 from committers.publishing.files import BUCKET
 from committers.state.keys import bucket_of
 from committers.state.partials import ROWS, nullable, overrides, partial_rows
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.expressions import bigint, no_rows
+from committers.expressions import bigint
 from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
@@ -35,6 +35,7 @@ from txn.interfaces import (
     Staged,
     StoredRows,
 )
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

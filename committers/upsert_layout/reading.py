@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from committers.aggregates import quoted
-from committers.expressions import no_rows
 from committers.publishing.files import BUCKET
 from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
@@ -14,6 +13,7 @@ from committers.reading import strict_reader
 from committers.upsert_layout.columns import StateLayout
 from txn.delta.storage import Storage
 from txn.errors import StateError, TableRefusedError
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

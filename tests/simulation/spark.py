@@ -137,8 +137,8 @@ def query_rows(node: object, inputs: Sequence[Frame]) -> Frame:
     return Frame(model.asked(rows.rows, state.rows, current_world().plan.keys))
 
 
-def empty_frame(spark: object, schema: object) -> Frame:
-    """In place of `txn.dataflow.evaluation.empty_frame`."""
+def no_rows(spark: object, schema: object) -> Frame:
+    """In place of `txn.spark.rows.no_rows`."""
     return Frame(())
 
 

@@ -31,10 +31,9 @@ from txn.dataflow.graph import (
 from txn.errors import UserError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame
 
-__all__ = ["Evaluation", "Rows", "Unknown", "consumers", "empty_frame", "stream_called"]
+__all__ = ["Evaluation", "Rows", "Unknown", "consumers", "stream_called"]
 
 
 @dataclass(frozen=True)
@@ -302,11 +301,3 @@ def consumers(sinks: Sequence[Sink]) -> dict[Node, int]:
             counts[parent] = counts.get(parent, 0) + 1
             stack.append(parent)
     return counts
-
-
-def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
-    """No rows, known as such to Spark's optimizer; `createDataFrame([])` would run Python tasks."""
-    from pyspark.sql import functions as sf
-
-    columns = [sf.lit(None).cast(field.dataType).alias(field.name) for field in schema]
-    return spark.range(0).select(*columns)

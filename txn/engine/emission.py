@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
-from txn.dataflow.evaluation import Evaluation, consumers, empty_frame
+from txn.dataflow.evaluation import Evaluation, consumers
 from txn.dataflow.graph import Sink
 from txn.engine.attempt import Emission
 from txn.engine.lookups import Lookups
@@ -16,6 +16,7 @@ from txn.engine.spouts import Spouts
 from txn.interfaces import SpoutKind
 from txn.protocol.events import Metadata
 from txn.spark.own_session import moved
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,7 +112,7 @@ class Emissions:
             known = spout.find_schema(self._spark)
             if known is not None:
                 self._columns.learn(stream, known)
-        return None if known is None else empty_frame(self._spark, known)
+        return None if known is None else no_rows(self._spark, known)
 
     def __getitem__(self, attempt: TransactionAttempt) -> Emission:
         return self._alive[attempt]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
-from txn.dataflow.evaluation import Evaluation, Unknown, empty_frame
+from txn.dataflow.evaluation import Evaluation, Unknown
 from txn.dataflow.graph import NewValues, StateQuery, quoted
 from txn.engine.attempt import Emission, table_publication
 from txn.engine.staging import Stager
@@ -13,6 +13,7 @@ from txn.engine.tables import Committed, Tables
 from txn.errors import StateError, TableAbsentError, TopologyError
 from txn.interfaces import StoredRows
 from txn.spark.own_session import moved
+from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,8 +39,8 @@ class Lookups:
             return Unknown(found.waits_for, empty=True)
         schema, committer = found.frame.schema, node.sink.committer
         if isinstance(node, NewValues):
-            return empty_frame(self._spark, committer.changes_schema(schema))
-        empty = empty_frame(self._spark, committer.values_schema(schema))
+            return no_rows(self._spark, committer.changes_schema(schema))
+        empty = no_rows(self._spark, committer.values_schema(schema))
         return empty.select(*map(quoted, (*node.on, *(node.aggregates or ()))))
 
     def find(self, node: NewValues | StateQuery, emission: Emission) -> DataFrame | Unknown:
