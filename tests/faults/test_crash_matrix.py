@@ -47,10 +47,7 @@ CHAIN = (
 )
 SUITE = {
     "transactional": {"after-start", "after-committed"},
-    "opaque": {
-        *("after-staging", "before-publish"),
-        *("between-publications", "after-publish"),
-    },
+    "opaque": {"after-staging", "between-publications", "after-publish"},
 }
 CHAINS = {
     kind: tuple(crash for crash in CHAIN if THOROUGH or crash.fresh or crash.point in SUITE[kind])
