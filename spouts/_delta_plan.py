@@ -137,7 +137,9 @@ def _final_versions(
                     f"{rules.name}: version {commit.version} publishes txid {first} again, "
                     f"although {committed} was committed: the coordinator of its topology was "
                     "reset to an older state. Rows that were read already may be gone. Restore "
-                    "that topology's state, or start this one over under a new name and new tables."
+                    "that topology's state, or start this one over under a new name and new "
+                    "tables.",
+                    number="TXN-803",
                 )
             committed = first - 1
             if rules.replaces:

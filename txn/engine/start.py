@@ -153,7 +153,8 @@ class Start:
                 f"Topology '{self.definition.name}' has epoch {self.store.epoch} in ZooKeeper, "
                 f"but a table has seen a newer one: {str(error).partition(';')[0]}. ZooKeeper "
                 "was wiped, or this run uses another ensemble. Nothing was changed. `txn recover "
-                "FILE.py:TOPOLOGY` rebuilds ZooKeeper's state from the tables."
+                "FILE.py:TOPOLOGY` rebuilds ZooKeeper's state from the tables.",
+                number="TXN-803",
             ) from error
 
     def _pipeline(self, equipment: Equipment, recovered: Recovered) -> Pipeline:

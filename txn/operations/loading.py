@@ -23,9 +23,13 @@ __all__ = ["LoadError", "TargetError", "load_topology", "named_topology"]
 class TargetError(UserError):
     """The named thing does not exist or is not a topology: a mistake on the command line."""
 
+    number = "TXN-117"
+
 
 class LoadError(UserError):
     """The user's file raised an error of its own while it was loaded."""
+
+    number = "TXN-118"
 
 
 def named_topology(name: str) -> tuple[str, TopologyConfig, Topology | None]:
