@@ -11,6 +11,7 @@ of the state as of txid - 1: those are known in the commit turn only, and so are
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +21,8 @@ from txn.errors import FailedException, TopologyError, TransformError, TxnError
 from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
 from txn.spark.causes import is_of_spark
 from txn.text import first_line, users_line
+
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -468,7 +471,7 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
     except (FailedException, TxnError):
         raise
     except (AnalysisException, ParseException) as error:
-        reason = str(error).splitlines()[0]
+        reason = _SQLSTATE.sub("", str(error).splitlines()[0])
         where = _place(node, error)
         raise TopologyError(
             f"Stream '{node.label()}' cannot be computed in {where}: {reason} Correct the column "

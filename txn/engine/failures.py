@@ -258,7 +258,7 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
     """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
     read = str(dict(batch.metadata or {}))
     what = getattr(error, _AT, "")
-    at = f", at {what}" if what else ""
+    at = f", with {what}" if what else ""
     told, number = first_line(error), _number(error)
     cause = error
     if isinstance(error, TransformError) and error.__cause__ is not None:

@@ -27,6 +27,7 @@ _WRAPPERS = ("FAILED_READ_FILE", "STAGE_MATERIALIZATION_MULTIPLE_FAILURES", "TAS
 """Conditions that only wrap another error."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _CALLED_FROM = re.compile(r"^== .* ==\n(?:.*\n)?\s*(\S.*:\d+)\s*$", re.MULTILINE)
+_SQL = re.compile(r"^== SQL .* ==\n(.+)$", re.MULTILINE)
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -67,6 +68,8 @@ class Cause:
             # Spark names the line that made the expression; one of ours says nothing.
             if called and last_users_frame([called[1]]) is not None:
                 text += f" (called from {called[1].strip()})"
+            elif fragment := _SQL.search(self.message):
+                text += f" (in SQL: {fragment[1].strip()})"
         return f"{self.name}{condition}: {text[:_LONGEST]}" if text else f"{self.name}{condition}"
 
 
