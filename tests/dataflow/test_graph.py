@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from committers.aggregates import Count, Sum
@@ -286,7 +288,7 @@ def test_an_exception_of_user_code_is_named_with_its_stream_and_line(s, rows):
     """It becomes the cause of an error that says where the user wrote it."""
     with pytest.raises(TransformError, match="stream 's' raised ZeroDivisionError") as caught:
         evaluation({"s": rows}).rows(Transform(s, lambda df: 1 // 0))
-    line = caught.value.__cause__.__traceback__.tb_next.tb_next.tb_lineno
+    line = traceback.extract_tb(caught.value.__cause__.__traceback__)[-1].lineno
     assert f"in <lambda> ({__file__}:{line}). Correct it" in str(caught.value)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

@@ -94,9 +94,9 @@ IN_BATCH: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         "TXN-508",
         {"transform": lambda df: df, "schema": "k string, v bigint"},
         (
-            r"SparkException \[MALFORMED_RECORD_IN_PARSING\.WITHOUT_SUGGESTION\]: Malformed records "
-            r"are detected in record parsing: \[b,null\]\. \(in file file://{in}/a\.csv; caused by "
-            r'NumberFormatException: For input string: "x"\)'
+            r"SparkException \[MALFORMED_RECORD_IN_PARSING\.WITHOUT_SUGGESTION\]: Malformed "
+            r"records are detected in record parsing: \[b,null\]\. \(in file "
+            r'file://{in}/a\.csv; caused by NumberFormatException: For input string: "x"\)\.'
         ),
         {"transform": lambda df: df, "schema": "k string, v bigint", "mode": "DROPMALFORMED"},
     ),
@@ -106,7 +106,7 @@ IN_BATCH: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         (
             r"SparkNumberFormatException \[CAST_INVALID_INPUT\]: The value 'x' of the type "
             r'"STRING" cannot be cast to "BIGINT" because it is malformed\. .* Use `try_cast` .* '
-            rf"\(called from {HERE}:{{cast}}\)"
+            rf"\(called from {HERE}:{{cast}}\)\."
         ),
         {"transform": lambda df: df.select("k", sf.col("v").try_cast("bigint").alias("n"))},
     ),
@@ -115,7 +115,7 @@ IN_BATCH: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         {"transform": lambda df: df.selectExpr("k", "1 div (ascii(v) - 120) AS n")},
         (
             r"SparkArithmeticException \[DIVIDE_BY_ZERO\]: Division by zero\. Use `try_divide` .* "
-            r"\(in SQL: 1 div \(ascii\(v\) - 120\) AS n\)"
+            r"\(in SQL: 1 div \(ascii\(v\) - 120\) AS n\)\."
         ),
         {"transform": lambda df: df.selectExpr("k", "1 div nullif(ascii(v) - 120, 0) AS n")},
     ),
@@ -123,8 +123,8 @@ IN_BATCH: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         "TXN-505",
         {"transform": computed(lambda: udf(clean)("v"))},
         (
-            r"PythonException \[PYTHON_EXCEPTION\]: ValueError: invalid literal for int\(\) with base "
-            rf"10: 'x' \({HERE}:{line_of(clean, 'return int')}\)"
+            r"PythonException \[PYTHON_EXCEPTION\]: ValueError: invalid literal for int\(\) with "
+            rf"base 10: 'x' \({HERE}:{line_of(clean, 'return int')}\)\."
         ),
         {"transform": computed(lambda: udf(clean_well)("v"))},
     ),
@@ -184,9 +184,9 @@ MISSPELT = {
         "TXN-102",
         (
             f"Stream 'orders' cannot be computed in <lambda> ({__file__}:{{line}}): "
-            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name "
-            "`vv` cannot be resolved. Did you mean one of the following? [`v`, `k`]. Correct the "
-            "column or the expression; nothing was run."
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with "
+            "name `vv` cannot be resolved. Did you mean one of the following? [`v`, `k`]. Correct "
+            "the column or the expression; nothing was run."
         ),
     ),
     "key": ("TXN-101", f"Stream 'more' has no column 'vv'. It has: v, n. {NO_COLUMN}"),
@@ -224,6 +224,25 @@ def test_a_transform_that_raises_is_told_with_the_users_line(
         f"({__file__}:{line_of(reads_a_dict, 'names[')}). Correct it; nothing was run."
     )
     assert caught.value.number == "TXN-504"
+
+
+def test_a_start_that_spark_refuses_is_told_by_its_cause(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A schema that cannot be inferred: the file, and no Java trace; a declared one is advised."""
+    (tmp_path / "a.parquet").write_text("not Parquet at all")
+    topology = Topology("orders")
+    topology.stream(
+        "orders", FileSpout(f"{tmp_path}/*.parquet", format="parquet")
+    ).partition_persist(AppendTable(tmp_path / "out"))
+    with pytest.raises(TopologyError) as caught:
+        run_in_memory(topology, spark)
+    assert str(caught.value) == (
+        "Topology 'orders' could not start, opening the spouts: RuntimeException: "
+        f"file:{tmp_path}/a.parquet is not a Parquet file. Expected magic number at tail, but found "
+        "[32, 97, 108, 108]. Nothing was run: correct the cause and run again."
+    )
+    assert caught.value.number == "TXN-508"
 
 
 # --- without Spark ------------------------------------------------------------------------------
@@ -311,7 +330,7 @@ def test_a_file_without_permission_is_told() -> None:
     told = stopped("orders", batch, error)
     assert str(told) == (
         "Batch 3:0 of topology 'orders' failed in user code or in Spark, in phase processing: "
-        "FileNotFoundException: /in/a.csv (Permission denied) (in file file:///in/a.csv) It read "
+        "FileNotFoundException: /in/a.csv (Permission denied) (in file file:///in/a.csv). It read "
         "{'s': {'file': 'a.csv'}}. Progress is intact: correct the cause and run again; the batch "
         "is replayed."
     )
@@ -327,7 +346,7 @@ def test_a_full_disk_is_told() -> None:
     assert judged(causes(error)) is Verdict.LOST
     told = given_up("orders", TransactionAttempt(3, 4), "IOException: No space left on device")
     assert str(told) == (
-        "Batch 3:4 of topology 'orders' was given up: IOException: No space left on device "
+        "Batch 3:4 of topology 'orders' was given up: IOException: No space left on device. "
         "Progress is intact: correct the cause and run again; the batch is replayed."
     )
     assert told.number == "TXN-510"

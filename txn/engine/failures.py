@@ -27,6 +27,7 @@ from txn.errors import (
     BatchError,
     FailedException,
     SourceUnavailableError,
+    TopologyError,
     TransformError,
     TxnError,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "is_away",
     "is_lost_work",
     "judged",
+    "not_started",
     "stopped",
     "while_at",
 ]
@@ -265,7 +267,7 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
         told, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
     result = BatchError(
         f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
-        f"{batch.phase.value}{at}: {told} It read {read[:300]}. Progress is intact: "
+        f"{batch.phase.value}{at}: {_sentence(told)} It read {read[:300]}. Progress is intact: "
         "correct the cause and run again; the batch is replayed.",
         number=number,
     )
@@ -273,14 +275,28 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
     return result
 
 
+def not_started(topology: str, about: str, error: BaseException) -> TopologyError:
+    """The error of a start that Spark refuses."""
+    number = _number(error)
+    return TopologyError(
+        f"Topology '{topology}' could not start, {about}: {_sentence(first_line(error))} Nothing was "
+        "run: correct the cause and run again.",
+        number="TXN-514" if number == BatchError.number else number,
+    )
+
+
 def given_up(topology: str, attempt: TransactionAttempt | None, error: str) -> BatchError:
     """The error that ends a run whose batch failed as often as it may."""
     no_space = os.strerror(errno.ENOSPC) in error
     return BatchError(
-        f"Batch {attempt} of topology '{topology}' was given up: {error} "
+        f"Batch {attempt} of topology '{topology}' was given up: {_sentence(error)} "
         "Progress is intact: correct the cause and run again; the batch is replayed.",
         number="TXN-510" if no_space else "TXN-502",
     )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _number(error: BaseException) -> str:
