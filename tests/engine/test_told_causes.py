@@ -239,8 +239,8 @@ def test_a_start_that_spark_refuses_is_told_by_its_cause(
         run_in_memory(topology, spark)
     assert str(caught.value) == (
         "Topology 'orders' could not start, opening the spouts: RuntimeException: "
-        f"file:{tmp_path}/a.parquet is not a Parquet file. Expected magic number at tail, but found "
-        "[32, 97, 108, 108]. Nothing was run: correct the cause and run again."
+        f"file:{tmp_path}/a.parquet is not a Parquet file. Expected magic number at tail, but "
+        "found [32, 97, 108, 108]. Nothing was run: correct the cause and run again."
     )
     assert caught.value.number == "TXN-508"
 

@@ -279,8 +279,8 @@ def not_started(topology: str, about: str, error: BaseException) -> TopologyErro
     """The error of a start that Spark refuses."""
     number = _number(error)
     return TopologyError(
-        f"Topology '{topology}' could not start, {about}: {_sentence(first_line(error))} Nothing was "
-        "run: correct the cause and run again.",
+        f"Topology '{topology}' could not start, {about}: {_sentence(first_line(error))} Nothing "
+        "was run: correct the cause and run again.",
         number="TXN-514" if number == BatchError.number else number,
     )
 
