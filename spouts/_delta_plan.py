@@ -107,7 +107,7 @@ def next_batch(commits: Iterable[SourceVersion], rules: Rules, txid: int) -> Nex
         if candidate.problem is not None:
             if batch.versions:
                 break  # the versions before it are still delivered
-            raise SourceChangedError(candidate.problem)
+            raise SourceChangedError(candidate.problem, number="TXN-412")
         if candidate.has_rows(rules.changes):
             size += candidate.size
             is_too_big = rules.bytes_per_batch is not None and size > rules.bytes_per_batch

@@ -310,7 +310,8 @@ class KafkaSpout(PartitionedSpout):
             raise SourceUnavailableError(
                 f"{self._name}: {_listed(gone)} is gone, perhaps with records that were not read. "
                 "The batch waits until it is back. To go on without it, set on_data_loss="
-                "'skip' or leave it out of the subscription."
+                "'skip' or leave it out of the subscription.",
+                number="TXN-406",
             )
         for name in sorted(gone - self._gone):
             log.warning("%s goes on without topic %r, which is gone.", self._name, name)
@@ -372,7 +373,8 @@ class KafkaSpout(PartitionedSpout):
         if gone:
             raise SourceUnavailableError(
                 f"{self._name} cannot read batch {attempt}: {_listed(gone)} is gone. The batch "
-                "waits until it is back."
+                "waits until it is back.",
+                number="TXN-406",
             )
         for partition, position in planned.items():
             if partition not in look.latest:
@@ -385,7 +387,8 @@ class KafkaSpout(PartitionedSpout):
                 raise SourceUnavailableError(
                     f"{self._name} cannot read batch {attempt}: {name_of(partition)} ends at "
                     f"offset {look.latest[partition]}, before the planned {position.end}. The "
-                    "batch waits until the records are back."
+                    "batch waits until the records are back.",
+                    number="TXN-406",
                 )
 
     def _changed(self, attempt: TransactionAttempt, words: str) -> TxnError:

@@ -94,3 +94,16 @@ def test_explain_lists_all_numbers_and_refuses_others() -> None:
     assert unknown.exit_code == 1
     assert "There is no error 'TXN-999'. Numbers look like TXN-101" in unknown.output
     assert unknown.output.rstrip().endswith("[TXN-100]")
+
+
+def test_no_error_of_a_wide_class_goes_without_a_number_of_its_own() -> None:
+    """Where a class stands for many causes, each raise says which one it is."""
+    wide = {"BatchError", "SetupError", "SourceChangedError", "TableRefusedError", "TopologyError"}
+    bare = [
+        ast.unparse(node)
+        for node in code()
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") in wide
+        and not any(keyword.arg == "number" for keyword in node.keywords)
+    ]
+    assert bare == []
