@@ -95,7 +95,9 @@ class AppendingCommitter(TableCommitter):
 
     def _known_schema(self) -> StructType:
         if self._rows_schema is None:
-            raise TopologyError(f"Table {self.name} is staged into before it was opened.")
+            raise TopologyError(
+                f"Table {self.name} is staged into before it was opened.", number="TXN-116"
+            )
         return self._rows_schema
 
     def _table_schema(self) -> StructType:
@@ -172,7 +174,8 @@ class AppendTable(AppendingCommitter):
             if name.lower() == TXID:
                 raise TopologyError(
                     f"Table {self.name} keeps the transaction id in a column '{TXID}', but the "
-                    f"rows bring a column '{name}' of their own. Rename it."
+                    f"rows bring a column '{name}' of their own. Rename it.",
+                    number="TXN-113",
                 )
         self._rows_schema = schema
         whole = StructType([*schema.fields]).add(TXID, LongType())

@@ -27,7 +27,7 @@ def parse_semantics(semantics: Semantics | str) -> Semantics:
     except ValueError:
         known = ", ".join(f'"{member.value}"' for member in Semantics)
         raise TopologyError(
-            f"A table cannot have semantics={semantics!r}. Choose one of {known}."
+            f"A table cannot have semantics={semantics!r}. Choose one of {known}.", number="TXN-112"
         ) from None
 
 
@@ -61,7 +61,8 @@ def held(last: Last, semantics: Semantics, publication: Publication, table: str)
             f"{found.last_txid} as one group, but attempt "
             f"{publication.last_txid}:{publication.attempt_id} would start inside it, at txid "
             f"{publication.first_txid}: a group can only be reverted as a whole. The "
-            "coordinator's state does not match the table: run `txn recover`."
+            "coordinator's state does not match the table: run `txn recover`.",
+            number="TXN-803",
         )
     return -1, 0
 
@@ -82,7 +83,8 @@ def _require_identical(member: Member, version: int, before: Member, table: str)
     if before.rows != member.rows:
         raise SourceChangedError(
             f"{attempt} staged {member.rows} rows for table {table}, but its version {version} "
-            f"holds {before.rows} rows of the same txid from attempt {before.attempt_id}. {remedy}"
+            f"holds {before.rows} rows of the same txid from attempt {before.attempt_id}. {remedy}",
+            number="TXN-419",
         )
     columns = differing_columns(before.digest, member.digest)
     if columns:
@@ -90,5 +92,6 @@ def _require_identical(member: Member, version: int, before: Member, table: str)
             f"{attempt} staged other values in column '{columns[0]}' for table {table} than "
             f"attempt {before.attempt_id} of the same txid, which version {version} holds: the "
             f"nulls and bounds in the Parquet files differ (digests {member.digest} now, "
-            f"{before.digest} then). {remedy}"
+            f"{before.digest} then). {remedy}",
+            number="TXN-419",
         )

@@ -52,5 +52,6 @@ def read_table(
     except AnalysisException as error:
         raise TableRefusedError(
             f"Version {as_of} of table {storage.location} cannot be read: it was never written, "
-            f"or was cleaned out of the log. The newest version is {table.version()}."
+            f"or was cleaned out of the log. The newest version is {table.version()}.",
+            number="TXN-309",
         ) from error

@@ -82,21 +82,25 @@ class StateTable(State):
         if layout not in LAYOUTS:
             known = " or ".join(f'"{name}"' for name in LAYOUTS)
             raise TopologyError(
-                f"State table {self.path} cannot have layout={layout!r}. Choose {known}."
+                f"State table {self.path} cannot have layout={layout!r}. Choose {known}.",
+                number="TXN-112",
             )
         if buckets < 1:
             raise TopologyError(
-                f"State table {self.path} cannot have {buckets} hash buckets; give 1 or more."
+                f"State table {self.path} cannot have {buckets} hash buckets; give 1 or more.",
+                number="TXN-112",
             )
         if compact_files is not None and compact_files < 2:
             raise TopologyError(
                 f"State table {self.path} cannot have compact_files={compact_files}; give 2 or "
-                "more, or None for no compaction."
+                "more, or None for no compaction.",
+                number="TXN-112",
             )
         if not 0 < compact_share <= 1:
             raise TopologyError(
                 f"State table {self.path} cannot have compact_share={compact_share}; give a share "
-                "above 0 and up to 1."
+                "above 0 and up to 1.",
+                number="TXN-112",
             )
         self.layout = layout
         self.compact_files = compact_files
@@ -137,14 +141,16 @@ class StateTable(State):
             raise TopologyError(
                 f'State table {self.path} has layout="log" and semantics="non_transactional", so '
                 "rows that a failed attempt removed stay removed, together with those of its "
-                'replay. Use layout="upsert" for remove_where, or semantics="opaque".'
+                'replay. Use layout="upsert" for remove_where, or semantics="opaque".',
+                number="TXN-112",
             )
         for name, aggregate in aggregates.items():
             if not mergeable(aggregate) or isinstance(aggregate, Fold):
                 raise TopologyError(
                     f"Value '{name}' of state table {self.path} is {identity(aggregate)}, but "
                     'layout="log" combines partial values in any order, which this aggregate '
-                    'does not allow. Use layout="upsert", or an aggregate that can be combined.'
+                    'does not allow. Use layout="upsert", or an aggregate that can be combined.',
+                    number="TXN-111",
                 )
         return LogCommitter(
             self.path,
@@ -258,7 +264,8 @@ def _refuse_names(
 ) -> None:
     if not aggregates:
         raise TopologyError(
-            f"State table {table} has no aggregate. Name at least one, such as rows=Count()."
+            f"State table {table} has no aggregate. Name at least one, such as rows=Count().",
+            number="TXN-109",
         )
     taken = {name.lower(): "the table's own bookkeeping" for name in own}
     for role, names in (("a key", tuple(keys)), ("a value", tuple(aggregates))):
@@ -266,6 +273,7 @@ def _refuse_names(
             if name.lower() in taken:
                 raise TopologyError(
                     f"State table {table} cannot use '{name}' as {role}: the name is taken by "
-                    f"{taken[name.lower()]}. Rename it."
+                    f"{taken[name.lower()]}. Rename it.",
+                    number="TXN-113",
                 )
             taken[name.lower()] = role

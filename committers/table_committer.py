@@ -180,7 +180,9 @@ class TableCommitter(Committer):
     @property
     def _opened(self) -> CommitterContext:
         if self._context is None:
-            raise TopologyError(f"Table {self.name} is used before it was opened.")
+            raise TopologyError(
+                f"Table {self.name} is used before it was opened.", number="TXN-116"
+            )
         return self._context
 
     @abstractmethod
@@ -222,7 +224,9 @@ class TableCommitter(Committer):
 
         columns = self._log.columns()
         if columns is None:
-            raise TopologyError(f"Table {self.name} is read before it was opened.")
+            raise TopologyError(
+                f"Table {self.name} is read before it was opened.", number="TXN-116"
+            )
         return StructType.fromJson(columns)
 
     def _up_to_date(self, read: Callable[[], R]) -> R:
@@ -340,5 +344,6 @@ def require_same_columns(expected: StructType, found: StructType, table: str) ->
             raise TopologyError(
                 f"Column '{name}' of the rows for table {table} is {got.get(name, 'missing')}, "
                 f"but the table was opened with {wanted.get(name, 'no such column')}. Make the "
-                "transform return the same columns for every batch."
+                "transform return the same columns for every batch.",
+                number="TXN-114",
             )

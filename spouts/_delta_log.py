@@ -158,7 +158,8 @@ class SourceLog:
             raise SourceChangedError(
                 f"Version {version} of source table {self._storage.location} cannot be read: its "
                 "file in _delta_log is damaged, or a newer release wrote it. Restore "
-                "that file from a backup, or use that release; then start the topology again."
+                "that file from a backup, or use that release; then start the topology again.",
+                number="TXN-412",
             ) from error
         if commit is None:
             return None

@@ -107,7 +107,7 @@ def next_batch(commits: Iterable[SourceVersion], rules: Rules, txid: int) -> Nex
         if candidate.problem is not None:
             if batch.versions:
                 break  # the versions before it are still delivered
-            raise SourceChangedError(candidate.problem)
+            raise SourceChangedError(candidate.problem, number="TXN-412")
         if candidate.has_rows(rules.changes):
             size += candidate.size
             is_too_big = rules.bytes_per_batch is not None and size > rules.bytes_per_batch
@@ -137,7 +137,9 @@ def _final_versions(
                     f"{rules.name}: version {commit.version} publishes txid {first} again, "
                     f"although {committed} was committed: the coordinator of its topology was "
                     "reset to an older state. Rows that were read already may be gone. Restore "
-                    "that topology's state, or start this one over under a new name and new tables."
+                    "that topology's state, or start this one over under a new name and new "
+                    "tables.",
+                    number="TXN-803",
                 )
             committed = first - 1
             if rules.replaces:

@@ -182,7 +182,8 @@ class Cluster:
                 self._client = AdminClient(config, logger=log)
             except (KafkaException, ValueError, TypeError) as error:
                 raise TopologyError(
-                    f"{self._whose} has a setting that Kafka's client refuses: {_words(error)}."
+                    f"{self._whose} has a setting that Kafka's client refuses: {_words(error)}.",
+                    number="TXN-404",
                 ) from error
         return self._client
 
@@ -263,7 +264,8 @@ class Cluster:
         if refused is not None:
             return TopologyError(
                 f"The brokers at {self._servers} refuse {self._whose}: {refused.str()}. "
-                "Correct the credentials or the rights of the user."
+                "Correct the credentials or the rights of the user.",
+                number="TXN-403",
             )
         return SourceUnavailableError(
             f"{self._whose} could not ask the brokers at {self._servers} for {what}: "

@@ -87,15 +87,20 @@ def client_settings(
         if name.startswith("kafka."):
             raise TopologyError(
                 f"{whose} has an option {name!r}. Write {name.removeprefix('kafka.')!r}: options "
-                "are Kafka's own names."
+                "are Kafka's own names.",
+                number="TXN-404",
             )
         if name in _OURS:
             raise TopologyError(
-                f"{whose} has an option {name!r}, which you must not set: {_OURS[name]}."
+                f"{whose} has an option {name!r}, which you must not set: {_OURS[name]}.",
+                number="TXN-404",
             )
     level = options.get(ISOLATION, _LEVELS[0])
     if level not in _LEVELS:
-        raise TopologyError(f"{whose} has {ISOLATION} {level!r}. Levels are: {', '.join(_LEVELS)}.")
+        raise TopologyError(
+            f"{whose} has {ISOLATION} {level!r}. Levels are: {', '.join(_LEVELS)}.",
+            number="TXN-404",
+        )
     spark = dict(_SPARK_DEFAULTS) | {f"kafka.{name}": str(v) for name, v in options.items()}
     spark |= {"kafka.bootstrap.servers": servers, f"kafka.{ISOLATION}": level}
     ours: dict[str, str | int] = {"bootstrap.servers": servers, **_QUIET}
@@ -141,5 +146,6 @@ def _require(
         raise TopologyError(
             f"{whose} has an option {source!r}, which librdkafka, the client for topics and "
             "offsets, does not have. Set librdkafka's own option in client_options, for example "
-            f"{name!r} (librdkafka's CONFIGURATION.md has the names)."
+            f"{name!r} (librdkafka's CONFIGURATION.md has the names).",
+            number="TXN-404",
         )

@@ -180,7 +180,8 @@ def stored_positions(stored: Mapping[str, Any], whose: str) -> dict[str, Positio
     except (ValidationError, ValueError, RecursionError) as error:
         raise ProgressUnreadableError(
             f"The stored positions of {whose} are not in its format: {error}. Run the spout that "
-            "wrote them, or give the stream a new name."
+            "wrote them, or give the stream a new name.",
+            number="TXN-416",
         ) from error
 
 

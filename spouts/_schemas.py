@@ -29,12 +29,14 @@ def as_struct(schema: str | StructType, whose: str) -> StructType:
     except ParseException as error:
         raise TopologyError(
             f"The schema of {whose} is not DDL that Spark can read: {schema!r} "
-            f"({str(error).strip().splitlines()[0]}). Write it as 'month int, carrier string'."
+            f"({str(error).strip().splitlines()[0]}). Write it as 'month int, carrier string'.",
+            number="TXN-410",
         ) from error
     if not isinstance(parsed, StructType):
         raise TopologyError(
             f"The schema of {whose} has no columns but is a single type: {schema!r}. Write it as "
-            "'month int, carrier string'."
+            "'month int, carrier string'.",
+            number="TXN-410",
         )
     return parsed
 
@@ -84,7 +86,8 @@ def check_same(known: StructType, given: StructType, whose: str) -> None:
             raise TopologyError(
                 f"The schema of {whose} has changed: field {position + 1} was {before} in the "
                 f"batches read so far and is {now} now. Restore the former schema, or give the "
-                "topology another name and start over with other tables."
+                "topology another name and start over with other tables.",
+                number="TXN-411",
             )
 
 

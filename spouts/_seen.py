@@ -156,13 +156,15 @@ class Taking:
         if self.keeper is None:
             raise ProgressUnreadableError(
                 f"A position names a list of {segment.files} files that is stored beside the "
-                "tables, but this FileSpout has no tables. Run it in its topology."
+                "tables, but this FileSpout has no tables. Run it in its topology.",
+                number="TXN-416",
             )
         content = self.keeper.kept(segment.name)
         if not content.startswith(_MAGIC) or len(content) != _DIGEST_BYTES * (segment.files + 1):
             raise ProgressUnreadableError(
                 f"'{segment.name}', stored beside the tables, is not a list of {segment.files} "
-                "files that this release can read. Run the release that wrote it."
+                "files that this release can read. Run the release that wrote it.",
+                number="TXN-416",
             )
         return _of(content[len(_MAGIC) :])
 

@@ -30,14 +30,16 @@ class BatchSize:
             if not _is_range(given):
                 raise TopologyError(
                     f"{whose} was given {setting}={given!r}. A range is (least, most), two whole "
-                    "numbers from 1 on, the smaller one first."
+                    "numbers from 1 on, the smaller one first.",
+                    number="TXN-415",
                 )
             self._least, self._most = given
         else:
             if not _is_count(given) or given < 1:
                 raise TopologyError(
                     f"{whose} needs {setting} of 1 or more, not {given!r}; or a range (least, "
-                    "most)."
+                    "most).",
+                    number="TXN-415",
                 )
             self._least = self._most = given
         self._share = 0.0

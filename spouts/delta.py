@@ -140,7 +140,8 @@ class DeltaSpout(Spout[DeltaBatch]):
         if not is_version and start not in ("first", "latest"):
             raise TopologyError(
                 f"{self._name} cannot start at {start!r}. Give 'first', 'latest' or a version of "
-                "the table, 0 or more."
+                "the table, 0 or more.",
+                number="TXN-413",
             )
         self._log = SourceLog(location, storage_options)
         self._start = start
@@ -169,7 +170,8 @@ class DeltaSpout(Spout[DeltaBatch]):
             raise TopologyError(
                 f"{self._name} was read with changes={previous.changes} so far, but now has "
                 f"changes={self._changes}. Leave it as it was, or start over under a new topology "
-                "name."
+                "name.",
+                number="TXN-411",
             )
         try:
             now = self._table(previous)
@@ -273,7 +275,8 @@ class DeltaSpout(Spout[DeltaBatch]):
                         else "Restore the commit files from a backup, or start over under a new "
                         "topology name; a topology must not fall behind "
                         "delta.logRetentionDuration."
-                    )
+                    ),
+                    number="TXN-412",
                 )
             yield commit
 
@@ -341,7 +344,8 @@ class DeltaSpout(Spout[DeltaBatch]):
                 f"{self._name}: version {planned.version} was planned, but is no longer in the "
                 "table's log: it was cleaned up. Restore the commit file from a backup and start "
                 "the topology again; keep delta.logRetentionDuration longer than the topology "
-                "may be down."
+                "may be down.",
+                number="TXN-412",
             )
         files = commit.files(planned.below)
         found = (len(files), sum(file.size for file in files))
@@ -349,7 +353,8 @@ class DeltaSpout(Spout[DeltaBatch]):
             raise SourceChangedError(
                 f"{self._name}: version {planned.version} was planned with {planned.files} files "
                 f"of {planned.size} bytes, but its log entry now has {found[0]} files of "
-                f"{found[1]} bytes. The log was changed by hand: restore it, and start again."
+                f"{found[1]} bytes. The log was changed by hand: restore it, and start again.",
+                number="TXN-412",
             )
         return files
 
@@ -364,7 +369,8 @@ class DeltaSpout(Spout[DeltaBatch]):
                 raise SourceChangedError(
                     f"{self._name}: file {file.path} of versions {span}, planned for {attempt}, "
                     f"{found}; it had {file.size} bytes. Restore it from a backup and start the "
-                    "topology again; a topology must not fall behind VACUUM's retention."
+                    "topology again; a topology must not fall behind VACUUM's retention.",
+                    number="TXN-412",
                 )
 
     def _feed(
@@ -381,7 +387,8 @@ class DeltaSpout(Spout[DeltaBatch]):
             raise SourceChangedError(
                 f"{self._name}: the changes of versions {metadata.versions[0].version} to "
                 f"{metadata.versions[-1].version} cannot be read for {attempt}: "
-                f"{str(error).strip().splitlines()[0]}"
+                f"{str(error).strip().splitlines()[0]}",
+                number="TXN-412",
             ) from error
 
     # --- what the table must be --------------------------------------------------------------
@@ -394,7 +401,8 @@ class DeltaSpout(Spout[DeltaBatch]):
             raise SourceChangedError(
                 f"{self._name}: the table with id {previous.table_id}, read up to version "
                 f"{previous.last_version}, {found}. Put it back, or start over under a new "
-                "topology name."
+                "topology name.",
+                number="TXN-412",
             )
         if now is not None:
             self._refuse_unreadable(now)
@@ -406,13 +414,15 @@ class DeltaSpout(Spout[DeltaBatch]):
             raise TopologyError(
                 f"{self._name} is a state table of topology '{now.properties['txn.topology']}': "
                 "its files are rewritten by every commit and hold no new rows. In that topology "
-                "send persistent_aggregate(...).new_values() to an AppendTable, and read that one."
+                "send persistent_aggregate(...).new_values() to an AppendTable, and read that one.",
+                number="TXN-413",
             )
         if self._changes:
             if (now.properties.get("delta.enableChangeDataFeed") or "").lower() != "true":
                 raise TopologyError(
                     f"{self._name} has changes=True, but the table records no changes. Set its "
-                    "property delta.enableChangeDataFeed to true, and start at a later version."
+                    "property delta.enableChangeDataFeed to true, and start at a later version.",
+                    number="TXN-413",
                 )
             return
         feature = next(iter(sorted(now.reader_features - _READABLE)), None)
@@ -422,7 +432,8 @@ class DeltaSpout(Spout[DeltaBatch]):
             raise TopologyError(
                 f"{self._name}: the table uses the Delta feature '{feature}', so its files "
                 "cannot be read one by one. Drop the feature, or read the table's change data "
-                "feed with changes=True."
+                "feed with changes=True.",
+                number="TXN-413",
             )
 
     def _rules(self, now: TableNow, schema: str) -> Rules:

@@ -131,7 +131,8 @@ class FeederSpout(Spout[Feeding]):
         if metadata.feeder != self._name or rows is None:
             raise FailedException(
                 f"Batch {metadata.number} of {attempt} was fed to another FeederSpout, or was "
-                "committed already: its rows are gone. Feed them again if the tables lack them."
+                "committed already: its rows are gone. Feed them again if the tables lack them.",
+                number="TXN-417",
             )
         return frame_of(spark, rows, self._schema)
 

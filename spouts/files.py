@@ -121,7 +121,8 @@ class FileSpout(Spout[FileBatch]):
         if format not in get_args(Format):
             raise TopologyError(
                 f"FileSpout({path_glob!r}) cannot read format {format!r}. Formats are: "
-                f"{', '.join(get_args(Format))}."
+                f"{', '.join(get_args(Format))}.",
+                number="TXN-408",
             )
         self._listing = Listing(path_glob)
         self._name = f"FileSpout({path_glob!r})"
@@ -155,7 +156,8 @@ class FileSpout(Spout[FileBatch]):
         if self._listing.is_folder():
             raise TopologyError(
                 f"{self._name} names a folder. Name the files in it: "
-                f"{self._listing.pattern.rstrip('/') + '/*.' + self._format!r}."
+                f"{self._listing.pattern.rstrip('/') + '/*.' + self._format!r}.",
+                number="TXN-408",
             )
         if previous is not None:
             self._check_spelling(previous)
@@ -261,7 +263,8 @@ class FileSpout(Spout[FileBatch]):
         if not self._listing.remote and ":" in name.rpartition("/")[2]:
             raise TopologyError(
                 f"{self._name} matches {name}, but Spark reads through Hadoop, which cannot open "
-                "a local file with a colon in its name. Rename the file."
+                "a local file with a colon in its name. Rename the file.",
+                number="TXN-408",
             )
 
     def _check_unchanged(self, planned: PlannedFile, attempt: TransactionAttempt) -> None:
@@ -269,7 +272,8 @@ class FileSpout(Spout[FileBatch]):
             raise SourceChangedError(
                 f"{self._name} should read {planned.path!r} for {attempt}, but its pattern does "
                 "not reach that path: the pattern was changed while that batch was open, or "
-                "the stored batch was changed. Run it once more with the old pattern."
+                "the stored batch was changed. Run it once more with the old pattern.",
+                number="TXN-408",
             )
         try:
             found = self._listing.stat(planned.path)
@@ -289,7 +293,8 @@ class FileSpout(Spout[FileBatch]):
             f"The file {planned.path} changed after it was planned for {attempt}: it had "
             f"{planned.size} bytes, last changed at {planned.mtime_ns} ns, and now {now}. Put the "
             "planned file back, with its time, and start the topology again; move new data in "
-            "under new names."
+            "under new names.",
+            number="TXN-407",
         )
 
     def _settle_schema(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
@@ -303,7 +308,8 @@ class FileSpout(Spout[FileBatch]):
         if self._format == "text" and given.simpleString() != "struct<value:string>":
             raise TopologyError(
                 f"{self._name} reads text, whose only column is `value string`, but its schema is "
-                f"{given.simpleString()}. Leave the schema out, or name another format."
+                f"{given.simpleString()}. Leave the schema out, or name another format.",
+                number="TXN-410",
             )
         if known is not None:
             check_same(known, given, self._name)
@@ -314,7 +320,8 @@ class FileSpout(Spout[FileBatch]):
         if first is None:
             raise TopologyError(
                 f"{self._name} has no schema, and there is no file from which Spark could infer "
-                "one. Give a schema, or start when the first file is there."
+                "one. Give a schema, or start when the first file is there.",
+                number="TXN-409",
             )
         options = {"inferSchema": True, **self._options}
         reader = spark.read.format(self._format).options(**options)
@@ -325,12 +332,15 @@ class FileSpout(Spout[FileBatch]):
             raise TopologyError(
                 f"{self._name} spells its paths differently from the batches read so far "
                 f"({previous.spelling} then, {self._listing.kind} now), so files already read "
-                "would not be recognised and would be read twice. Spell the pattern as before."
+                "would not be recognised and would be read twice. Spell the pattern as before.",
+                number="TXN-408",
             )
 
     def _opened(self) -> StructType:
         if self._schema is None:
-            raise TopologyError(f"{self._name} was asked for a batch before it was opened.")
+            raise TopologyError(
+                f"{self._name} was asked for a batch before it was opened.", number="TXN-116"
+            )
         return self._schema
 
 

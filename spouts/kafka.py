@@ -189,7 +189,8 @@ class KafkaSpout(PartitionedSpout):
         if missing:
             raise TopologyError(
                 f"{self._name} should read {_listed(missing)}, which the brokers do not have. "
-                "Create what is missing, or correct the names."
+                "Create what is missing, or correct the names.",
+                number="TXN-405",
             )
 
     # --- planning --------------------------------------------------------------------------------
@@ -311,7 +312,8 @@ class KafkaSpout(PartitionedSpout):
             raise SourceUnavailableError(
                 f"{self._name}: {_listed(gone)} is gone, perhaps with records that were not read. "
                 "The batch waits until it is back. To go on without it, set on_data_loss="
-                "'skip' or leave it out of the subscription."
+                "'skip' or leave it out of the subscription.",
+                number="TXN-406",
             )
         for name in sorted(gone - self._gone):
             log.warning("%s goes on without topic %r, which is gone.", self._name, name)
@@ -321,7 +323,8 @@ class KafkaSpout(PartitionedSpout):
         if self._on_loss == "error":
             raise SourceChangedError(
                 f"{self._name} cannot go on: {lost.words}. Set on_data_loss='skip' to go on at "
-                f"offset {lost.skipped.next}."
+                f"offset {lost.skipped.next}.",
+                number="TXN-406",
             )
         log.warning("%s goes on at offset %d: %s.", self._name, lost.skipped.next, lost.words)
 
@@ -372,7 +375,8 @@ class KafkaSpout(PartitionedSpout):
         if gone:
             raise SourceUnavailableError(
                 f"{self._name} cannot read batch {attempt}: {_listed(gone)} is gone. The batch "
-                "waits until it is back."
+                "waits until it is back.",
+                number="TXN-406",
             )
         for partition, position in planned.items():
             if partition not in look.latest:
@@ -385,7 +389,8 @@ class KafkaSpout(PartitionedSpout):
                 raise SourceUnavailableError(
                     f"{self._name} cannot read batch {attempt}: {name_of(partition)} ends at "
                     f"offset {look.latest[partition]}, before the planned {position.end}. The "
-                    "batch waits until the records are back."
+                    "batch waits until the records are back.",
+                    number="TXN-406",
                 )
 
     def _changed(self, attempt: TransactionAttempt, words: str) -> TxnError:
@@ -394,7 +399,8 @@ class KafkaSpout(PartitionedSpout):
                 f"{self._name} cannot read batch {attempt} as it was planned: {words}. A "
                 "transactional batch is replayed identically or not at all: quarantine it, or "
                 "start over under another topology name with other tables; kind='opaque' would "
-                "go on."
+                "go on.",
+                number="TXN-406",
             )
         return FailedException(
             f"{self._name} cannot read batch {attempt} as it was planned: {words}. It is planned "
@@ -429,7 +435,8 @@ class KafkaSpout(PartitionedSpout):
                 raise
             raise SetupError(
                 f"{self._name} needs Spark's Kafka source, which this Spark session does not have. "
-                "Start it with delta_session(..., packages=KafkaSpout.packages); `txn run` does."
+                "Start it with delta_session(..., packages=KafkaSpout.packages); `txn run` does.",
+                number="TXN-211",
             ) from error
 
     def _schema(self) -> str:
@@ -452,14 +459,16 @@ def _subscription(
 ) -> tuple[tuple[str, ...], str | None]:
     if isinstance(topics, str) or bool(topics) == bool(pattern):
         raise TopologyError(
-            f"{whose} needs either topics=['a', 'b'] or pattern='a|b.*', and not both."
+            f"{whose} needs either topics=['a', 'b'] or pattern='a|b.*', and not both.",
+            number="TXN-404",
         )
     if pattern is not None:
         try:
             re.compile(pattern)
         except re.error as error:
             raise TopologyError(
-                f"{whose} has a pattern that is not a regular expression: {error}."
+                f"{whose} has a pattern that is not a regular expression: {error}.",
+                number="TXN-404",
             ) from error
     return tuple(dict.fromkeys(topics or ())), pattern
 
@@ -468,13 +477,15 @@ def _timestamp_ms(whose: str, first_poll: str, given: int | datetime | None) -> 
     if first_poll.endswith("timestamp") != (given is not None):
         raise TopologyError(
             f"{whose} has first_poll={first_poll!r} and start_timestamp={given!r}: the timestamp "
-            "strategies need a start_timestamp, and the others must not have one."
+            "strategies need a start_timestamp, and the others must not have one.",
+            number="TXN-404",
         )
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise TopologyError(
                 f"{whose} has a start_timestamp without a time zone: {given}. Add one, for example "
-                "datetime(..., tzinfo=timezone.utc)."
+                "datetime(..., tzinfo=timezone.utc).",
+                number="TXN-404",
             )
         return int(given.timestamp() * 1000)
     return given
@@ -483,5 +494,7 @@ def _timestamp_ms(whose: str, first_poll: str, given: int | datetime | None) -> 
 def _one_of(whose: str, setting: str, value: Any, allowed: Sequence[str], as_type: Any) -> Any:
     plain = getattr(value, "value", value)
     if plain not in allowed:
-        raise TopologyError(f"{whose} has {setting}={plain!r}. Choose from: {', '.join(allowed)}.")
+        raise TopologyError(
+            f"{whose} has {setting}={plain!r}. Choose from: {', '.join(allowed)}.", number="TXN-404"
+        )
     return as_type(plain)

@@ -96,7 +96,8 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
         if rows is None:
             raise TopologyError(
                 f"MemoryTransactionalSpout has {len(self._batches)} batches, but {attempt} was "
-                f"planned as number {metadata.index + 1}. Give it the same batches again."
+                f"planned as number {metadata.index + 1}. Give it the same batches again.",
+                number="TXN-417",
             )
         self._raise_next(metadata.index, rows)
         content = [row for row in rows if not isinstance(row, Exception)]

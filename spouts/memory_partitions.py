@@ -63,7 +63,8 @@ class MemoryPartitionedSpout(PartitionedSpout):
         if self.kind is SpoutKind.NON_TRANSACTIONAL:
             raise TopologyError(
                 "A MemoryPartitionedSpout is transactional or opaque; for a source that promises "
-                "nothing use MemoryOpaqueSpout(kind=SpoutKind.NON_TRANSACTIONAL) or ReaderSpout."
+                "nothing use MemoryOpaqueSpout(kind=SpoutKind.NON_TRANSACTIONAL) or ReaderSpout.",
+                number="TXN-415",
             )
         self._schema = schema
         self._take = BatchSize(take_per_partition, "MemoryPartitionedSpout", "take_per_partition")
@@ -99,7 +100,8 @@ class MemoryPartitionedSpout(PartitionedSpout):
             if name in self._rows:
                 raise TopologyError(
                     f"MemoryPartitionedSpout has a partition '{name}' already. Remove it first, or "
-                    "choose another name."
+                    "choose another name.",
+                    number="TXN-415",
                 )
             content = [row for row in rows if not isinstance(row, Exception)]
             self._rows[name] = content
@@ -125,7 +127,8 @@ class MemoryPartitionedSpout(PartitionedSpout):
         if name not in self._rows:
             raise TopologyError(
                 f"MemoryPartitionedSpout has no partition '{name}'; it has: "
-                f"{', '.join(sorted(self._rows)) or 'none'}."
+                f"{', '.join(sorted(self._rows)) or 'none'}.",
+                number="TXN-415",
             )
 
     # --- the spout -------------------------------------------------------------------------------
@@ -220,5 +223,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
     ) -> SourceChangedError:
         return SourceChangedError(
             f"Partition '{partition}' of MemoryPartitionedSpout holds {len(self._rows[partition])} "
-            f"rows, but {needed} of them were planned up to {attempt}. Give it the same rows again."
+            f"rows, but {needed} of them were planned up to {attempt}. Give it the same rows "
+            "again.",
+            number="TXN-417",
         )

@@ -131,4 +131,6 @@ class RateSpout(Spout[RateSpan]):
 
 def _require(name: str, value: float | None, is_right: bool, wanted: str) -> None:
     if not is_right:
-        raise TopologyError(f"RateSpout was given {name}={value}: it must be {wanted}.")
+        raise TopologyError(
+            f"RateSpout was given {name}={value}: it must be {wanted}.", number="TXN-415"
+        )

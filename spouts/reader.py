@@ -73,7 +73,8 @@ class ReaderSpout(Spout[Reading]):
         if every is not None and not every > 0:
             raise TopologyError(
                 f"ReaderSpout has every={every}: give more than 0 seconds, or leave it out to "
-                "read once."
+                "read once.",
+                number="TXN-415",
             )
         self._read = read
         self._schema = schema
@@ -110,14 +111,16 @@ class ReaderSpout(Spout[Reading]):
             found = "a streaming one" if isinstance(frame, DataFrame) else type(frame).__name__
             raise TopologyError(
                 f"The reader of ReaderSpout must return a DataFrame that is not streaming, but "
-                f"returned {found}. Use spark.read."
+                f"returned {found}. Use spark.read.",
+                number="TXN-415",
             )
         said = _columns(as_struct(self._schema, "ReaderSpout"))
         columns = _columns(frame.schema)
         if said != columns:
             raise TopologyError(
                 f"The reader of ReaderSpout returned the columns {', '.join(columns)}, but its "
-                f"schema has {', '.join(said)}. Correct one of them."
+                f"schema has {', '.join(said)}. Correct one of them.",
+                number="TXN-411",
             )
         return frame
 

@@ -10,6 +10,7 @@
     │   └── CommitConflictError     another writer changed the table just before it published
     ├── UserError                   the program is wrong; nothing has run or is half-written
     │   ├── TopologyError           columns, names, pairs (checked before the first batch)
+    │   │   └── TransformError      a transform raised an error of its own
     │   ├── TableRefusedError       a table is not ours, or has features we cannot honour
     │   │   └── TableAbsentError    the table to be read does not exist (yet)
     │   └── SetupError              Java, a port, a folder in use: the machine is not ready
@@ -26,10 +27,13 @@
     ├── StorageRefusedError         storage denies access, or the bucket does not exist
     └── ProgressUnavailableError    ZooKeeper could not be reached within the deadline
 
-A message is one paragraph: what was wrong, where, what to do.
+A message is one paragraph: what was wrong, where, what to do. Each kind of error has a number, and
+`txn.explanations` an entry for it: one cause, one remedy.
 """
 
 from __future__ import annotations
+
+import sys
 
 __all__ = [
     "AbandonedError",
@@ -55,13 +59,30 @@ __all__ = [
     "TableChangedError",
     "TableRefusedError",
     "TopologyError",
+    "TransformError",
     "TxnError",
     "UserError",
 ]
 
 
 class TxnError(Exception):
-    """Base of every error raised on purpose by `txn`, `spouts` and `committers`."""
+    """Base of every error raised on purpose by `txn`, `spouts` and `committers`.
+
+    Args:
+        args: the message.
+        number: of its kind, as in docs/errors.md; without one, the number of the class.
+    """
+
+    number: str = "TXN-900"
+    """Its kind: `txn explain NUMBER` tells the cause and the remedy."""
+
+    def __init__(self, *args: object, number: str | None = None) -> None:
+        super().__init__(*args)
+        if number is not None:
+            self.number = number
+        if sys.version_info >= (3, 11):
+            # Tracebacks print it below the message, which stays as it is.
+            self.add_note(f"{self.number} (`txn explain {self.number}` has cause and remedy)")
 
 
 class FailedException(TxnError):  # noqa: N818 - Storm's own name
@@ -70,9 +91,13 @@ class FailedException(TxnError):  # noqa: N818 - Storm's own name
     Source: `backtype.storm.topology.FailedException`. Any other exception stops the topology.
     """
 
+    number = "TXN-501"
+
 
 class BatchTimeoutError(FailedException):
     """The acker did not see the batch complete within `message_timeout_secs`."""
+
+    number = "TXN-503"
 
 
 class SourceUnavailableError(FailedException):
@@ -82,6 +107,8 @@ class SourceUnavailableError(FailedException):
     until the source is back. Source: Storm's transactional partitioned spouts,
     whose replay blocks until the partition is back (Transactional-topologies.md).
     """
+
+    number = "TXN-401"
 
 
 class ColumnsUnknownError(SourceUnavailableError):
@@ -94,6 +121,8 @@ class ColumnsUnknownError(SourceUnavailableError):
         streams: the names of those streams.
     """
 
+    number = "TXN-414"
+
     def __init__(self, message: str, streams: frozenset[str] = frozenset()) -> None:
         super().__init__(message)
         self.streams = streams
@@ -102,61 +131,100 @@ class ColumnsUnknownError(SourceUnavailableError):
 class StorageUnavailableError(SourceUnavailableError):
     """Storage of a source or a table did not answer for a while: the batch waits for it."""
 
+    number = "TXN-700"
+
 
 class StagedFileError(FailedException):
     """A staged file vanished or changed its size between its staging job and its publication."""
+
+    number = "TXN-313"
 
 
 class CommitConflictError(FailedException):
     """Another writer changed the table just before this publication."""
 
+    number = "TXN-312"
+
 
 class UserError(TxnError):
     """The program or the machine needs a correction; nothing ran, nothing is half-written."""
+
+    number = "TXN-100"
 
 
 class TopologyError(UserError):
     """The topology is wrong: an unknown column, a duplicate name, a spout too weak for a table."""
 
+    number = "TXN-100"
+
+
+class TransformError(TopologyError):
+    """A transform raised an error of its own, which is the cause; names stream, file and line.
+
+    In a batch it becomes a `BatchError` with the same cause, which names the batch too.
+    """
+
+    number = "TXN-504"
+
 
 class TableRefusedError(UserError):
     """A table is not this topology's, has other columns, or has features we cannot honour."""
+
+    number = "TXN-300"
 
 
 class TableAbsentError(TableRefusedError):
     """The table to be read does not exist, or not yet."""
 
+    number = "TXN-306"
+
 
 class SetupError(UserError):
     """The machine is not ready: no Java, a port or folder in use, no network for the jars."""
+
+    number = "TXN-200"
 
 
 class BatchError(TxnError):
     """A batch failed for good; the topology stops and can be resumed. Names txid and attempt."""
 
+    number = "TXN-500"
+
 
 class SourceChangedError(BatchError):
     """A transactional source no longer holds the planned records: a replay would differ."""
+
+    number = "TXN-402"
 
 
 class StateError(TxnError):
     """Durable state is broken or contradictory, and must not be guessed."""
 
+    number = "TXN-800"
+
 
 class ProgressUnreadableError(StateError):
     """A znode, or a file of exported progress, is corrupt or of an unknown format version."""
+
+    number = "TXN-801"
 
 
 class NewerFormatError(ProgressUnreadableError):
     """A newer release wrote this state: nothing may replace it."""
 
+    number = "TXN-802"
+
 
 class TableChangedError(StateError):
     """Another writer changed a table's rows, or put another table in its place."""
 
+    number = "TXN-307"
+
 
 class RecoveryRefusedError(StateError):
     """The tables are further than ZooKeeper says; `txn recover` rebuilds ZooKeeper's state."""
+
+    number = "TXN-803"
 
 
 class AbandonedError(TxnError):
@@ -165,6 +233,8 @@ class AbandonedError(TxnError):
     The run gave up its leadership, and nothing that these threads still do is published.
     """
 
+    number = "TXN-513"
+
     exit_code = 4
     """Exit code of a `txn run` that ends with this error."""
 
@@ -172,14 +242,22 @@ class AbandonedError(TxnError):
 class FencedError(TxnError):
     """A newer leader has taken this topology; this process writes nothing more."""
 
+    number = "TXN-606"
+
 
 class LeaderExistsError(TxnError):
     """Another live process leads this topology; the message names it."""
+
+    number = "TXN-605"
 
 
 class StorageRefusedError(TxnError):
     """Storage refuses access: a missing permission, a wrong credential, no such bucket."""
 
+    number = "TXN-701"
+
 
 class ProgressUnavailableError(TxnError):
     """ZooKeeper did not answer within the deadline."""
+
+    number = "TXN-600"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from txn.errors import SetupError
 from txn.machine.jars import class_archive, delta_jars, package_jars
 from txn.machine.java import find_java
+from txn.spark.causes import without_copies
 from txn.spark.submission import SUBMIT_ARGS, defaults_file, is_submitted, submitted, with_paths
 
 if TYPE_CHECKING:
@@ -94,9 +95,11 @@ def delta_session(
         raise SetupError(
             "Java ended before Spark was up; its own message is on stderr, above. Most often this "
             "machine or this Java does not accept a setting in `conf` (memory, Java options): "
-            "correct that setting."
+            "correct that setting.",
+            number="TXN-202",
         ) from error
     _check_delta(session)
+    without_copies()
     return session
 
 
@@ -208,7 +211,8 @@ def _train(archive: Path, scratch: Path) -> None:
         said = getattr(error, "stderr", None) or b""
         raise SetupError(
             "The first Spark session on this machine, started to archive its classes, failed: "
-            f"{error}. Its output: {said.decode('utf-8', 'replace')[-600:]}"
+            f"{error}. Its output: {said.decode('utf-8', 'replace')[-600:]}",
+            number="TXN-202",
         ) from error
 
 
@@ -321,7 +325,8 @@ def _check_delta(session: SparkSession) -> None:
         raise SetupError(
             "A Spark session without Delta is already running in this process, and Delta cannot "
             f"be added to it (spark.sql.extensions is {extensions!r}). Stop it first, or start it "
-            "with delta_session."
+            "with delta_session.",
+            number="TXN-203",
         )
 
 

@@ -67,11 +67,15 @@ def overridden(config: TopologyConfig, pairs: Sequence[str]) -> TopologyConfig:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
-            raise UserError(f"--set {pair} is not NAME=VALUE, such as --set max_spout_pending=8.")
+            raise UserError(
+                f"--set {pair} is not NAME=VALUE, such as --set max_spout_pending=8.",
+                number="TXN-119",
+            )
         if name in _SECRETS:
             raise UserError(
                 f"--set {name} would show a secret to everybody on this machine. Put it into a "
-                f"file, and name that: {_PREFIX}{name.upper()}_FILE=PATH."
+                f"file, and name that: {_PREFIX}{name.upper()}_FILE=PATH.",
+                number="TXN-120",
             )
         found[name] = _Found(_parsed(name, text, f"--set {name}"), f"--set {name}")
     return _with(config, found)
@@ -80,7 +84,7 @@ def overridden(config: TopologyConfig, pairs: Sequence[str]) -> TopologyConfig:
 def _with(config: TopologyConfig, found: Mapping[str, _Found]) -> TopologyConfig:
     for name, (_, place) in found.items():
         if unknown := is_unknown(name):
-            raise UserError(f"{_capital(place)}: {unknown}")
+            raise UserError(f"{_capital(place)}: {unknown}", number="TXN-119")
     if not found:
         return config
     own = {name: getattr(config, name) for name in config.model_fields_set}
@@ -91,7 +95,8 @@ def _with(config: TopologyConfig, found: Mapping[str, _Found]) -> TopologyConfig
         place = _capital(found[str(first["loc"][0])].place)
         raise UserError(
             f"{place} cannot be used: {first['msg']}. Correct it, or take it away "
-            "(docs/configuration.md has all settings)."
+            "(docs/configuration.md has all settings).",
+            number="TXN-119",
         ) from None
     made.places.update({**config.places, **{n: f.place for n, f in found.items()}})
     return made
@@ -124,7 +129,8 @@ def _of_files(folder: Path) -> dict[str, _Found]:
     project = _toml(folder / "pyproject.toml").get("tool", {}).get("txn", {})
     if not isinstance(project, Mapping):
         raise UserError(
-            f"tool.txn in {folder / 'pyproject.toml'} is not a table. Write [tool.txn]."
+            f"tool.txn in {folder / 'pyproject.toml'} is not a table. Write [tool.txn].",
+            number="TXN-119",
         )
     found = {
         name: _Found(value, f"{name} in [tool.txn] of {folder / 'pyproject.toml'}")
@@ -136,7 +142,8 @@ def _of_files(folder: Path) -> dict[str, _Found]:
         if name in found:
             raise UserError(
                 f"{found[name].place} is a secret, in a file that is shared. Put it into a file "
-                f"of its own, and name that: {_PREFIX}{name.upper()}_FILE=PATH."
+                f"of its own, and name that: {_PREFIX}{name.upper()}_FILE=PATH.",
+                number="TXN-120",
             )
     return found
 
@@ -147,7 +154,9 @@ def _toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UserError(f"Settings cannot be read from {path}: {error}. Correct it.") from error
+        raise UserError(
+            f"Settings cannot be read from {path}: {error}. Correct it.", number="TXN-119"
+        ) from error
     return found
 
 
@@ -164,7 +173,8 @@ def _lookup(variable: str, environ: Mapping[str, str], *, is_secret: bool) -> st
     if value is not None and path is not None:
         raise UserError(
             f"Both {variable} and {variable}_FILE are set. Unset one of them: the file is the "
-            "better place, because children inherit variables."
+            "better place, because children inherit variables.",
+            number="TXN-120",
         )
     return value if path is None else _read_secret(Path(path), f"{variable}_FILE")
 
@@ -179,12 +189,14 @@ def _read_secret(path: Path, variable: str) -> str:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(
             f"{variable} names '{path}', which cannot be read: {why}. Correct the path, or the "
-            "file's owner and mode."
+            "file's owner and mode.",
+            number="TXN-120",
         ) from None
     if len(data) > _SECRET_BYTES or not text:
         raise UserError(
             f"{variable} names '{path}', which is {'too long' if text else 'empty'}. Put one "
-            "line per credential into it, and nothing else."
+            "line per credential into it, and nothing else.",
+            number="TXN-120",
         )
     return text
 
@@ -199,7 +211,8 @@ def _pairs(text: str, variable: str) -> tuple[tuple[str, str], ...]:
         if not rest or not scheme.isidentifier():
             raise UserError(
                 f"Line {number} of {variable} is not SCHEME:CREDENTIAL, such as "
-                "digest:user:password. (Its text is not repeated here.) Correct it."
+                "digest:user:password. (Its text is not repeated here.) Correct it.",
+                number="TXN-120",
             )
         pairs.append((scheme, rest))
     return tuple(pairs)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["duration", "first_line", "printable"]
+import re
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["duration", "first_line", "last_users_frame", "printable", "users_line"]
+
+_OURS = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("txn", "spouts", "committers"))
+_SPARK_OR_PYTHON = re.compile(
+    r"[/\\](?:pyspark|py4j)(?:[/\\]|-[^/\\]*\.zip)|[/\\][Ll]ib[/\\]python3[^/\\]*[/\\](?!site-packages"
+    r"|dist-packages)|^<(?:frozen|string)"
+)
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
 def printable(text: str) -> str:
@@ -28,6 +40,36 @@ def first_line(error: BaseException, said: str | None = None) -> str:
     """
     lines = (str(error) if said is None else said).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def last_users_frame(files: Iterable[str]) -> int | None:
+    """Which of a traceback's files, the outermost first, is the last one that the user wrote.
+
+    A package that was installed counts only if nothing else is the user's: their job may be one.
+
+    Returns:
+        its index; None if all of them are ours, Spark's or Python's.
+    """
+    own = [
+        (index, _INSTALLED.search(file) is not None)
+        for index, file in enumerate(files)
+        if not file.startswith(_OURS) and not _SPARK_OR_PYTHON.search(file)
+    ]
+    written = [index for index, installed in own if not installed]
+    return max(written or (index for index, _ in own), default=None)
+
+
+def users_line(error: BaseException) -> str:
+    """The user's own line in which an error arose: `clean (orders.py:12)`; empty if none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    files = [frame.filename for frame in frames]
+    # What called us is not the cause: only what we called may be.
+    entered = next((i for i, file in enumerate(files) if file.startswith(_OURS)), 0)
+    last = last_users_frame(files[entered:])
+    if last is None:
+        return ""
+    frame = frames[entered + last]
+    return f"{frame.name} ({frame.filename}:{frame.lineno})"
 
 
 def duration(seconds: float) -> str:

@@ -98,12 +98,14 @@ class Topology:
         if name in self._sources:
             raise TopologyError(
                 f"Topology '{self.name}' has a stream '{name}' already. Progress is kept by "
-                "stream name, so two spouts cannot share one: give this one a name of its own."
+                "stream name, so two spouts cannot share one: give this one a name of its own.",
+                number="TXN-104",
             )
         if not isinstance(spout, Spout):
             raise TopologyError(
                 f"Stream '{name}' of topology '{self.name}' was given {type(spout).__name__}, "
-                "which is not a Spout. Inherit from txn.interfaces.Spout or PartitionedSpout."
+                "which is not a Spout. Inherit from txn.interfaces.Spout or PartitionedSpout.",
+                number="TXN-109",
             )
         source = Source(name, spout)
         self._sources[name] = source
@@ -202,7 +204,8 @@ class Topology:
         )
         if not valid:
             raise TopologyError(
-                f"until={until!r} is not valid: use 'forever', 'caught_up' or a txid from 1."
+                f"until={until!r} is not valid: use 'forever', 'caught_up' or a txid from 1.",
+                number="TXN-109",
             )
 
     def _add_sink(self, node: Node, committer: Committer) -> Sink:
@@ -214,7 +217,8 @@ class Topology:
             spelled = "" if other == sink.name else f", written '{other}': both are '{place}'"
             raise TopologyError(
                 f"Topology '{self.name}' has a committer for table '{sink.name}' already{spelled}. "
-                "A table holds one publication per txid: give each committer a table of its own."
+                "A table holds one publication per txid: give each committer a table of its own.",
+                number="TXN-110",
             )
         self._sinks.append(sink)
         return sink
@@ -242,7 +246,8 @@ class Stream:
         if not callable(function):
             raise TopologyError(
                 f"transform() of stream '{self._node.label()}' needs a function from DataFrame "
-                f"to DataFrame, not {type(function).__name__}."
+                f"to DataFrame, not {type(function).__name__}.",
+                number="TXN-103",
             )
         return Stream(self._topology, Transform(self._node, function))
 
@@ -255,7 +260,8 @@ class Stream:
         if not keys:
             raise TopologyError(
                 f"group_by() of stream '{self._node.label()}' names no column. For one total over "
-                "everything call persistent_aggregate or aggregate on the stream itself."
+                "everything call persistent_aggregate or aggregate on the stream itself.",
+                number="TXN-109",
             )
         _check_unique(keys, self._node)
         return GroupedStream(self._topology, self._node, keys)
@@ -279,7 +285,8 @@ class Stream:
         if not isinstance(table, Committer):
             raise TopologyError(
                 f"partition_persist() of stream '{self._node.label()}' needs an AppendTable, not "
-                f"{type(table).__name__}. Running totals go to persistent_aggregate(StateTable)."
+                f"{type(table).__name__}. Running totals go to persistent_aggregate(StateTable).",
+                number="TXN-109",
             )
         self._topology._add_sink(self._node, table)
 
@@ -306,7 +313,9 @@ class Stream:
         self._check_same_topology(other)
         columns = (on,) if isinstance(on, str) else tuple(on)
         if not columns:
-            raise TopologyError(f"join() of stream '{self._node.label()}' names no column.")
+            raise TopologyError(
+                f"join() of stream '{self._node.label()}' names no column.", number="TXN-109"
+            )
         check_join(how, self._node.label())
         return Stream(self._topology, Join(self._node, other._node, columns, how))
 
@@ -334,18 +343,22 @@ class Stream:
         keys = (on,) if isinstance(on, str) else tuple(on)
         where = f"state_query() of stream '{self._node.label()}'"
         if as_of not in ("committed", "txid-1"):
-            raise TopologyError(f"{where}: as_of={as_of!r} is neither 'committed' nor 'txid-1'.")
+            raise TopologyError(
+                f"{where}: as_of={as_of!r} is neither 'committed' nor 'txid-1'.", number="TXN-108"
+            )
         if isinstance(state, TxnState):
             return self._query_own(state, keys, as_of, where)
         if not isinstance(state, State):
             raise TopologyError(
                 f"{where} needs what persistent_aggregate() returned, or a StateTable, not "
-                f"{type(state).__name__}."
+                f"{type(state).__name__}.",
+                number="TXN-108",
             )
         if as_of == "txid-1":
             raise TopologyError(
                 f"{where}: this topology does not keep that state, so no txid of its own applies "
-                "to it. Leave as_of out: it is read as of its newest version."
+                "to it. Leave as_of out: it is read as of its newest version.",
+                number="TXN-108",
             )
         query = StateQuery(self._node, state, None, None, keys, as_of)
         return Stream(self._topology, query)
@@ -354,12 +367,14 @@ class Stream:
         if state.topology is not self._topology:
             raise TopologyError(
                 f"{where}: table '{state.name}' is kept by topology '{state.topology.name}'. Pass "
-                "its StateTable instead, which is read as of its newest version."
+                "its StateTable instead, which is read as of its newest version.",
+                number="TXN-108",
             )
         if sorted(keys) != sorted(state.keys):
             raise TopologyError(
                 f"{where}: the keys of table '{state.name}' are {list(state.keys)}, but on= names "
-                f"{list(keys)}. Name exactly its keys; rename the stream's columns in a transform."
+                f"{list(keys)}. Name exactly its keys; rename the stream's columns in a transform.",
+                number="TXN-108",
             )
         query = StateQuery(self._node, state.state, state.sink, dict(state.aggregates), keys, as_of)
         return Stream(self._topology, query)
@@ -368,7 +383,8 @@ class Stream:
         if other._topology is not self._topology:
             raise TopologyError(
                 f"Stream '{other._node.label()}' belongs to topology '{other._topology.name}', "
-                f"not to '{self._topology.name}'. Only streams that share txids can be combined."
+                f"not to '{self._topology.name}'. Only streams that share txids can be combined.",
+                number="TXN-107",
             )
 
 
@@ -401,7 +417,8 @@ class GroupedStream:
         if not isinstance(state, State):
             raise TopologyError(
                 f"persistent_aggregate() of stream '{self._node.label()}' needs a StateTable, "
-                f"not {type(state).__name__}."
+                f"not {type(state).__name__}.",
+                number="TXN-109",
             )
         self._check_aggregates(aggregates)
         sink = self._topology._add_sink(self._node, state.bind(self._keys, dict(aggregates)))
@@ -411,13 +428,15 @@ class GroupedStream:
         if not aggregates:
             raise TopologyError(
                 f"No aggregate was named for stream '{self._node.label()}'. Write for example "
-                "flights=Count()."
+                "flights=Count().",
+                number="TXN-109",
             )
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise TopologyError(
                     f"Value '{name}' of stream '{self._node.label()}' is "
-                    f"{type(aggregate).__name__}, not an Aggregate such as Count() or Sum('x')."
+                    f"{type(aggregate).__name__}, not an Aggregate such as Count() or Sum('x').",
+                    number="TXN-109",
                 )
         _check_unique((*self._keys, *aggregates), self._node)
 
@@ -468,16 +487,20 @@ def _check_name(name: object, what: str) -> None:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise TopologyError(
             f"{name!r} cannot name a {what}: it becomes a znode and a key in every table. Use up "
-            "to 128 letters, digits, '.', '_' and '-', starting with a letter or digit."
+            "to 128 letters, digits, '.', '_' and '-', starting with a letter or digit.",
+            number="TXN-104",
         )
 
 
 def _check_unique(names: Sequence[str], node: Node) -> None:
     for position, name in enumerate(names):
         if not name or name != str(name):
-            raise TopologyError(f"{name!r} is not a column name (stream '{node.label()}').")
+            raise TopologyError(
+                f"{name!r} is not a column name (stream '{node.label()}').", number="TXN-104"
+            )
         if name in names[:position]:
             raise TopologyError(
                 f"Column '{name}' is named twice for stream '{node.label()}'; every key and "
-                "every value needs a name of its own."
+                "every value needs a name of its own.",
+                number="TXN-104",
             )

@@ -342,7 +342,8 @@ def require_numeric(aggregate: Aggregate, name: str, kinds: Mapping[str, DataTyp
     if kind is not None and not isinstance(kind, NumericType):
         raise TopologyError(
             f"{aggregate!r} needs a column of numbers, but '{name}' is {kind.simpleString()}. Cast "
-            "it to the type in which to add it up: bigint and decimal are exact, double is not."
+            "it to the type in which to add it up: bigint and decimal are exact, double is not.",
+            number="TXN-111",
         )
 
 

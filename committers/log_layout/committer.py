@@ -179,7 +179,8 @@ class LogCommitter(AppendingCommitter):
             raise TopologyError(
                 f"The changes of one txid in table {self.name} cannot be read: txids "
                 f"{publication.first_txid} to {publication.last_txid} are published together. "
-                "Run the topology with max_group_commit=1."
+                "Run the topology with max_group_commit=1.",
+                number="TXN-116",
             )
         if not prepared.staged.files:
             schema = self._stored_schema()

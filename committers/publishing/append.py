@@ -52,9 +52,13 @@ class StaleFilesError(CommitConflictError):
 class AppendFailedError(CommitConflictError):
     """An append failed and is not in the log; a request in flight may still land there."""
 
+    number = "TXN-314"
+
 
 class StorageAwayError(AppendFailedError, StorageUnavailableError):
     """An append failed because storage is away: the batch waits, and no attempt is counted."""
+
+    number = StorageUnavailableError.number
 
 
 def not_appended(

@@ -122,5 +122,6 @@ def _outside(path: str, where: str) -> RecoveryRefusedError:
     return RecoveryRefusedError(
         f"{where} names a file outside of the table's folder: {path!r}. A topology never writes "
         "such a path; a shallow clone does. Restore the table to an earlier version, or give "
-        "this committer a path of its own."
+        "this committer a path of its own.",
+        number="TXN-315",
     )

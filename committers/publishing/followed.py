@@ -134,7 +134,8 @@ class FollowedTable:
                 raise TableRefusedError(
                     f"Table {self._name} cannot be read as of txid {txid - 1}: version {version} "
                     "was cleaned out of its log, and later txids are published. Restore that "
-                    "commit file from a backup; raise delta.logRetentionDuration."
+                    "commit file from a backup; raise delta.logRetentionDuration.",
+                    number="TXN-309",
                 )
             if _newest_of(commit) and _newest_of(commit) < txid:
                 break
@@ -172,7 +173,9 @@ class FollowedTable:
     @property
     def _table(self) -> DeltaTable:
         if self._loaded is None:
-            raise TableRefusedError(f"Table {self._name} is not there: open it with a schema.")
+            raise TableRefusedError(
+                f"Table {self._name} is not there: open it with a schema.", number="TXN-306"
+            )
         return self._loaded
 
     def read_commit(self, version: int) -> Commit | None:
@@ -257,7 +260,9 @@ class FollowedTable:
             culprit = self._foreign.last_metadata_change
             if culprit is None:
                 raise
-            raise TableRefusedError(f"{error} It was changed in {changed_by(culprit)}.") from error
+            raise TableRefusedError(
+                f"{error} It was changed in {changed_by(culprit)}.", number=error.number
+            ) from error
 
     def _refuse_foreign(self) -> None:
         self._foreign.refuse(self._topology, self._table.metadata().configuration)

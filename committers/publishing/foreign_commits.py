@@ -128,6 +128,7 @@ def _accepted(properties: Mapping[str, str | None], table: str) -> int:
     if not (found.isascii() and found.isdecimal()):
         raise TableChangedError(
             f"Property {ACCEPTED} of table {table} is {found!r}, not a version number. Correct "
-            "it, or unset it."
+            "it, or unset it.",
+            number="TXN-311",
         )
     return int(found)

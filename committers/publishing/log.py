@@ -99,7 +99,8 @@ class DeltaLog(FollowedTable):
             if not self.attach(spec.topology):
                 raise TableRefusedError(
                     f"Table {self._name} is not there after it was created: something else "
-                    "deletes files below this path. Stop it, or choose another path."
+                    "deletes files below this path. Stop it, or choose another path.",
+                    number="TXN-308",
                 )
         self._require(spec)
         self._spec = spec

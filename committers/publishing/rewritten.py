@@ -49,6 +49,7 @@ def up_to_date(read: Callable[[], R], table: FollowedTable, storage: Storage) ->
                     f"File {gone} of table {storage.location} is gone, but version {version}, "
                     "the newest one, still needs it: somebody deleted it, and VACUUM does not do "
                     "that. Nothing was written. Restore the file from a backup, or start over "
-                    "with a new table and a new topology name."
+                    "with a new table and a new topology name.",
+                    number="TXN-308",
                 ) from None
     return read()

@@ -39,14 +39,16 @@ def require_newer(
         raise RecoveryRefusedError(
             f"{attempt} would start at txid {publication.first_txid}, but table {table} holds "
             f"txid {held.last_txid}, whose commit file is no longer in its log. Restore the "
-            "commit file from a backup, or give the topology a new name and new tables."
+            "commit file from a backup, or give the topology a new name and new tables.",
+            number="TXN-805",
         )
     goes_back = publication.first_txid < held.first_txid
     if goes_back and publication.epoch > held.epoch:
         raise RecoveryRefusedError(
             f"{attempt} would start at txid {publication.first_txid}, but when version {version} "
             f"of table {table} was published, txid {held.first_txid - 1} was committed already. "
-            "The coordinator's state is older than the table: run `txn recover`."
+            "The coordinator's state is older than the table: run `txn recover`.",
+            number="TXN-803",
         )
     if publication.epoch == held.epoch and (goes_back or _repeats(publication, held)):
         raise CommitConflictError(
@@ -78,7 +80,8 @@ def require_unsettled(publication: Publication, settled: int, table: str) -> Non
         raise RecoveryRefusedError(
             f"Attempt {publication.last_txid}:{publication.attempt_id} would start at txid "
             f"{publication.first_txid}, but table {table} records txid {settled} as committed "
-            "and final. The coordinator's state is older than the table: run `txn recover`."
+            "and final. The coordinator's state is older than the table: run `txn recover`.",
+            number="TXN-803",
         )
 
 
@@ -138,5 +141,6 @@ def led_elsewhere(table: str, topology: str, found: int, own: int) -> RecoveryRe
         "ensembles may be equal, so neither run would fence the other. Nothing was changed. Name "
         "the ensemble that leads the table (--zookeeper; an embedded one is a folder). If that "
         "one was wiped or must not lead any more, `txn recover FILE.py:TOPOLOGY` makes this one "
-        "take over."
+        "take over.",
+        number="TXN-808",
     )

@@ -50,7 +50,8 @@ def replaced(table: str, topology: str, version: int, now: str) -> TableChangedE
         f"Table {table} is no longer the one that topology '{topology}' has written: {now}, but "
         f"this run knew version {version} of the former one. The table was deleted or replaced. "
         "Nothing was written. Put the former table back from a backup, or give the topology a "
-        "new name and new tables."
+        "new name and new tables.",
+        number="TXN-308",
     )
 
 

@@ -112,7 +112,8 @@ class TableSpec:
         if table.metadata().partition_columns != self.partition_by:
             raise TableRefusedError(
                 f"Table {name} is partitioned by {table.metadata().partition_columns}, not by "
-                f"{self.partition_by}. {_REMEDY}"
+                f"{self.partition_by}. {_REMEDY}",
+                number="TXN-304",
             )
         refuse_features(table, name, self.kind, self.semantics)
 
@@ -124,7 +125,8 @@ class TableSpec:
             if stored != wanted:
                 raise TableRefusedError(
                     f"Table {name} was made with {key} = {stored}, but this topology has "
-                    f"{wanted}. {_REMEDY}"
+                    f"{wanted}. {_REMEDY}",
+                    number="TXN-304",
                 )
 
     def _require_settings(self, found: Mapping[str, str | None], name: str) -> None:
@@ -144,24 +146,29 @@ class TableSpec:
             f"{' and '.join(values)}. Transforms and sources would compute other values for "
             f"later rows than for the stored ones. Run the topology with {' and '.join(was)}; "
             f"or, to switch to {' and '.join(values)} from now on: ALTER TABLE "
-            f"delta.`{normal(name)}` SET TBLPROPERTIES ({changed})."
+            f"delta.`{normal(name)}` SET TBLPROPERTIES ({changed}).",
+            number="TXN-305",
         )
 
     def _require_columns(self, fields: list[dict[str, Any]], name: str) -> None:
         stored = {field["name"]: field["type"] for field in fields}
         for column, kind in self.columns:
             if column not in stored:
-                raise TableRefusedError(f"Table {name} has no column '{column}'. {_REMEDY}")
+                raise TableRefusedError(
+                    f"Table {name} has no column '{column}'. {_REMEDY}", number="TXN-304"
+                )
             if stored[column] != kind:
                 raise TableRefusedError(
                     f"Column '{column}' of table {name} has the type {_text(stored[column])}, "
-                    f"but this topology produces {_text(kind)}. {_REMEDY}"
+                    f"but this topology produces {_text(kind)}. {_REMEDY}",
+                    number="TXN-304",
                 )
         surplus = sorted(set(stored) - {column for column, _ in self.columns})
         if surplus:
             raise TableRefusedError(
                 f"Table {name} has a column '{surplus[0]}' that this topology does not produce. "
-                f"{_REMEDY}"
+                f"{_REMEDY}",
+                number="TXN-304",
             )
 
 
@@ -177,12 +184,15 @@ def refuse_foreign(table: DeltaTable, name: str, topology: str) -> None:
         raise TableRefusedError(
             f"Table {name} is a Delta table that no topology has made: it has no property "
             "txn.topology, so its rows cannot be distinguished from ours. Give this committer a "
-            "path of its own."
+            "path of its own.",
+            number="TXN-301",
         )
     if owner != topology:
         raise TableRefusedError(
             f"Table {name} belongs to topology '{owner}', not to '{topology}'. A table has one "
-            "writer: give this committer a path of its own, or run the topology under its old name."
+            "writer: give this committer a path of its own, or run the topology under its old "
+            "name.",
+            number="TXN-302",
         )
 
 
@@ -197,7 +207,8 @@ def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
     if foreign:
         raise TableRefusedError(
             f"Folder {name} is not a Delta table and holds other files ('{foreign[0]}'). Give "
-            "the committer an empty or new folder."
+            "the committer an empty or new folder.",
+            number="TXN-301",
         )
 
 
@@ -212,7 +223,8 @@ def refuse_features(table: DeltaTable, name: str, kind: str, semantics: Semantic
         raise TableRefusedError(
             f"Table {name} uses the Delta feature {refused[0]}, which this publisher cannot "
             "honour. Drop the feature (ALTER TABLE ... DROP FEATURE, or unset the property), or "
-            "give this committer a path of its own."
+            "give this committer a path of its own.",
+            number="TXN-303",
         )
 
 

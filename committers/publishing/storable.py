@@ -46,12 +46,14 @@ def storable_columns(schema: StructType, table: str) -> tuple[tuple[str, Any], .
         if bad or not name:
             raise TopologyError(
                 f"Column '{name}' cannot be stored in table {table}: Delta allows none of "
-                f"' ,;{{}}()=`', tabs and line breaks in a name. Rename it with .alias() or AS."
+                f"' ,;{{}}()=`', tabs and line breaks in a name. Rename it with .alias() or AS.",
+                number="TXN-113",
             )
         if name.lower() in seen:
             raise TopologyError(
                 f"Table {table} would get the columns '{seen[name.lower()]}' and '{name}': names "
-                "must differ in more than upper and lower case. Rename one of them."
+                "must differ in more than upper and lower case. Rename one of them.",
+                number="TXN-113",
             )
         seen[name.lower()] = name
     return tuple(
@@ -89,5 +91,6 @@ def _storable(kind: Any, field: Mapping[str, Any], table: str) -> Any:
 def _unstorable(kind: str, field: Mapping[str, Any], table: str) -> TopologyError:
     return TopologyError(
         f"Column '{field['name']}' of table {table} has the type {kind}, which an ordinary Delta "
-        "table cannot hold. Cast it to another type before it reaches the table."
+        "table cannot hold. Cast it to another type before it reaches the table.",
+        number="TXN-113",
     )

@@ -24,5 +24,6 @@ def refuse_taken_names(keys: Sequence[str], values: Sequence[str], table: str) -
         if f"prev_{name}".lower() in taken:
             raise TopologyError(
                 f"The new values of state table {table} need a column 'prev_{name}' for the "
-                f"previous value of '{name}', but the table has one already. Rename it."
+                f"previous value of '{name}', but the table has one already. Rename it.",
+                number="TXN-113",
             )

@@ -64,7 +64,8 @@ def version_of(storage: Storage, txid: int) -> int:
             raise TableRefusedError(
                 f"State table {where} cannot be read as of txid {txid}: version {version} and "
                 "those before it were cleaned out of its log. The oldest readable txid is "
-                f"{later}. Raise delta.logRetentionDuration to keep more."
+                f"{later}. Raise delta.logRetentionDuration to keep more.",
+                number="TXN-309",
             )
         if held := commit.publication:
             newest = newest or held.last_txid
@@ -76,7 +77,8 @@ def version_of(storage: Storage, txid: int) -> int:
                 raise TableRefusedError(
                     f"State table {where} cannot be read as of txid {txid}: version {version} "
                     f"holds txids {held.first_txid} to {held.last_txid} together. Read it as of "
-                    f"{held.last_txid}, or of {held.first_txid - 1}."
+                    f"{held.last_txid}, or of {held.first_txid - 1}.",
+                    number="TXN-309",
                 )
             later = held.last_txid
         version -= 1
@@ -85,7 +87,8 @@ def version_of(storage: Storage, txid: int) -> int:
     if newest is None or newest < txid:
         raise TableRefusedError(
             f"State table {where} has not reached txid {txid}: the newest one that it holds is "
-            f"{newest or 'none'}. Run the topology further, or ask for an earlier txid."
+            f"{newest or 'none'}. Run the topology further, or ask for an earlier txid.",
+            number="TXN-309",
         )
     return 0
 
@@ -104,7 +107,8 @@ def rows_of_keys(
     """
     if not shape.keys:
         raise TableRefusedError(
-            f"State table {where} is a global aggregate: it has one row and no keys. Use read()."
+            f"State table {where} is a global aggregate: it has one row and no keys. Use read().",
+            number="TXN-310",
         )
     types = {name: table.schema[name].dataType for name in shape.keys}
     wanted = _frame(spark, keys, types, where)
@@ -133,7 +137,8 @@ def _frame(
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
         raise TableRefusedError(
             f"The keys to get from state table {where} are a list or a DataFrame, and {keys!r} is "
-            f"neither. For this one key give [{keys!r}]."
+            f"neither. For this one key give [{keys!r}].",
+            number="TXN-310",
         )
     schema = StructType([StructField(name, kind) for name, kind in types.items()])
     rows = [_row(key, types, where) for key in keys]
@@ -142,7 +147,8 @@ def _frame(
     except (PySparkTypeError, PySparkValueError) as error:
         raise TableRefusedError(
             f"The given keys do not have the types of state table {where}, {_text(types)}: "
-            f"{str(error).strip().splitlines()[0]}"
+            f"{str(error).strip().splitlines()[0]}",
+            number="TXN-310",
         ) from error
 
 
@@ -166,7 +172,8 @@ def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]
         raise TableRefusedError(
             f"{key!r} is not a key of state table {where}, whose keys are {_text(types)}. Give "
             f"each key as a tuple in this order, as a dict of these names, or, of one key column, "
-            f"as the value itself."
+            f"as the value itself.",
+            number="TXN-310",
         )
     return row
 
@@ -179,7 +186,8 @@ def _require_columns(found: StructType, types: Mapping[str, DataType], where: st
             raise TableRefusedError(
                 f"Column '{name}' of the given keys is {given.get(name, 'missing')}, but in the "
                 f"keys of state table {where} it is {wanted.get(name, 'no such column')}. Give "
-                f"exactly {_text(types)}; rename or cast before."
+                f"exactly {_text(types)}; rename or cast before.",
+                number="TXN-310",
             )
 
 

@@ -31,5 +31,6 @@ def check_condition(spark: SparkSession, condition: str, shown: StructType, tabl
         raise TopologyError(
             f"remove_where={condition!r} of state table {table} is not an SQL condition over its "
             f"keys and values ({', '.join(shown.fieldNames())}): "
-            f"{str(error).strip().splitlines()[0]}"
+            f"{str(error).strip().splitlines()[0]}",
+            number="TXN-102",
         ) from error

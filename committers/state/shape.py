@@ -79,7 +79,8 @@ class StateShape:
         if kind not in ("upsert", "log", LOG_WITH_REMOVAL):
             raise TableRefusedError(
                 f"Table {table} is not a state table (its property txn.kind is "
-                f"{properties.get('txn.kind')}). Read it with spark.read.format('delta')."
+                f"{properties.get('txn.kind')}). Read it with spark.read.format('delta').",
+                number="TXN-311",
             )
         given = dict(aggregates or {})
         keys, described_values, buckets = _described(properties, table)
@@ -90,7 +91,8 @@ class StateShape:
         if given:
             raise TableRefusedError(
                 f"State table {table} has no value '{next(iter(given))}', which aggregates= names. "
-                f"Its values are {', '.join(values)}."
+                f"Its values are {', '.join(values)}.",
+                number="TXN-311",
             )
         removes = properties.get("txn.remove_where") is not None
         return cls(
@@ -149,7 +151,8 @@ def _described(
     except (ValueError, TypeError, RecursionError) as error:
         raise TableRefusedError(
             f"State table {table} does not describe itself as a topology does: its properties "
-            "txn.keys, txn.values or txn.buckets were changed. Restore them."
+            "txn.keys, txn.values or txn.buckets were changed. Restore them.",
+            number="TXN-311",
         ) from error
     return tuple(keys), values, buckets
 
@@ -163,7 +166,8 @@ def _aggregate(
         if identity(given) != text:
             raise TableRefusedError(
                 f"Value '{name}' of state table {table} is {text}, but aggregates= has "
-                f"{identity(given)}. Pass the aggregate that the table was made with."
+                f"{identity(given)}. Pass the aggregate that the table was made with.",
+                number="TXN-311",
             )
         return given
     if result is None:
@@ -172,6 +176,7 @@ def _aggregate(
     if known is None:
         raise TableRefusedError(
             f"Value '{name}' of state table {table} is {text}, whose result this program cannot "
-            f"compute. Pass the aggregate: read(spark, aggregates={{'{name}': ...}})."
+            f"compute. Pass the aggregate: read(spark, aggregates={{'{name}': ...}}).",
+            number="TXN-311",
         )
     return known

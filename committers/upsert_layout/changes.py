@@ -78,18 +78,21 @@ def files_of_held(
     if commit is None or held is None:
         raise TableRefusedError(
             f"{told} any more: version {version}, which holds them, was cleaned out of the log. "
-            f"{_VACUUMED}"
+            f"{_VACUUMED}",
+            number="TXN-309",
         )
     if not held.first_txid == held.last_txid == publication.last_txid:
         raise TableRefusedError(
             f"{told}: version {version} holds txids {held.first_txid} to {held.last_txid}. "
-            f"{_VACUUMED}"
+            f"{_VACUUMED}",
+            number="TXN-309",
         )
     written, replaced = [file.path for file in commit.adds], sorted(commit.removes)
     gone = first_missing(storage, [*written, *replaced])
     if gone is not None:
         raise TableRefusedError(
-            f"{told} any more: file {gone} of version {version} was vacuumed. {_VACUUMED}"
+            f"{told} any more: file {gone} of version {version} was vacuumed. {_VACUUMED}",
+            number="TXN-309",
         )
     return written, replaced
 

@@ -170,12 +170,16 @@ class StateCommitter(TableCommitter):
 
     def _known_schema(self) -> StructType:
         if self._partials_schema is None:
-            raise TopologyError(f"Table {self.name} is staged into before it was opened.")
+            raise TopologyError(
+                f"Table {self.name} is staged into before it was opened.", number="TXN-116"
+            )
         return self._partials_schema
 
     def _known_table_schema(self) -> StructType:
         if self._table_schema is None:
-            raise TopologyError(f"Table {self.name} is written to before it was opened.")
+            raise TopologyError(
+                f"Table {self.name} is written to before it was opened.", number="TXN-116"
+            )
         return self._table_schema
 
     # --- queries -----------------------------------------------------------------------------
@@ -235,7 +239,8 @@ class StateCommitter(TableCommitter):
             raise TopologyError(
                 f"The changes of one txid in table {self.name} cannot be read: txids "
                 f"{publication.first_txid} to {txid} are published together. Run the topology "
-                "with max_group_commit=1."
+                "with max_group_commit=1.",
+                number="TXN-116",
             )
         written = [file.path for file in prepared.adds]
         replaced = [file.path for file in prepared.removes if isinstance(file, ActiveFile)]

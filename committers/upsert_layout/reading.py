@@ -70,7 +70,8 @@ class StateReader:
                 f"{self._newest_txid()} in one version, so it cannot be read as of txid {txid} for "
                 "a query as of txid - 1: a crash left a group of txids in this table only. Run the "
                 "former program, which groups txids without that query, until txid "
-                f"{self._newest_txid()} is committed."
+                f"{self._newest_txid()} is committed.",
+                number="TXN-309",
             )
         paths = sorted(found)
         self._require_former(txid, found - {file.path for file in self._log.files_now()})
@@ -85,7 +86,8 @@ class StateReader:
                 f"at txid {self._newest_txid()}, and VACUUM has deleted file {gone} of the state "
                 "before. Nothing was written. Run the program without the query until txid "
                 f"{self._newest_txid()} is committed, then with it. With semantics='opaque' the "
-                "newest files also hold the state before, and VACUUM cannot delete it."
+                "newest files also hold the state before, and VACUUM cannot delete it.",
+                number="TXN-309",
             )
 
     def _state_in(self, paths: Sequence[str], revert_from: int | None) -> DataFrame:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from committers.aggregates import Count, Sum
 from spouts.memory import MemoryTransactionalSpout
 from txn.dataflow.evaluation import Evaluation, Unknown, consumers
 from txn.dataflow.graph import Aggregation, Join, Merge, Sink, Source, Transform, require_columns
-from txn.errors import FailedException, TopologyError
+from txn.errors import FailedException, TopologyError, TransformError
 from txn.topology import Topology
 
 SCHEMA = "k string, v int"
@@ -282,10 +284,13 @@ def test_a_failed_exception_of_a_transform_stays_one(s, rows):
         evaluation({"s": rows}).rows(Transform(s, refusing))
 
 
-def test_an_exception_of_user_code_stays_what_it_is(s, rows):
-    """The pipeline decides what it means."""
-    with pytest.raises(ZeroDivisionError):
+def test_an_exception_of_user_code_is_named_with_its_stream_and_line(s, rows):
+    """It becomes the cause of an error that says where the user wrote it."""
+    with pytest.raises(TransformError, match="stream 's' raised ZeroDivisionError") as caught:
         evaluation({"s": rows}).rows(Transform(s, lambda df: 1 // 0))
+    line = traceback.extract_tb(caught.value.__cause__.__traceback__)[-1].lineno
+    assert f"in <lambda> ({__file__}:{line}). Correct it" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_streams_read_are_those_that_the_rows_came_from(s, t, rows):

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from txn.text import duration, first_line
+from txn.attempts import TransactionAttempt
+from txn.text import duration, first_line, last_users_frame, users_line
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,29 @@ def test_durations_read_well(seconds: float, text: str) -> None:
 def test_an_error_is_told_in_one_line(error: Exception, line: str) -> None:
     """The kind of an error comes first; one without words is its kind alone."""
     assert first_line(error) == line
+
+
+@pytest.mark.parametrize(
+    ("files", "last"),
+    [
+        (["/venv/bin/txn", "/home/me/a.py", "/venv/lib/python3.12/site-packages/pandas/x.py"], 1),
+        (["/home/me/a.py", "/usr/lib/python3.11/json/decoder.py", "<frozen importlib>"], 0),
+        (["/spark/python/pyspark/worker.py", "/home/me/a.py", "/x/py4j-0.10.9-src.zip/y"], 1),
+        (["/venv/lib/python3.12/site-packages/pyspark/sql/x.py"], None),
+        # Of a job that was installed as a package, its own file is the only one.
+        (["/venv/lib/python3.12/site-packages/my_job/flow.py", "/usr/lib/python3.11/re.py"], 0),
+    ],
+)
+def test_the_users_last_file_is_found(files: list[str], last: int | None) -> None:
+    """Libraries, Spark, Python and this project are not the user's."""
+    assert last_users_frame(files) == last
+
+
+def test_who_called_us_is_not_the_cause() -> None:
+    """A line of the user counts if we called it; not the one that called us."""
+    with pytest.raises(ValueError, match="txid counts from 1") as ours:
+        TransactionAttempt(0)
+    assert users_line(ours.value) == ""
+    with pytest.raises(ZeroDivisionError) as own:
+        users_line(1 // 0)  # type: ignore[arg-type]
+    assert users_line(own.value).startswith(f"test_who_called_us_is_not_the_cause ({__file__}:")

@@ -10,6 +10,7 @@ import click
 from txn import __version__
 from txn.cli.doctor import doctor
 from txn.cli.errors import ErrorsAsParagraphs
+from txn.cli.explain import explain
 from txn.cli.history import history
 from txn.cli.plan import plan
 from txn.cli.plugins import plugins
@@ -30,6 +31,7 @@ def cli() -> None:
 
 for command in (
     doctor,
+    explain,
     export_command,
     history,
     import_command,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from txn.cli.errors import numbered
 from txn.cli.observers import Observer, RunInfo
 from txn.cli.signals import received_signals, terminable
 from txn.engine.report import RunReport
@@ -130,6 +131,7 @@ def _watch(
     try:
         running.await_termination()
     except BaseException as error:
+        log.error("[%s] %s", report.topology, numbered(error))
         observer.ended(report, running.status(), error)
         raise
     observer.ended(report, running.status(), None)
@@ -188,7 +190,7 @@ def _leaving() -> Iterator[None]:
     try:
         yield
     except AbandonedError as error:
-        text = f"error: {error}\n"  # `error` is gone when the timer fires
+        text = f"error: {numbered(error)}\n"  # `error` is gone when the timer fires
 
         def leave() -> None:
             with contextlib.suppress(OSError, ValueError):

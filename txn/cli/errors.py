@@ -19,10 +19,12 @@ import click
 from txn.cli.options import TRACEBACK
 from txn.errors import AbandonedError, FencedError, LeaderExistsError, TxnError
 from txn.operations.loading import TargetError
+from txn.spark.causes import is_of_spark
 from txn.text import printable
 
-__all__ = ["ErrorsAsParagraphs"]
+__all__ = ["ErrorsAsParagraphs", "numbered"]
 
+UNEXPECTED = "TXN-901"
 ERROR, USAGE, FENCED, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -36,19 +38,36 @@ class ErrorsAsParagraphs(click.Group):
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
         except TxnError as error:
-            message, code = str(error), _exit_code(error)
+            message, code = numbered(error), _exit_code(error)
             cause: BaseException = error
         except KeyboardInterrupt as error:
             message, code, cause = "interrupted.", INTERRUPTED, error
         except Exception as error:  # noqa: BLE001 - the last line of defence of a program
-            message = f"{type(error).__name__}: {error} (--traceback shows where)"
-            code, cause = ERROR, error
+            message, code, cause = numbered(error), ERROR, error
         if ctx.meta.get(TRACEBACK):
             traceback.print_exception(cause)
         click.echo(_paragraph(message), err=True)
         if isinstance(cause, AbandonedError):
             _leave(code)
         return ctx.exit(code)
+
+
+def numbered(error: BaseException) -> str:
+    """What a person reads of an error: its message, and its number behind the first line."""
+    if isinstance(error, TxnError):
+        message, number = str(error), error.number
+    else:
+        message, number = f"{_unexpected(error)} (--traceback shows where)", UNEXPECTED
+    first, newline, rest = message.partition("\n")
+    return f"{first} [{number}]{newline}{rest}"
+
+
+def _unexpected(error: BaseException) -> str:
+    if not is_of_spark(error):
+        return f"{type(error).__name__}: {error}"
+    from txn.engine.failures import first_line
+
+    return first_line(error)
 
 
 def _exit_code(error: TxnError) -> int:

@@ -212,6 +212,7 @@ class JsonLines(Observer):
             {
                 "ended": "error" if error is not None else report.ended,
                 "error": None if error is None else f"{type(error).__name__}: {error}",
+                "number": getattr(error, "number", None),
                 "committed_txid": status.committed_txid,
                 "batches_committed": report.batches_committed,
                 "rows_committed": status.rows_committed,

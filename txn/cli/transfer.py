@@ -73,7 +73,8 @@ def import_command(
     if name != progress.topology:
         raise TargetError(
             f"File '{file}' holds the progress of topology '{progress.topology}', not of "
-            f"'{name}'. A topology's tables know it by its name: nothing was written."
+            f"'{name}'. A topology's tables know it by its name: nothing was written.",
+            number="TXN-811",
         )
     with zookeeper_service(zookeeper, share=True) as hosts:
         epoch = import_progress(hosts, progress, config, replace=replace)

@@ -97,7 +97,8 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
     except Exception as error:
         raise ProgressUnreadableError(
             f"The stored columns of stream '{stream}' cannot be read ({error}). Delete its node "
-            "below 'columns' of the topology: the next run takes them from the spout."
+            "below 'columns' of the topology: the next run takes them from the spout.",
+            number="TXN-416",
         ) from error
 
 
@@ -117,5 +118,6 @@ def _refuse_changed(stream: str, known: StructType, found: StructType) -> None:
     if not _same(known, found):
         raise TopologyError(
             f"Stream '{stream}' changed its columns from {known.simpleString()} to "
-            f"{found.simpleString()}. Give the spout a fixed schema."
+            f"{found.simpleString()}. Give the spout a fixed schema.",
+            number="TXN-114",
         )

@@ -69,14 +69,16 @@ class Definition:
         if not self.sinks:
             raise TopologyError(
                 f"Topology '{self.name}' ends nowhere: no stream has a committer. Add "
-                "persistent_aggregate(...) or partition_persist(...)."
+                "persistent_aggregate(...) or partition_persist(...).",
+                number="TXN-105",
             )
         used = {source for sink in self.sinks for source in sink.parent.sources()}
         for source in self.sources:
             if source not in used:
                 raise TopologyError(
                     f"Stream '{source.name}' of topology '{self.name}' reaches no committer: its "
-                    "records would be read and lost. Persist it, or do not declare it."
+                    "records would be read and lost. Persist it, or do not declare it.",
+                    number="TXN-105",
                 )
         self._check_queries()
 
@@ -89,5 +91,6 @@ class Definition:
                 raise TopologyError(
                     f"state_query() of stream '{node.label()}' reads '{node.state.path}', a "
                     "table of this topology. Pass what persistent_aggregate() returned; "
-                    "otherwise the query could read a txid that may still be replayed."
+                    "otherwise the query could read a txid that may still be replayed.",
+                    number="TXN-108",
                 )

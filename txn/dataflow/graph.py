@@ -11,13 +11,18 @@ of the state as of txid - 1: those are known in the commit turn only, and so are
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from txn.attempts import TransactionAttempt
-from txn.errors import FailedException, TopologyError, TxnError
+from txn.errors import FailedException, TopologyError, TransformError, TxnError
 from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
+from txn.spark.causes import is_of_spark
+from txn.text import first_line, users_line
+
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -146,7 +151,8 @@ class Transform(Node):
         if not isinstance(result, DataFrame):
             raise TopologyError(
                 f"A transform of stream '{self.label()}' returned {type(result).__name__}, not a "
-                f"DataFrame. Return the transformed DataFrame from {_name(self.function)}."
+                f"DataFrame. Return the transformed DataFrame from {_name(self.function)}.",
+                number="TXN-103",
             )
         return result
 
@@ -198,7 +204,8 @@ class Merge(Node):
                 raise TopologyError(
                     f"Streams '{self.label()}' cannot be merged: one has columns "
                     f"{sorted(merged.columns)}, another {sorted(other.columns)}. Select the same "
-                    "columns before merge()."
+                    "columns before merge().",
+                    number="TXN-107",
                 )
             merged = merged.unionByName(other)
         return merged
@@ -295,7 +302,8 @@ class StateQuery(Node):
             if name not in keys:
                 raise TopologyError(
                     f"state_query() of stream '{self.label()}': the state has no key '{name}'. "
-                    f"Its columns are {', '.join(state.columns)}."
+                    f"Its columns are {', '.join(state.columns)}.",
+                    number="TXN-108",
                 )
         self._refuse_taken(rows, values)
         # NULL is a key like any other in a state table, so the comparison is null-safe.
@@ -333,7 +341,8 @@ class StateQuery(Node):
         if taken:
             raise TopologyError(
                 f"state_query() of stream '{self.label()}' would add a second column "
-                f"'{taken[0]}'. Rename the stream's own in a transform before the query."
+                f"'{taken[0]}'. Rename the stream's own in a transform before the query.",
+                number="TXN-108",
             )
 
 
@@ -418,7 +427,8 @@ class Sink:
             raise TopologyError(
                 f"{promise.why}, so its replays may differ, but table '{self.name}' has "
                 f"{self.committer.semantics.value} semantics, which needs more than that. Give "
-                f"the table semantics='{promise.kind.value}' or use a stronger source."
+                f"the table semantics='{promise.kind.value}' or use a stronger source.",
+                number="TXN-106",
             )
 
 
@@ -431,7 +441,8 @@ def check_join(how: str, label: str) -> None:
     if _plain(how) not in JOIN_KINDS:
         raise TopologyError(
             f"join() of stream '{label}' cannot be how={how!r}. Use 'inner', 'left', 'right', "
-            "'full', 'left_semi', 'left_anti' or 'cross'."
+            "'full', 'left_semi', 'left_anti' or 'cross'.",
+            number="TXN-107",
         )
 
 
@@ -446,7 +457,8 @@ def require_columns(frame: DataFrame, needed: Sequence[str], stream: str) -> Non
         raise TopologyError(
             f"Stream '{stream}' has no column '{missing[0]}'. It has: "
             f"{', '.join(frame.columns) or 'no columns'}. Correct the name, or add the column "
-            "in a transform before it is used."
+            "in a transform before it is used.",
+            number="TXN-101",
         )
 
 
@@ -459,11 +471,19 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
     except (FailedException, TxnError):
         raise
     except (AnalysisException, ParseException) as error:
-        reason = str(error).splitlines()[0]
-        where = _name(node.function) if isinstance(node, Transform) else type(node).__name__.lower()
+        reason = _SQLSTATE.sub("", str(error).splitlines()[0])
+        where = _place(node, error)
         raise TopologyError(
             f"Stream '{node.label()}' cannot be computed in {where}: {reason} Correct the column "
-            "or the expression; nothing was run."
+            "or the expression; nothing was run.",
+            number="TXN-102",
+        ) from error
+    except Exception as error:
+        if is_of_spark(error) or not isinstance(node, Transform):
+            raise
+        raise TransformError(
+            f"A transform of stream '{node.label()}' raised {first_line(error)} in "
+            f"{_place(node, error)}. Correct it; nothing was run."
         ) from error
 
 
@@ -481,6 +501,13 @@ def takes_attempt(function: Callable[..., Any]) -> bool:
 def quoted(name: str) -> str:
     """A column name as Spark takes it literally, dots included."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def _place(node: Node, error: BaseException) -> str:
+    """Where the user wrote what failed: the line, or the function that it is in."""
+    if not isinstance(node, Transform):
+        return type(node).__name__.lower()
+    return users_line(error) or _name(node.function)
 
 
 def _name(function: object) -> str:

@@ -172,7 +172,8 @@ def parse_commit(version: int, text: bytes, table: str) -> Commit:
         raise RecoveryRefusedError(
             f"Version {version} of table {table} cannot be read: its file in _delta_log is not "
             "in the format of Delta or of a topology. Restore that file from a backup, or "
-            "restore the table to an earlier version."
+            "restore the table to an earlier version.",
+            number="TXN-315",
         ) from error
 
 
@@ -325,5 +326,6 @@ def _unknown(version: int, table: str) -> RecoveryRefusedError:
     return RecoveryRefusedError(
         f"Version {version} of table {table} holds a publication (commitInfo.txn) that this "
         "program cannot read: it was written by a newer release or changed by hand. Run the "
-        "release that wrote it, or restore the table to an earlier version."
+        "release that wrote it, or restore the table to an earlier version.",
+        number="TXN-315",
     )

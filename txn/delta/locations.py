@@ -34,7 +34,8 @@ def local_path(location: str) -> str | None:
         if found is None or (found[1] or "localhost").lower() != "localhost":
             raise TopologyError(
                 f"'{location}' does not name a file of this machine. Write file:///folder/table, "
-                "or the path alone."
+                "or the path alone.",
+                number="TXN-121",
             )
         return str(Path(found[2]).absolute())
     if _URI.match(location):
@@ -44,7 +45,8 @@ def local_path(location: str) -> str | None:
             f"'{location}' has one slash after '{one[1]}:', so it is neither a path nor a URI: it "
             f"would become a folder '{one[0]}' below the working directory. Write "
             f"{one[1]}://..., with the bucket or host, a path under which the storage is mounted, "
-            f"or ./{location} if you mean that folder."
+            f"or ./{location} if you mean that folder.",
+            number="TXN-121",
         )
     return str(Path(location).absolute())
 

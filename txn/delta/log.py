@@ -94,7 +94,8 @@ class TableLog:
                 f"Table '{self._storage.location}' holds txid {txid} of topology '{topology}', "
                 "but the commit file that records what was read for it was cleaned out of the "
                 "log. Nothing was changed. Restore that file from a backup, or give the topology "
-                "a new name and new tables."
+                "a new name and new tables.",
+                number="TXN-805",
             )
 
     def publications(self) -> Iterator[TablePublication]:

@@ -179,7 +179,8 @@ def _read_whole(stream: Any, what: str) -> bytes:
         if len(pieces) * _PIECE > READ_LIMIT:
             raise RecoveryRefusedError(
                 f"{what} has more than {READ_LIMIT:,} bytes, which no commit has. Restore that "
-                "file from a backup."
+                "file from a backup.",
+                number="TXN-315",
             )
     return b"".join(pieces)
 
@@ -198,11 +199,13 @@ def _opened(location: str, options: dict[str, str] | None) -> tuple[fs.FileSyste
     except (OSError, ValueError) as error:
         raise TopologyError(
             f"Table folder {location!r} cannot be opened: {error}. Use a local path, or a URI "
-            "such as s3://bucket/folder."
+            "such as s3://bucket/folder.",
+            number="TXN-121",
         ) from error
     if not root.strip("/"):
         raise TopologyError(
-            f"Table folder {location!r} names no folder. Add one after the scheme and the bucket."
+            f"Table folder {location!r} names no folder. Add one after the scheme and the bucket.",
+            number="TXN-121",
         )
     return filesystem, root
 
@@ -214,7 +217,8 @@ def _refuse_unwritable(root: str) -> None:
         why = f"the character {odd!r}" if odd is not None else f"{len(root)} characters"
         raise TopologyError(
             f"Table folder {root[:200]!r} has {why}, which a table's path cannot have. Choose "
-            "another path."
+            "another path.",
+            number="TXN-121",
         )
 
 
@@ -223,5 +227,6 @@ def _refuse_percent(root: str) -> None:
     if match := re.search("%[0-9A-Fa-f]{2}", root):
         raise TopologyError(
             f"Table folder {root} has '{match[0]}' in its path, which Delta's library takes for an "
-            "encoded character. Choose a path without it."
+            "encoded character. Choose a path without it.",
+            number="TXN-121",
         )

@@ -97,7 +97,8 @@ def class_path() -> str:
         raise SetupError(
             "The embedded ZooKeeper server is part of pyspark, which is not installed. "
             "Install it (`pip install pyspark`), or name the ZooKeeper that you have: "
-            '"host:2181".'
+            '"host:2181".',
+            number="TXN-211",
         )
     home = Path(found.submodule_search_locations[0])
     if not (home / "jars").is_dir():

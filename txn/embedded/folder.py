@@ -83,7 +83,8 @@ class ServerFolder:
         except OSError as error:
             raise SetupError(
                 f"The folder '{self.path}' for ZooKeeper's data cannot be made: "
-                f'{error.strerror}. Name another one: "embedded:FOLDER".'
+                f'{error.strerror}. Name another one: "embedded:FOLDER".',
+                number="TXN-206",
             ) from error
 
     # --- who has it --------------------------------------------------------------------------
@@ -149,7 +150,8 @@ class ServerFolder:
         )
         return SetupError(
             f"The ZooKeeper folder '{self.path}' is in use by {by}. Stop that process, use "
-            f'another folder ("embedded:FOLDER"){connect}.'
+            f'another folder ("embedded:FOLDER"){connect}.',
+            number="TXN-205",
         )
 
     # --- what the server is started with, and what it wrote ----------------------------------
@@ -164,7 +166,8 @@ class ServerFolder:
             if not _is_free(wanted):
                 raise SetupError(
                     f"Port {wanted} on {LOOPBACK}, for the ZooKeeper server in "
-                    f"'{self.path}', is in use. Stop what uses it, or leave the port out."
+                    f"'{self.path}', is in use. Stop what uses it, or leave the port out.",
+                    number="TXN-207",
                 )
             return wanted
         with contextlib.suppress(OSError, ValueError):
@@ -179,7 +182,8 @@ class ServerFolder:
                 return port
         raise SetupError(
             f"No port of {LOOPBACK} between {_PORTS.start} and {_PORTS.stop} is free for the "
-            f"ZooKeeper server in '{self.path}'. Stop what uses them, or name a port."
+            f"ZooKeeper server in '{self.path}'. Stop what uses them, or name a port.",
+            number="TXN-207",
         )
 
     def configure(self, port: int, credential: str | None) -> None:

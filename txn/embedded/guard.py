@@ -64,7 +64,8 @@ def make_credential(folder: Path) -> str:
     except OSError as error:
         raise SetupError(
             f"The credential of the ZooKeeper server in '{folder}' cannot be written: "
-            f'{error.strerror}. Name another folder: "embedded:FOLDER".'
+            f'{error.strerror}. Name another folder: "embedded:FOLDER".',
+            number="TXN-206",
         ) from error
     return credential
 
@@ -84,14 +85,16 @@ def read_credential(folder: Path) -> str | None:
     except OSError as error:
         raise SetupError(
             f"'{path}' cannot be read: {error.strerror}. Without it the ZooKeeper server of its "
-            "folder lets nobody in. Run this as the user that runs the topology."
+            "folder lets nobody in. Run this as the user that runs the topology.",
+            number="TXN-206",
         ) from error
     form = _FORM.fullmatch(text)
     if form is None:
         raise SetupError(
             f"'{path}' no longer holds a credential that this program wrote. Restore it from a "
             "backup; or, with no program running on the folder, delete it: the next start makes "
-            "a new one, which takes over what the old one owned."
+            "a new one, which takes over what the old one owned.",
+            number="TXN-206",
         )
     return form[1]
 
@@ -127,7 +130,8 @@ def guard(hosts: str, credential: str) -> None:
     except (KazooException, KazooTimeoutError) as error:
         raise SetupError(
             f"The nodes of the ZooKeeper server at {hosts} could not be restricted to their "
-            f"owner: {type(error).__name__}. See server.log in its folder."
+            f"owner: {type(error).__name__}. See server.log in its folder.",
+            number="TXN-208",
         ) from error
     finally:
         client.stop()
@@ -153,7 +157,8 @@ def require_own_listener(port: int, tables: Iterable[str] | None = None) -> None
                 raise SetupError(
                     f"Another user of this machine (user id {row[7]}) listens on port {port} of "
                     "127.0.0.1, not our ZooKeeper server. Nothing was sent to it. Find out who "
-                    "that is; to use another port, delete the file 'port' in the server's folder."
+                    "that is; to use another port, delete the file 'port' in the server's folder.",
+                    number="TXN-210",
                 )
 
 

@@ -80,7 +80,8 @@ class EmbeddedZooKeeper:
         """
         if not self._hosts:
             raise SetupError(
-                f"The ZooKeeper server in '{self.folder}' is not running. Call start() first."
+                f"The ZooKeeper server in '{self.folder}' is not running. Call start() first.",
+                number="TXN-208",
             )
         return self._hosts
 
@@ -199,5 +200,6 @@ class EmbeddedZooKeeper:
         return SetupError(
             f"The ZooKeeper server in '{self.folder}' {how}. The end of its log is below, "
             f"the whole is in '{self.folder / 'server.log'}'.\n"
-            + "\n".join(f"  {line}" for line in self._place.end_of_log())
+            + "\n".join(f"  {line}" for line in self._place.end_of_log()),
+            number="TXN-208",
         )

@@ -38,7 +38,8 @@ def zookeeper_service(spec: str, *, share: bool = False, must_exist: bool = Fals
         raise SetupError(
             f"There is no ZooKeeper data in '{where.folder.absolute()}': no topology has been run "
             "with it. Go to the folder in which the topology was run, or name its folder: "
-            '"embedded:FOLDER".'
+            '"embedded:FOLDER".',
+            number="TXN-209",
         )
     with contextlib.ExitStack() as resources:
         yield _shared_or_own(where.folder, resources, share=share)
@@ -64,7 +65,8 @@ def _has_data(folder: Path) -> bool:
     except OSError as error:
         raise SetupError(
             f"The ZooKeeper folder '{folder.absolute()}' cannot be read: {error.strerror}. Only "
-            "its owner may: run this as the user that runs the topology."
+            "its owner may: run this as the user that runs the topology.",
+            number="TXN-206",
         ) from error
 
 

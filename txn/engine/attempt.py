@@ -93,7 +93,8 @@ class Emission:
             raise FailedException(
                 f"File {gone} of a table that attempt {self.evaluation.attempt} reads was "
                 "deleted before it was read: an OPTIMIZE moved its rows into other files, and "
-                "VACUUM deleted the former ones. The batch is replayed."
+                "VACUUM deleted the former ones. The batch is replayed.",
+                number="TXN-312",
             ) from error
 
     def check_rows(self, stagings: Iterable[Staging]) -> None:

@@ -10,7 +10,7 @@ from txn.engine.commit_turns import CommitTurns
 from txn.engine.failures import first_line, is_away, is_lost_work, stopped
 from txn.engine.recorder import Recorder
 from txn.engine.shell import Shell
-from txn.errors import BatchError, ColumnsUnknownError, FencedError, TxnError
+from txn.errors import BatchError, ColumnsUnknownError, FencedError, TransformError, TxnError
 from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed
 
 __all__ = ["AttemptFailures"]
@@ -82,7 +82,7 @@ class AttemptFailures:
         batch = self._live_batch(attempt)
         if batch is None:
             log.info("[%s %s] dead attempt ended: %s", self._topology, attempt, first_line(error))
-        elif isinstance(error, TxnError):
+        elif isinstance(error, TxnError) and not isinstance(error, TransformError):
             self._shell.end(error)
         else:
             self._shell.end(stopped(self._topology, batch, error))
@@ -126,6 +126,7 @@ class AttemptFailures:
             BatchError(
                 f"Batch {batch.attempt} of topology '{self._topology}' waited for {timeout:g} s, "
                 f"but this run has an end (until): {error} Nothing was lost: the next run goes "
-                "on from here; with until='forever' it would keep waiting."
+                "on from here; with until='forever' it would keep waiting.",
+                number="TXN-414",
             )
         )

@@ -9,6 +9,7 @@ from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink
 from txn.engine.attempt import CommitResult, LiveAttempt, Staging, table_publication
 from txn.engine.emission import Emissions
+from txn.engine.failures import while_at
 from txn.engine.jobs import COMMIT_POOL, Jobs
 from txn.engine.killpoints import reached
 from txn.engine.shell import Shell
@@ -27,6 +28,8 @@ _LOOK_SECS = 60.0
 
 class TurnGivenUpError(TxnError):
     """The turn was abandoned before it began to publish; nothing waits for its end."""
+
+    number = "TXN-503"
 
 
 class CommitTurn:
@@ -169,7 +172,8 @@ class Committing:
 
         def prepare(sink: Sink) -> Prepared:
             staged = turn.staged[sink.name]
-            with self._jobs.tagged([turn.tag], turn.attempts, COMMIT_POOL):
+            job = self._jobs.tagged([turn.tag], turn.attempts, COMMIT_POOL)
+            with job, while_at(f"table '{sink.name}'"):
                 return sink.committer.prepare(staged, table_publication(publication, staged))
 
         sinks, pool = self._tables.early, self._preparing

@@ -10,6 +10,7 @@ from txn.dataflow.columns import StreamColumns
 from txn.dataflow.evaluation import Evaluation, consumers
 from txn.dataflow.graph import Sink
 from txn.engine.attempt import Emission
+from txn.engine.failures import while_at
 from txn.engine.lookups import Lookups
 from txn.engine.row_counts import PlannedRows
 from txn.engine.spouts import Spouts
@@ -72,7 +73,8 @@ class Emissions:
             planned = metadata.get(source.name)
             if planned is not None:
                 parsed = self._spouts.parse(source, planned)
-                frame = source.spout.emit_batch(self._spark, attempt, parsed)
+                with while_at(f"the spout of stream '{source.name}'"):
+                    frame = source.spout.emit_batch(self._spark, attempt, parsed)
                 self._columns.learn(source.name, frame.schema)
                 parts[source.name] = source.spout.parts_read(frame, parsed)
                 rows = source.spout.planned_rows(parsed) if self._counts_sources else None

@@ -17,15 +17,34 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 
 from txn import text
-from txn.errors import BatchError, FailedException, SourceUnavailableError
+from txn.attempts import TransactionAttempt
+from txn.errors import (
+    BatchError,
+    FailedException,
+    SourceUnavailableError,
+    TopologyError,
+    TransformError,
+    TxnError,
+)
 from txn.protocol.events import Batch
 from txn.spark.causes import Cause, causes, is_of_spark, told
 
-__all__ = ["Verdict", "first_line", "is_away", "is_lost_work", "judged", "stopped"]
+__all__ = [
+    "Verdict",
+    "first_line",
+    "given_up",
+    "is_away",
+    "is_lost_work",
+    "judged",
+    "not_started",
+    "stopped",
+    "while_at",
+]
 
 LOST_CONDITIONS = (
     "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
@@ -208,13 +227,88 @@ def _plain(message: str) -> str:
     return re.sub(r"^(?:[\w.$]+(?:Exception|Error): )+", "", message)
 
 
+_NUMBERS = {
+    "TXN-505": ("PYTHON_EXCEPTION", "FAILED_EXECUTE_UDF"),
+    "TXN-506": ("CAST_", "CANNOT_PARSE_", "INVALID_INPUT_SYNTAX", "CANNOT_CHANGE_DECIMAL"),
+    "TXN-507": (
+        "ARITHMETIC_OVERFLOW",
+        "BINARY_ARITHMETIC_OVERFLOW",
+        "DIVIDE_BY_ZERO",
+        "INTERVAL_",
+        "NUMERIC_",
+        "REMAINDER_BY_ZERO",
+    ),
+    "TXN-508": ("MALFORMED_", "FAILED_READ_FILE"),
+}
+"""Number of an error -> how the conditions of Spark begin that it stands for."""
+_AT = "_txn_at"
+"""Attribute of an error: what was being computed."""
+
+
+@contextmanager
+def while_at(what: str) -> Iterator[None]:
+    """Remember with an error from inside what was being computed; `stopped` names it."""
+    try:
+        yield
+    except Exception as error:
+        with suppress(AttributeError):  # some errors written in C take no attribute
+            setattr(error, _AT, what)
+        raise
+
+
 def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
     """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
     read = str(dict(batch.metadata or {}))
+    what = getattr(error, _AT, "")
+    at = f", with {what}" if what else ""
+    told, number = first_line(error), _number(error)
+    cause = error
+    if isinstance(error, TransformError) and error.__cause__ is not None:
+        told, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
     result = BatchError(
         f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
-        f"{batch.phase.value}: {first_line(error)} It read {read[:300]}. Progress is intact: "
-        "correct the cause and run again; the batch is replayed."
+        f"{batch.phase.value}{at}: {_sentence(told)} It read {read[:300]}. Progress is intact: "
+        "correct the cause and run again; the batch is replayed.",
+        number=number,
     )
-    result.__cause__ = error
+    result.__cause__ = cause
     return result
+
+
+def not_started(topology: str, about: str, error: BaseException) -> TopologyError:
+    """The error of a start that Spark refuses."""
+    number = _number(error)
+    return TopologyError(
+        f"Topology '{topology}' could not start, {about}: {_sentence(first_line(error))} Nothing "
+        "was run: correct the cause and run again.",
+        number="TXN-514" if number == BatchError.number else number,
+    )
+
+
+def given_up(topology: str, attempt: TransactionAttempt | None, error: str) -> BatchError:
+    """The error that ends a run whose batch failed as often as it may."""
+    no_space = os.strerror(errno.ENOSPC) in error
+    return BatchError(
+        f"Batch {attempt} of topology '{topology}' was given up: {_sentence(error)} "
+        "Progress is intact: correct the cause and run again; the batch is replayed.",
+        number="TXN-510" if no_space else "TXN-502",
+    )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _number(error: BaseException) -> str:
+    """The number of what stopped a batch: that of the innermost cause that has one."""
+    if isinstance(error, TxnError):
+        return error.number
+    if isinstance(error, OverflowError):
+        return "TXN-512"  # a committer's total that left its type
+    for cause in reversed(causes(error)):
+        if _is_a(cause, REFUSED_TYPES) or _says(cause, errno.EACCES):
+            return "TXN-509"
+        for number, conditions in _NUMBERS.items():
+            if cause.condition.startswith(conditions):
+                return number
+    return BatchError.number

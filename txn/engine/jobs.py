@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
+from txn.spark.causes import without_copies
 from txn.spark.own_session import Watch, make_active
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Jobs:
         self._spark = spark
         self._topology = topology
         self._watch = Watch(spark)
+        without_copies()
         self._entered = threading.local()
 
     @property

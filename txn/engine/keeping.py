@@ -86,7 +86,8 @@ class TableKeeper(Keeper):
             f"({self._names()}) has an intact copy beside it. Restore the folder `_txn_progress` "
             "of one of these tables from a backup or from a copy of the table, or add the table "
             "that has it to the topology again; without it nobody knows what was read. To start "
-            "over, use a new topology name and new tables."
+            "over, use a new topology name and new tables.",
+            number="TXN-416",
         )
 
     def mend(self) -> None:

@@ -58,7 +58,8 @@ class Lookups:
         name, publication = node.sink.name, emission.publication
         if publication is None:
             raise TopologyError(
-                f"The new values of table '{name}' are known in the commit turn only."
+                f"The new values of table '{name}' are known in the commit turn only.",
+                number="TXN-108",
             )
         prepared = emission.prepared[name]
         if prepared.read_version < 0 and not prepared.adds:

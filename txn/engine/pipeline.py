@@ -35,7 +35,7 @@ from txn.engine.attempt import LiveAttempt
 from txn.engine.attempt_failures import AttemptFailures
 from txn.engine.commit_turns import CommitTurns
 from txn.engine.equipment import Equipment
-from txn.engine.failures import first_line
+from txn.engine.failures import first_line, given_up
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.killpoints import reached
 from txn.engine.mailbox import FactLoop
@@ -46,7 +46,6 @@ from txn.engine.report import RunReport, RunStatus
 from txn.engine.shell import Fact, Shell
 from txn.engine.threads import Straggler, Threads, abandoned
 from txn.engine.timeouts import ACKER_TICKS, Timeouts
-from txn.errors import BatchError
 from txn.protocol import coordinator
 from txn.protocol.events import (
     Action,
@@ -387,10 +386,7 @@ class Pipeline(Shell):
         self._recorder.ended("stopped" if state.stopping else well)
 
     def _give_up(self, order: Halt) -> None:
-        self._error = self._error or BatchError(
-            f"Batch {order.attempt} of topology '{self._name}' was given up: {order.error} "
-            "Progress is intact: correct the cause and run again; the batch is replayed."
-        )
+        self._error = self._error or given_up(self._name, order.attempt, order.error)
 
     def _settle(self) -> None:
         """Say in the tables, once, that the newest txid is final: nothing follows it for now."""

@@ -66,7 +66,8 @@ class Conservation:
             raise FailedException(
                 f"Rows were not conserved on their way to table '{table}' in {staged.attempt}: "
                 f"{entered} entered, {left.get('rows', 0)} left as {left.get('partials', 0)} "
-                f"partials, and the staged files hold {staged.rows}. The batch is replayed."
+                f"partials, and the staged files hold {staged.rows}. The batch is replayed.",
+                number="TXN-511",
             )
 
 
@@ -103,7 +104,8 @@ class PlannedRows:
                 f"Stream '{self._stream}' returned {found} rows for attempt {attempt}, but "
                 f"{self._planned} were planned: its source no longer holds what START records, "
                 "or a transform stops reading early (limit); verify='rows' cannot tell these "
-                "apart. Restore the source, or remove the limit."
+                "apart. Restore the source, or remove the limit.",
+                number="TXN-511",
             )
 
 

@@ -57,7 +57,8 @@ def local_tables(committers: Iterable[Committer], shared: Sequence[str], master:
                 "them reach it (s3://, abfss://, gs://, hdfs://). If every executor has this "
                 "folder under the same path, declare it: "
                 f"TopologyConfig(shared_folders=('{place.parent}',)); it is checked before the "
-                "first batch."
+                "first batch.",
+                number="TXN-213",
             )
     return local
 
@@ -83,7 +84,8 @@ def try_folder(spark: SparkSession, table: str) -> None:
     except OSError as error:
         raise TopologyError(
             f"Table '{table}' cannot be made: its folder cannot be written to ({error}). Check "
-            "the path and its permissions."
+            "the path and its permissions.",
+            number="TXN-206",
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -120,5 +122,6 @@ def _not_shared(table: str, what: str) -> TopologyError:
     return TopologyError(
         f"The folder of table '{table}' is declared shared, but is not: {what}. Nothing was "
         "started. Mount the same file system under this path on every machine that runs an "
-        "executor, or put the table on storage that all of them reach."
+        "executor, or put the table on storage that all of them reach.",
+        number="TXN-213",
     )

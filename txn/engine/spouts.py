@@ -131,5 +131,6 @@ class Spouts:
                 f"The stored metadata of stream '{source.name}' of topology '{self._topology}' is "
                 f"not what its spout ({type(source.spout).__name__}) writes: "
                 f"{error.errors()[0]['msg']} at {error.errors()[0]['loc']}. Run the spout that "
-                "wrote it, or give the stream a new name."
+                "wrote it, or give the stream a new name.",
+                number="TXN-416",
             ) from error

@@ -10,6 +10,7 @@ from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation, Rows, Unknown, stream_called
 from txn.dataflow.graph import Sink, explain, require_columns
 from txn.engine.attempt import Emission, Staging
+from txn.engine.failures import while_at
 from txn.engine.row_counts import COUNT_COLUMN, Conservation
 from txn.engine.tables import Tables
 from txn.errors import ColumnsUnknownError, TableRefusedError
@@ -105,7 +106,8 @@ class Stager:
             counted += [counts] if counts else []
             group.append((partials, emission.evaluation.attempt))
             read.append({stream: emission.parts[stream] for stream in rows.streams})
-        staged = self._stage(sink, group)
+        with while_at(f"the rows of stream '{sink.parent.label()}' for table '{sink.name}'"):
+            staged = self._stage(sink, group)
         for counts, one in zip(counted, staged, strict=False):
             counts.check(one, sink.name)
         rest = iter(staged)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from txn.dataflow.definition import Definition, Until
 from txn.delta.locations import identity
 from txn.engine.equipment import Equipment
+from txn.engine.failures import not_started
 from txn.engine.pipeline import Pipeline
 from txn.engine.shared_folders import local_tables, runs_here, try_folder
 from txn.engine.threads import Straggler, abandoned, within
@@ -33,6 +34,7 @@ from txn.protocol.recovery import (
     require_tables,
 )
 from txn.protocol.store import ProgressStore
+from txn.spark.causes import is_of_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +155,8 @@ class Start:
                 f"Topology '{self.definition.name}' has epoch {self.store.epoch} in ZooKeeper, "
                 f"but a table has seen a newer one: {str(error).partition(';')[0]}. ZooKeeper "
                 "was wiped, or this run uses another ensemble. Nothing was changed. `txn recover "
-                "FILE.py:TOPOLOGY` rebuilds ZooKeeper's state from the tables."
+                "FILE.py:TOPOLOGY` rebuilds ZooKeeper's state from the tables.",
+                number="TXN-803",
             ) from error
 
     def _pipeline(self, equipment: Equipment, recovered: Recovered) -> Pipeline:
@@ -213,13 +216,19 @@ class Start:
 
         Raises:
             AbandonedError: it did not come back.
+            TopologyError: Spark refused something; named by its cause.
         """
         seconds = max(START_SECS, self.definition.config.message_timeout_secs)
         ended, stragglers = within(seconds, job, about, "txn-start")
         if stragglers:
             self.stragglers.extend(stragglers)
             raise abandoned(self.definition.name, stragglers, seconds, None)
-        ended.result()
+        try:
+            ended.result()
+        except Exception as error:
+            if not is_of_spark(error):
+                raise
+            raise not_started(self.definition.name, about, error) from error
 
     def _close(self, equipment: Equipment) -> None:
         grace = self.definition.config.stop_grace_secs

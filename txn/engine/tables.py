@@ -81,7 +81,8 @@ class Tables:
                 raise TableRefusedError(
                     f"Tables '{other}' and '{sink.name}' are one table under two names, or one is "
                     f"a copy of the other: both have the id {table_id}. A table holds one "
-                    "publication per txid: give each committer a table of its own."
+                    "publication per txid: give each committer a table of its own.",
+                    number="TXN-110",
                 )
 
     def fence(self) -> Newest:

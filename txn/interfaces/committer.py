@@ -175,7 +175,9 @@ class Committer(ABC):
 
     def changes_schema(self, partials: StructType) -> StructType:
         """Columns of `changes`, given those of the partials; TopologyError if there are none."""
-        raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
+        raise TopologyError(
+            f"Table {self.name} has no new values: only a state table has.", number="TXN-108"
+        )
 
     def values_schema(self, partials: StructType) -> StructType:
         """Columns that readers of a state see, given those of the partials; else TopologyError.
@@ -191,7 +193,9 @@ class Committer(ABC):
             TopologyError: it has no `changes`, or two of their columns would have the same name.
         """
         if type(self).changes is Committer.changes:
-            raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
+            raise TopologyError(
+                f"Table {self.name} has no new values: only a state table has.", number="TXN-108"
+            )
 
     def changes(self, prepared: Prepared, publication: Publication) -> StoredRows:
         """The changes of this txid (Trident: `newValuesStream`); between `prepare` and `publish`.
@@ -199,7 +203,9 @@ class Committer(ABC):
         One row per key that the batch touched: keys, values, `prev_<value>` as of txid - 1 (NULL:
         the key is new). An identical replay that the table skips gives the same rows.
         """
-        raise TopologyError(f"Table {self.name} has no new values: only a state table has.")
+        raise TopologyError(
+            f"Table {self.name} has no new values: only a state table has.", number="TXN-108"
+        )
 
     def state_as_of(self, txid: int, *, exact: bool) -> StoredRows | None:
         """Keys and values as of `txid`, the newest committed one, for a query; on any thread.

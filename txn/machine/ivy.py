@@ -64,7 +64,8 @@ def fetch(folder: Path, request: Request, environ: Mapping[str, str] | None = No
     except OSError as error:
         raise SetupError(
             f"{request.what} cannot be kept in {folder}: {error}. Set TXN_JARS to a folder that "
-            "can be written."
+            "can be written.",
+            number="TXN-204",
         ) from error
     try:
         _run(scratch, request, env)
@@ -109,7 +110,8 @@ def _run(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
         raise SetupError(
             f"{request.what} are not on this machine and could not be fetched from Maven Central: "
             f"{_reason(words)}. Connect to the network once, or name a mirror in "
-            f"DEFAULT_ARTIFACT_REPOSITORY{request.otherwise}."
+            f"DEFAULT_ARTIFACT_REPOSITORY{request.otherwise}.",
+            number="TXN-204",
         )
 
 
@@ -150,5 +152,6 @@ def _ivy() -> Path:
     raise SetupError(
         f"pyspark's folder {Path(pyspark.__file__).parent / 'jars'} has no ivy-*.jar, so no jars "
         "can be fetched. Install pyspark from PyPI, or put the jars into a folder and name it in "
-        "TXN_JARS."
+        "TXN_JARS.",
+        number="TXN-204",
     )

@@ -69,7 +69,8 @@ def delta_jars(environ: Mapping[str, str] | None = None) -> list[Path]:
             raise SetupError(
                 f"The folder {folder} of Delta's jars has files in it, but no {wanted}. Put that "
                 "jar and what it needs there, or delete the folder (or unset TXN_JARS) to have "
-                "them fetched."
+                "them fetched.",
+                number="TXN-204",
             )
         request = Request(
             f"Delta's jars ({artifact} {version})",
@@ -99,7 +100,8 @@ def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = No
         if len([part for part in package.split(":") if part]) != 3 or package.count(":") != 2:
             raise SetupError(
                 f"{package!r} is not a Maven package. Write it as group:artifact:version, such "
-                "as 'org.apache.spark:spark-avro_2.13:4.2.0'."
+                "as 'org.apache.spark:spark-avro_2.13:4.2.0'.",
+                number="TXN-204",
             )
         _, artifact, version = package.split(":")
         jar = f"{artifact}-{version}.jar"

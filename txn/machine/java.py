@@ -42,7 +42,9 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
     if major < OLDEST_JAVA:
         home = env.get("JAVA_HOME")
         where = f"{java} (JAVA_HOME is {home})" if home else f"{java} (JAVA_HOME is not set)"
-        raise SetupError(f"Java {version} at {where} is too old for Spark 4. {_INSTALL}")
+        raise SetupError(
+            f"Java {version} at {where} is too old for Spark 4. {_INSTALL}", number="TXN-201"
+        )
     return java
 
 
@@ -66,11 +68,16 @@ def _ask_version(java: Path) -> str:
             [str(java), "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SetupError(f"Java at {java} does not start: {error}. {_INSTALL}") from error
+        raise SetupError(
+            f"Java at {java} does not start: {error}. {_INSTALL}", number="TXN-201"
+        ) from error
     found = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
     if found is None:
         words = " ".join((said.stderr + said.stdout).split())[:300]
-        raise SetupError(f"Java at {java} does not print its version but: {words!r}. {_INSTALL}")
+        raise SetupError(
+            f"Java at {java} does not print its version but: {words!r}. {_INSTALL}",
+            number="TXN-201",
+        )
     return found[1]
 
 
@@ -81,13 +88,15 @@ def _locate(env: Mapping[str, str]) -> Path:
         if not java.is_file():
             raise SetupError(
                 f"JAVA_HOME is {home}, but there is no {java}. Correct JAVA_HOME or unset it. "
-                f"{_INSTALL}"
+                f"{_INSTALL}",
+                number="TXN-201",
             )
         return java
     found = shutil.which("java", path=env.get("PATH", os.defpath))
     if found is None:
         raise SetupError(
-            f"No Java was found: JAVA_HOME is not set and the PATH has no `java`. {_INSTALL}"
+            f"No Java was found: JAVA_HOME is not set and the PATH has no `java`. {_INSTALL}",
+            number="TXN-201",
         )
     return Path(found)
 

@@ -228,4 +228,4 @@ def _no_table(table: str) -> UserError:
         if relative
         else " Check that it was not moved, and that its storage can be reached from here."
     )
-    return UserError(f"There is no Delta table at '{table}'.{where}")
+    return UserError(f"There is no Delta table at '{table}'.{where}", number="TXN-306")

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ from typing import Any
 from txn.config import TopologyConfig
 from txn.errors import TxnError, UserError
 from txn.settings import completed, overridden
-from txn.text import first_line
+from txn.text import first_line, last_users_frame
 from txn.topology import Topology
 
 __all__ = ["LoadError", "TargetError", "load_topology", "named_topology"]
@@ -23,9 +24,13 @@ __all__ = ["LoadError", "TargetError", "load_topology", "named_topology"]
 class TargetError(UserError):
     """The named thing does not exist or is not a topology: a mistake on the command line."""
 
+    number = "TXN-117"
+
 
 class LoadError(UserError):
     """The user's file raised an error of its own while it was loaded."""
+
+    number = "TXN-118"
 
 
 def named_topology(name: str) -> tuple[str, TopologyConfig, Topology | None]:
@@ -151,13 +156,14 @@ def _guarded(call: Any, where: str) -> Any:
 
 
 def _line(error: BaseException) -> str:
-    """File and line of the innermost frame, in brackets, unless the message says so itself."""
-    trace = error.__traceback__
-    if trace is None or isinstance(error, SyntaxError):
+    """The user's last file and line, in brackets, unless the message says so itself."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or isinstance(error, SyntaxError):
         return ""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
+    # The first is ours: it loads the file.
+    last = last_users_frame(frame.filename for frame in frames[1:])
+    frame = frames[-1 if last is None else last + 1]
+    return f" ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 def _topologies_of(module: ModuleType) -> str:

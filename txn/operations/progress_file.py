@@ -109,7 +109,8 @@ def write_file(progress: ProgressFile, path: Path) -> None:
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         raise UserError(
             f"The progress of topology '{progress.topology}' cannot be written to '{path}': "
-            f"{getattr(error, 'strerror', None) or error}. Name another file."
+            f"{getattr(error, 'strerror', None) or error}. Name another file.",
+            number="TXN-810",
         ) from error
 
 
@@ -128,7 +129,8 @@ def read_file(path: Path) -> ProgressFile:
     except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
         raise UserError(
             f"The file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}. "
-            "Check the path."
+            "Check the path.",
+            number="TXN-810",
         ) from error
     return _parse(text, path)
 
@@ -191,5 +193,6 @@ def _checksum(body: Any) -> str:
 def _unreadable(path: Path, what: str) -> ProgressUnreadableError:
     return ProgressUnreadableError(
         f"File '{path}' {what}: it was damaged, or changed by hand. Nothing was written. Take "
-        "another copy of it, or run `txn recover`, which needs the tables alone."
+        "another copy of it, or run `txn recover`, which needs the tables alone.",
+        number="TXN-810",
     )

@@ -85,11 +85,14 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> Recovered:
         elif entries:
             raise RecoveryRefusedError(
                 f"Table '{sink.name}' holds txid {entries[0][1].last_txid}: it is not new. Nothing "
-                "was changed. Leave --new out for it."
+                "was changed. Leave --new out for it.",
+                number="TXN-807",
             )
     for table in left_out.values():
         names = ", ".join(f"'{sink.name}'" for sink in topology.sinks)
-        raise TargetError(f"Topology '{topology.name}' has no table {table!r}, but {names}.")
+        raise TargetError(
+            f"Topology '{topology.name}' has no table {table!r}, but {names}.", number="TXN-117"
+        )
     if len(missing) == len(topology.sinks):
         raise missing[0]
     definition = topology.definition
@@ -129,7 +132,8 @@ def is_needed(hosts: str, topology: Topology, found: Recovered) -> bool:
             f"ZooKeeper says that txid {known} of topology '{topology.name}' is committed, but "
             f"the tables only hold up to txid {held}: tables were replaced or restored to older "
             "versions. Nothing was changed. Restore the tables, or give the topology a new name "
-            "and new tables."
+            "and new tables.",
+            number="TXN-804",
         )
     own = status.incarnation
     foreign = found.incarnations - ({own.id} if own else set())

@@ -131,5 +131,6 @@ def _exists(hosts: str, progress: ProgressFile, config: TopologyConfig) -> UserE
         f"ZooKeeper already knows topology '{progress.topology}' ({there}); the file of "
         f"{progress.exported_at} has txid {progress.committed.txid}, epoch {progress.epoch}. "
         "Nothing was changed. --replace puts the file in its place. If the tables have moved on "
-        "since the file was written, the next start refuses: then run `txn recover`."
+        "since the file was written, the next start refuses: then run `txn recover`.",
+        number="TXN-811",
     )

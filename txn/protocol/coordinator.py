@@ -149,7 +149,8 @@ def recovered_state(
         raise StateError(
             f"ZooKeeper says that txid {committed.txid} is committed and that {found} are open, "
             f"but open txids must follow each other from {first}: a node was lost or added by "
-            "hand. Nothing was changed; `txn recover` rebuilds the state from the tables."
+            "hand. Nothing was changed; `txn recover` rebuilds the state from the tables.",
+            number="TXN-803",
         )
     state = CoordinatorState(
         committed=committed.txid,

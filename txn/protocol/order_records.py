@@ -109,7 +109,7 @@ def requested_replay(store: ProgressStore, question: Plan) -> PlanMade | None:
     try:
         wanted = store.requested_replay(question.replaying)
     except ProgressUnavailableError as error:
-        raise SourceUnavailableError(str(error)) from error
+        raise SourceUnavailableError(str(error), number=error.number) from error
     if wanted is None:
         return None
     # A stream that the topology has had since then has nothing to read in it.

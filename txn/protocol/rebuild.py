@@ -51,7 +51,8 @@ def rebuild(
         if publication is not None and publication.topology != topology:
             raise RecoveryRefusedError(
                 f"Table '{table}' belongs to topology '{publication.topology}', not to "
-                f"'{topology}'. Nothing was changed. Name the file of the right topology."
+                f"'{topology}'. Nothing was changed. Name the file of the right topology.",
+                number="TXN-302",
             )
     known = [publication for publication in newest.values() if publication is not None]
     if not known:
@@ -161,7 +162,8 @@ def _check_distance(
                 f"txid {_span(newest[ahead])[1]}: '{behind}' was lost, or was never written to. "
                 "Nothing was changed. If it was lost, restore it from a backup. If it never held "
                 f"anything, run `txn recover FILE.py:TOPOLOGY --new '{behind}'`; the next run "
-                "then makes it, and it begins with that run's first txid."
+                "then makes it, and it begins with that run's first txid.",
+                number="TXN-804",
             )
         before, most = _span(newest[ahead])
         held = _span(newest[behind])[1]
@@ -169,7 +171,8 @@ def _check_distance(
             f"The tables of topology '{topology}' do not belong together: '{ahead}' holds txid "
             f"{most}, but '{behind}' holds txid {held}; a run leaves them "
             f"at most one publication apart. Nothing was changed. Restore '{behind}' to txid "
-            f"{before - 1} or {most}, or give the topology a new name and new tables."
+            f"{before - 1} or {most}, or give the topology a new name and new tables.",
+            number="TXN-804",
         )
 
 
@@ -192,7 +195,8 @@ def _committed(txid: int, found: Publications) -> CommittedRecord:
         raise RecoveryRefusedError(
             f"No table records any more what the streams had read by txid {txid}: those commit "
             "files were cleaned out of the logs. Nothing was changed. Restore them from a "
-            "backup, or give the topology a new name and new tables."
+            "backup, or give the topology a new name and new tables.",
+            number="TXN-805",
         )
     publication = max(known, key=lambda p: (p.epoch, p.attempt_id))
     return CommittedRecord(

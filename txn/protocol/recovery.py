@@ -164,7 +164,8 @@ def check_streams(
             f"Topology '{topology}' has progress for stream '{lost[0]}' in ZooKeeper, but the "
             f"program declares only {', '.join(sorted(streams))}. A renamed stream would start "
             "from its beginning and count everything again: keep the name, or give the topology "
-            "a new name and new tables."
+            "a new name and new tables.",
+            number="TXN-806",
         )
 
 
@@ -177,7 +178,8 @@ def _check_kinds(topology: str, opaque: Collection[str], progress: Progress) -> 
                 f"Txid {batch.txid} of topology '{topology}' is open, and was started when "
                 f"stream '{changed[0]}' had an opaque spout; it is transactional now. The stored "
                 "metadata may be outdated. Run the opaque spout once more until its open batches "
-                "are committed (stop it with Ctrl-C while it is idle), then change the kind."
+                "are committed (stop it with Ctrl-C while it is idle), then change the kind.",
+                number="TXN-806",
             )
 
 
@@ -196,7 +198,8 @@ def _check_table(
             f"Table '{table}' holds txid {last}, but the commit file that records what was read "
             "for it was cleaned out of the log, and ZooKeeper's committed txid of topology "
             f"'{topology}' is {committed.txid}. Nothing was changed. Restore that file from a "
-            "backup, or give the topology a new name and new tables."
+            "backup, or give the topology a new name and new tables.",
+            number="TXN-805",
         )
     fits = first <= committed.txid + 1 if skips else first == committed.txid + 1
     fits = fits and (entry is None or len(entry[1].txids) == last - first + 1)
@@ -205,7 +208,8 @@ def _check_table(
             f"Table '{table}' holds txid {last} (version {entry[0]}), but ZooKeeper's committed "
             f"txid of topology '{topology}' is {committed.txid}: ZooKeeper was wiped, or this "
             "run uses another ensemble. Nothing was changed. `txn recover FILE.py:TOPOLOGY` "
-            "rebuilds ZooKeeper's state from the tables."
+            "rebuilds ZooKeeper's state from the tables.",
+            number="TXN-803",
         )
     if last < committed.txid and (last > 0 or table in committed.tables):
         raise _behind(topology, table, last, committed)
@@ -245,7 +249,8 @@ def by_todays_names(
                 f"Table '{name}' of topology '{topology}' holds txid {entry[1].last_txid}, and "
                 f"ZooKeeper has committed txid {committed.txid}, but does not know the table by "
                 "this name. Nothing was changed. Run the topology once with the table where it "
-                f"was ('{lost[0]}'), and move it when the run has ended well."
+                f"was ('{lost[0]}'), and move it when the run has ended well.",
+                number="TXN-807",
             )
         raise RecoveryRefusedError(
             f"ZooKeeper knows table '{lost[0]}' of topology '{topology}', which the program does "
@@ -253,7 +258,8 @@ def by_todays_names(
             f"changed. If both are the same table, name the place where it is now ('{name}' "
             f"means '{place(name)}' here; a relative path starts at the working directory). If "
             f"'{lost[0]}' is no longer wanted and '{name}' is a new table, run the topology "
-            f"without '{name}' until a txid is committed, and then with it."
+            f"without '{name}' until a txid is committed, and then with it.",
+            number="TXN-807",
         )
     return committed.model_copy(update={"tables": tables})
 
@@ -280,7 +286,8 @@ def _behind(
         f"{committed.txid} of topology '{topology}' is committed (there: version "
         f"{committed.tables.get(table, 'none')}): the table was deleted, replaced, restored to an "
         "older version, or left out for a while; a relative path starts at the working directory. "
-        "Nothing was changed. Restore the table, or give the topology a new name and new tables."
+        "Nothing was changed. Restore the table, or give the topology a new name and new tables.",
+        number="TXN-804",
     )
 
 
@@ -314,7 +321,8 @@ def _check_same(
     raise RecoveryRefusedError(
         f"Table '{table}' holds txid {publication.last_txid} of topology '{topology}' {what}: "
         "another table was put in its place, or this run uses another ensemble. Nothing was "
-        "changed. Put the former table back, or give the topology a new name and new tables."
+        "changed. Put the former table back, or give the topology a new name and new tables.",
+        number="TXN-808",
     )
 
 

@@ -7,6 +7,7 @@ types, and often Spark's error conditions.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
-__all__ = ["Cause", "causes", "is_of_spark", "told"]
+from txn.text import last_users_frame
+
+__all__ = ["Cause", "causes", "is_of_spark", "told", "without_copies"]
 
 _DEEPEST = 20
 """Most layers read: no real chain is this deep, but a broken one may be a circle."""
@@ -24,6 +27,7 @@ _WRAPPERS = ("FAILED_READ_FILE", "STAGE_MATERIALIZATION_MULTIPLE_FAILURES", "TAS
 """Conditions that only wrap another error."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _CALLED_FROM = re.compile(r"^== .* ==\n(?:.*\n)?\s*(\S.*:\d+)\s*$", re.MULTILINE)
+_SQL = re.compile(r"^== SQL .* ==\n(.+)$", re.MULTILINE)
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -53,13 +57,19 @@ class Cause:
         text = self.message.removeprefix(f"[{self.condition}]").strip()
         frames = _PYTHON_FRAME.findall(text) if self.condition == "PYTHON_EXCEPTION" else []
         if frames:
-            # A Python traceback: its last line is the error, its last frame the place.
+            # A Python traceback: its last line is the error, the user's last frame the place.
             lines = [one for one in _SQLSTATE.sub("", text).splitlines() if one.strip()]
-            text = f"{lines[-1].strip()} ({frames[-1][0]}:{frames[-1][1]})"
+            last = last_users_frame([file for file, _ in frames])
+            file, line = frames[-1 if last is None else last]
+            text = f"{lines[-1].strip()} ({file}:{line})"
         else:
             called = _CALLED_FROM.search(text)
             text = _SQLSTATE.sub("", text.split("\n", 1)[0])
-            text += f" (called from {called[1].strip()})" if called else ""
+            # Spark names the line that made the expression; one of ours says nothing.
+            if called and last_users_frame([called[1]]) is not None:
+                text += f" (called from {called[1].strip()})"
+            elif fragment := _SQL.search(self.message):
+                text += f" (in SQL: {fragment[1].strip()})"
         return f"{self.name}{condition}: {text[:_LONGEST]}" if text else f"{self.name}{condition}"
 
 
@@ -97,6 +107,16 @@ def told(chain: tuple[Cause, ...]) -> str:
     more = [f"in file {place}"] if place and place not in main.line else []
     more += [f"caused by {inner.line}"] if inner is not main else []
     return f"{main.line} ({'; '.join(more)})" if more else main.line
+
+
+def without_copies() -> None:
+    """Stop PySpark from logging errors, as lines of JSON on stderr, that it raises as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logger = PySparkLogger.getLogger(name)
+        if logger.level == logging.WARNING:  # PySpark's own default: nobody has set another one
+            logger.setLevel(logging.CRITICAL + 1)
 
 
 def _cause(java: Any) -> Cause:

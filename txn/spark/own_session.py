@@ -153,7 +153,8 @@ class Watch:
                     f"{key} was changed from {then} to {now} in the session in which the "
                     "topology runs, so transforms would compute other values for later rows. "
                     "Nothing was stored with it. Set it back and run again; use another session "
-                    "for other work (spark.newSession())."
+                    "for other work (spark.newSession()).",
+                    number="TXN-115",
                 )
 
 
@@ -195,13 +196,12 @@ def make_active(spark: SparkSession) -> None:
 
     `Column.cast("timestamp")`, columns written as DDL, and `SparkSession.active()` use the thread's
     session, not the DataFrame's. A new thread has the first session of the process, whose
-    `spark.sql.timestampType` may differ, and which lacks the user's views.
+    `spark.sql.timestampType` may differ, and which lacks the user's views. And PySpark notes the
+    user's line with each expression, for errors, only in a thread whose session was made active;
+    whether it does so at all is decided once, at the first expression of the process.
     """
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    if SparkSession.getActiveSession() is None and SparkSession.active() is spark:
-        return  # the first session of the process
     # The only call of PySpark that sets the thread's session; it runs no job.
     spark.createDataFrame([], StructType())
 

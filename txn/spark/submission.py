@@ -86,7 +86,8 @@ def submitted() -> dict[str, str]:
     if explicit and not file.is_file():
         raise SetupError(
             f"{SUBMIT_ARGS} names the properties file '{file}', which does not exist. Correct "
-            "it, or leave it out."
+            "it, or leave it out.",
+            number="TXN-212",
         )
     said = {**properties, **_properties(file), **arguments}
     return {key: value for key, value in said.items() if key in _KEYS}
@@ -130,7 +131,8 @@ def _words(arguments: str) -> list[str]:
         return shlex.split(arguments)
     except ValueError as error:
         raise SetupError(
-            f"{SUBMIT_ARGS} cannot be split into words: {error}. Correct its quotes."
+            f"{SUBMIT_ARGS} cannot be split into words: {error}. Correct its quotes.",
+            number="TXN-212",
         ) from error
 
 
@@ -143,7 +145,8 @@ def _properties(file: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise SetupError(
             f"Spark's settings in '{file}' cannot be read: {error}. Make it a "
-            "readable file in UTF-8."
+            "readable file in UTF-8.",
+            number="TXN-212",
         ) from error
     found = {}
     for line in map(str.strip, lines):

@@ -103,14 +103,20 @@ def _sasl(credentials: list[str]) -> tuple[str, str] | None:
     if not credentials:
         return None
     if len(credentials) > 1:
-        raise UserError("zookeeper_auth has two credentials for sasl; a connection has one user.")
+        raise UserError(
+            "zookeeper_auth has two credentials for sasl; a connection has one user.",
+            number="TXN-604",
+        )
     user, _, password = credentials[0].partition(":")
     if not user or not password:
-        raise UserError('The credential for sasl in zookeeper_auth is not "user:password".')
+        raise UserError(
+            'The credential for sasl in zookeeper_auth is not "user:password".', number="TXN-604"
+        )
     if importlib.util.find_spec("puresasl") is None:
         raise SetupError(
             "zookeeper_auth has a credential for sasl, which needs the package pure-sasl. Install "
-            "it: pip install 'txn-spark[sasl]'."
+            "it: pip install 'txn-spark[sasl]'.",
+            number="TXN-211",
         )
     return user, password
 
@@ -121,12 +127,14 @@ def _acl(config: TopologyConfig, *, known: bool) -> tuple[tuple[int, str, str], 
     if acl == "creator" and not known:
         raise UserError(
             'zookeeper_acl="creator" gives every node to whoever created it, but there is no '
-            'zookeeper_auth. Set it, for example (("digest", "user:password"),).'
+            'zookeeper_auth. Set it, for example (("digest", "user:password"),).',
+            number="TXN-604",
         )
     if acl != "creator" and config.zookeeper_readers:
         raise UserError(
             "zookeeper_readers says who may only read, but without an owner everybody may write. "
-            'Give zookeeper_auth, or leave out zookeeper_acl="open" and zookeeper_readers.'
+            'Give zookeeper_auth, or leave out zookeeper_acl="open" and zookeeper_readers.',
+            number="TXN-604",
         )
     if acl == "creator":
         readers = [(reading, scheme, name) for scheme, name in config.zookeeper_readers]
@@ -141,12 +149,15 @@ def _tls(config: TopologyConfig) -> dict[str, Any]:
     for name in ("zookeeper_ca", "zookeeper_certfile", "zookeeper_keyfile"):
         path = getattr(config, name)
         if path is not None and not Path(path).is_file():
-            raise UserError(f"{name} is '{path}', but there is no such file. Correct it.")
+            raise UserError(
+                f"{name} is '{path}', but there is no such file. Correct it.", number="TXN-603"
+            )
     certfile, keyfile = config.zookeeper_certfile, config.zookeeper_keyfile
     if (certfile is None) != (keyfile is None):
         raise UserError(
             "zookeeper_certfile and zookeeper_keyfile go together, and only one of them is set. "
-            "Set both, or none."
+            "Set both, or none.",
+            number="TXN-603",
         )
     secret = config.zookeeper_keyfile_password
     # Not None: OpenSSL would ask for it on the terminal.
@@ -170,7 +181,8 @@ def _check_files(ca: str | None, certfile: str | None, keyfile: str | None, pass
     except (OSError, ValueError) as error:
         raise UserError(
             f"zookeeper_ca is '{ca}', which holds no certificates that can be read: {error}. It "
-            "must be PEM text (for a Java key store: keytool -exportcert -rfc)."
+            "must be PEM text (for a Java key store: keytool -exportcert -rfc).",
+            number="TXN-603",
         ) from error
     try:
         if certfile is not None:
@@ -179,5 +191,6 @@ def _check_files(ca: str | None, certfile: str | None, keyfile: str | None, pass
         raise UserError(
             f"zookeeper_certfile '{certfile}' and zookeeper_keyfile '{keyfile}' cannot be used: "
             f"{error}. Both must be PEM text and belong together; a key with a password needs "
-            "zookeeper_keyfile_password."
+            "zookeeper_keyfile_password.",
+            number="TXN-603",
         ) from error

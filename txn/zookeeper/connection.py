@@ -387,7 +387,8 @@ class Connection:
     def _refused(self) -> SetupError:
         return SetupError(
             f"ZooKeeper at {self.servers} refused the credentials. Correct zookeeper_auth "
-            "(scheme and credential) in the TopologyConfig, or TXN_ZOOKEEPER_AUTH_FILE."
+            "(scheme and credential) in the TopologyConfig, or TXN_ZOOKEEPER_AUTH_FILE.",
+            number="TXN-602",
         )
 
     def _untrusted(self, reason: str) -> SetupError:
@@ -395,7 +396,8 @@ class Connection:
             f"No TLS connection to ZooKeeper at {self.servers}: {reason.rstrip('.')}. Check "
             "zookeeper_ca (who signed the server's certificate), the host name in the connect "
             "string (the certificate must name it, unless zookeeper_check_hostname is off), "
-            "zookeeper_certfile if the server wants one, and that the port is the secure one."
+            "zookeeper_certfile if the server wants one, and that the port is the secure one.",
+            number="TXN-603",
         )
 
     def _warn_ownerless(self) -> None:
@@ -413,14 +415,16 @@ class Connection:
             f"ZooKeeper at {self.servers} refused to give node '{path}' to its creator: it "
             "cannot identify this client, or does not know a scheme in zookeeper_readers. A "
             "client certificate counts only where the server checks it (ssl.clientAuth=need); "
-            "else set zookeeper_auth."
+            "else set zookeeper_auth.",
+            number="TXN-602",
         )
 
     def _forbidden(self, path: str) -> SetupError:
         return SetupError(
             f"ZooKeeper at {self.servers} does not let these credentials use node '{path}'. Set "
             "zookeeper_auth (or TXN_ZOOKEEPER_AUTH_FILE) to those of the topology's owner, or "
-            "change the node's ACL."
+            "change the node's ACL.",
+            number="TXN-602",
         )
 
 

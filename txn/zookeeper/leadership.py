@@ -159,7 +159,8 @@ class Leadership:
             self._wait_for_change(announced)
         raise ProgressUnavailableError(
             f"Stopped while waiting for the leadership of topology '{self._paths.topology}'; "
-            "nothing was started. Run it again when it is wanted."
+            "nothing was started. Run it again when it is wanted.",
+            number="TXN-609",
         )
 
     def _try_to_take(

@@ -73,7 +73,8 @@ def resolve_shared(spec: str) -> ZooKeeperSpec:
             "together with the leader, so a standby could never see the leader go. Name servers "
             "that outlive every run, as "
             '"host:2181,host2:2181/chroot"; on one machine, let a service manager start the '
-            "topology again instead."
+            "topology again instead.",
+            number="TXN-608",
         )
     return found
 
@@ -111,5 +112,6 @@ def _is_component(part: str) -> bool:
 def _bad_spec(spec: str, what: str) -> UserError:
     return UserError(
         f'{spec!r} does not name a ZooKeeper: {what}. Use "embedded" (a server of our own in '
-        f'{DEFAULT_FOLDER}), "embedded:FOLDER", or "host:2181,host2:2181/chroot".'
+        f'{DEFAULT_FOLDER}), "embedded:FOLDER", or "host:2181,host2:2181/chroot".',
+        number="TXN-601",
     )

@@ -256,7 +256,8 @@ class ZooKeeperProgress(ProgressStore):
             raise ProgressUnreadableError(
                 f"The nodes under '{self._paths.root}' were written in epoch {newest}, but "
                 f"'{self._paths.epoch}' is only at {self.epoch}: it was reset. Nothing is "
-                "guessed: run `txn recover`, which takes a higher epoch."
+                "guessed: run `txn recover`, which takes a higher epoch.",
+                number="TXN-803",
             )
 
     def _remove_orphans(self, names: tuple[str, ...], deadline: float) -> None:

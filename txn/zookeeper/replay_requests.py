@@ -71,7 +71,8 @@ def _check(topology: str, wanted: set[int], quarantined: set[int]) -> None:
     if not quarantined:
         raise UserError(
             f"Topology '{topology}' has no quarantined txids: there is nothing to replay. A txid "
-            'is quarantined when its attempts are used up and on_exhausted is "quarantine".'
+            'is quarantined when its attempts are used up and on_exhausted is "quarantine".',
+            number="TXN-610",
         )
     unknown = sorted(wanted - quarantined)
     if unknown:
@@ -79,5 +80,6 @@ def _check(topology: str, wanted: set[int], quarantined: set[int]) -> None:
         raise UserError(
             f"Txid {unknown[0]} of topology '{topology}' is not quarantined: it never was, or it "
             f"has been replayed since. The quarantined txids are {known}. Nothing was requested. "
-            f"`txn quarantine list {topology}` shows what they were to read."
+            f"`txn quarantine list {topology}` shows what they were to read.",
+            number="TXN-610",
         )

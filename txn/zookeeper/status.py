@@ -167,7 +167,8 @@ def _no_such_topology(connection: Connection, topology: str, deadline: float) ->
     there_are = f"It knows {', '.join(known)}." if known else "It knows no topology at all."
     return TopologyError(
         f"ZooKeeper at {connection.servers}{connection.chroot} knows no topology '{topology}'. "
-        f"{there_are} Check the name and the --zookeeper setting."
+        f"{there_are} Check the name and the --zookeeper setting.",
+        number="TXN-607",
     )
 
 

@@ -190,7 +190,8 @@ def check_topology_name(name: str) -> str:
         raise TopologyError(
             f"A topology cannot be called {name!r}: the name becomes one component of a ZooKeeper "
             f"path. Use 1 to {TOPOLOGY_NAME_LIMIT} characters without '/', control characters or "
-            "private-use characters, and not '.' or '..'."
+            "private-use characters, and not '.' or '..'.",
+            number="TXN-104",
         )
     return name
 
@@ -223,7 +224,8 @@ def encode(record: BaseModel, what: str) -> bytes:
     if not _is_flat(value for _, value in record):
         raise BatchError(
             f"The {what} cannot be kept: a spout's metadata has more than {DEPTH_LIMIT} lists "
-            "and dicts within each other. Flatten the spout's metadata_type."
+            "and dicts within each other. Flatten the spout's metadata_type.",
+            number="TXN-418",
         )
     try:
         # Field by field, not `model_dump`, which copies thousands of positions first.
@@ -233,14 +235,16 @@ def encode(record: BaseModel, what: str) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise BatchError(
             f"The {what} cannot be kept in ZooKeeper, because a spout's metadata is not JSON: "
-            f"{error}. Let the spout's metadata_type hold numbers, strings, lists and dicts only."
+            f"{error}. Let the spout's metadata_type hold numbers, strings, lists and dicts only.",
+            number="TXN-418",
         ) from error
     data = text.encode("ascii")
     if len(data) > RECORD_LIMIT:
         raise BatchError(
             f"The {what} has {len(data):,} bytes of JSON; ZooKeeper keeps everything in memory, "
             f"and {RECORD_LIMIT:,} is the limit. Let the spout plan smaller batches or describe "
-            "them more briefly."
+            "them more briefly.",
+            number="TXN-418",
         )
     return data
 
