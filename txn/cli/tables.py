@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from txn.cli.words import short_name
+from txn.cli.words import broken_rules, short_name
 from txn.operations.history import HistoryEntry, describe
 from txn.operations.quarantine import Quarantined
 from txn.operations.status import Status
@@ -124,7 +124,9 @@ def quarantine_table(entries: Sequence[Quarantined]) -> RenderableType:
 
 def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
     """One line per txid, the newest first."""
-    result = _table("txid", "epoch", "published", "read", "rows (version)", "processing")
+    ruled = any(entry.violations for entry in entries)
+    columns = ("txid", "epoch", "published", "read", "rows (version)", "processing")
+    result = _table(*columns, *(["broken rules"] if ruled else []))
     for entry in entries:
         timings = entry.timings_ms
         processing = sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed"))
@@ -140,6 +142,7 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
             read,
             rows,
             f"{processing:,.0f} ms",
+            *([broken_rules(entry.violations) or "none"] if ruled else []),
         )
     return result
 

@@ -74,6 +74,11 @@ class Node:
     """One stream of the DAG. Compared by identity: two equal-looking streams are two streams."""
 
     @property
+    def operation(self) -> str:
+        """What it is called in messages."""
+        return type(self).__name__.lower()
+
+    @property
     def parents(self) -> tuple[Node, ...]:
         """The streams that this one is computed from."""
         return ()
@@ -459,8 +464,8 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
     except (FailedException, TxnError):
         raise
     except (AnalysisException, ParseException) as error:
-        reason = str(error).splitlines()[0]
-        where = _name(node.function) if isinstance(node, Transform) else type(node).__name__.lower()
+        reason = str(error).strip().splitlines()[0]
+        where = _name(node.function) if isinstance(node, Transform) else node.operation
         raise TopologyError(
             f"Stream '{node.label()}' cannot be computed in {where}: {reason} Correct the column "
             "or the expression; nothing was run."

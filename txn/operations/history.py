@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from txn.delta.locations import is_local
 from txn.errors import UserError
 from txn.interfaces import Publication
+from txn.interfaces.publication import merged_violations
 from txn.text import printable
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class HistoryEntry:
     """table -> rows staged for it."""
     tables: Mapping[str, int] = field(default_factory=dict)
     """table -> version that holds the txid."""
+    violations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """stream -> rule -> rows that broke it (`Stream.expect`)."""
     timestamp_ms: int = 0
     """When the last of the tables was appended to, milliseconds since 1970."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
@@ -65,6 +68,7 @@ class HistoryEntry:
             "metadata": dict(self.read),
             "rows": dict(self.rows),
             "tables": dict(self.tables),
+            "violations": {stream: dict(rules) for stream, rules in self.violations.items()},
             "timings_ms": dict(self.timings_ms),
         }
 
@@ -174,6 +178,7 @@ def _entry(txid: int, found: Mapping[str, TablePublication], committed: int) -> 
         read=parts[table].read,
         rows={table: part.rows for table, part in parts.items()},
         tables={table: entry.version for table, entry in found.items()},
+        violations=merged_violations(part.violations for part in parts.values()),
         timestamp_ms=max(entry.timestamp_ms for entry in found.values()),
         timings_ms=publication.timings_ms,
     )
