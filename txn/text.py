@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["duration", "first_line", "printable"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["duration", "first_line", "place_of", "placed", "printable"]
+
+_PLACE = "_txn_place"
+"""Attribute of an error: the innermost place that it came from."""
 
 
 def printable(text: str) -> str:
@@ -28,6 +34,21 @@ def first_line(error: BaseException, said: str | None = None) -> str:
     """
     lines = (str(error) if said is None else said).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@contextmanager
+def placed(where: str) -> Iterator[None]:
+    """An error that leaves the block came from there, unless a block within says it already."""
+    try:
+        yield
+    except Exception as error:
+        vars(error).setdefault(_PLACE, where)
+        raise
+
+
+def place_of(error: BaseException) -> str | None:
+    """The innermost `placed` that an error came from; None if there is none."""
+    return vars(error).get(_PLACE)
 
 
 def duration(seconds: float) -> str:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, TopologyError, TxnError
 from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
+from txn.text import placed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -460,7 +462,8 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
-        return compute()
+        with placed(_place(node)) if isinstance(node, Transform) else nullcontext():
+            return compute()
     except (FailedException, TxnError):
         raise
     except (AnalysisException, ParseException) as error:
@@ -470,6 +473,10 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
             f"Stream '{node.label()}' cannot be computed in {where}: {reason} Correct the column "
             "or the expression; nothing was run."
         ) from error
+
+
+def _place(node: Transform) -> str:
+    return f"transform {_name(node.function)} of stream '{node.label()}'"
 
 
 def takes_attempt(function: Callable[..., Any]) -> bool:

@@ -17,6 +17,7 @@ from txn.engine.spouts import Spouts
 from txn.interfaces import SpoutKind
 from txn.protocol.events import Metadata
 from txn.spark.own_session import moved
+from txn.text import placed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +77,8 @@ class Emissions:
             planned = metadata.get(source.name)
             if planned is not None:
                 parsed = self._spouts.parse(source, planned)
-                frame = source.spout.emit_batch(self._spark, attempt, parsed)
+                with placed(f"the spout of stream '{source.name}'"):
+                    frame = source.spout.emit_batch(self._spark, attempt, parsed)
                 self._columns.learn(source.name, frame.schema)
                 parts[source.name] = source.spout.parts_read(frame, parsed)
                 rows = source.spout.planned_rows(parsed) if self._counts_sources else None

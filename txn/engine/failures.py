@@ -21,11 +21,17 @@ from collections.abc import Sequence
 from enum import Enum
 
 from txn import text
-from txn.errors import BatchError, FailedException, SourceUnavailableError
+from txn.errors import (
+    BatchError,
+    FailedException,
+    SourceChangedError,
+    SourceUnavailableError,
+    TxnError,
+)
 from txn.protocol.events import Batch
 from txn.spark.causes import Cause, causes, is_of_spark, told
 
-__all__ = ["Verdict", "first_line", "is_away", "is_lost_work", "judged", "stopped"]
+__all__ = ["Verdict", "first_line", "is_away", "is_lost_work", "is_of_batch", "judged", "stopped"]
 
 LOST_CONDITIONS = (
     "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
@@ -119,6 +125,10 @@ _FAULTS = frozenset(
 )
 """Error numbers of a disk or a mount that fails for a moment."""
 _IO = "java.io.IOException"
+_FS = "org.apache.hadoop.fs.FSError"
+_OUT_OF_MEMORY = "java.lang.VirtualMachineError"
+_CLIENTS = ("deltalake", "kazoo", "pyarrow")
+"""Modules whose errors, in this process, are those of storage or ZooKeeper."""
 
 
 class Verdict(Enum):
@@ -152,6 +162,25 @@ def is_away(error: BaseException) -> bool:
     return away or judged(causes(error)) is Verdict.AWAY
 
 
+def is_of_batch(error: BaseException) -> bool:
+    """Return whether the user's code or the records failed, so that other batches may pass.
+
+    Errors of the program, of storage, of the machine and of clients would meet every batch.
+    """
+    if isinstance(error, TxnError):
+        return isinstance(error, BatchError) and not isinstance(error, SourceChangedError)
+    chain = causes(error)
+    if not chain:
+        module = type(error).__module__.split(".")[0]
+        outside = isinstance(error, OSError | MemoryError) or module in _CLIENTS
+        return isinstance(error, Exception) and not outside and not is_of_spark(error)
+    if any(_is_a(c, (*REFUSED_TYPES, _OUT_OF_MEMORY)) or _says(c, errno.EACCES) for c in chain):
+        return False
+    # A file of the source that cannot be read through is a record like any other.
+    reads = any(cause.condition.startswith("FAILED_READ_FILE") for cause in chain)
+    return reads or not any(_is_a(cause, (_IO, _FS)) for cause in chain)
+
+
 def first_line(error: BaseException) -> str:
     """The kind of an error and the first line of its message; for Spark's errors, the cause."""
     chain = causes(error)
@@ -169,7 +198,7 @@ def _is_lost(cause: Cause) -> bool:
         return True
     if any(kind.startswith(LOST_PACKAGES) for kind in cause.types):
         return True
-    if _is_a(cause, (_IO, "org.apache.hadoop.fs.FSError")) and _says(cause, errno.ENOSPC):
+    if _is_a(cause, (_IO, _FS)) and _says(cause, errno.ENOSPC):
         return True
     if _is_a(cause, ("java.io.FileNotFoundException",)) and _UNDER_WAY in cause.message:
         return True

@@ -17,6 +17,7 @@ from txn.engine.violations import count_violations
 from txn.errors import ColumnsUnknownError, TableRefusedError
 from txn.interfaces import SpoutKind, Staged
 from txn.spark.own_session import moved
+from txn.text import placed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,7 +110,8 @@ class Stager:
             counted += [counts] if counts else []
             group.append((partials, emission.evaluation.attempt))
             read.append({stream: emission.parts[stream] for stream in rows.streams})
-        staged = self._stage(sink, group)
+        with placed(f"the rows of stream '{sink.parent.label()}' for table '{sink.name}'"):
+            staged = self._stage(sink, group)
         for counts, one in zip(counted, staged, strict=False):
             counts.check(one, sink.name)
         rest = iter(staged)

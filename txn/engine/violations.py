@@ -17,6 +17,7 @@ from txn.dataflow.expectations import Expectation, Judged
 from txn.engine.attempt import Emission
 from txn.errors import RuleViolatedError
 from txn.spark.own_session import moved
+from txn.text import placed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,10 @@ def count_violations(emissions: Sequence[Emission], session: SparkSession) -> No
         return
     counts = (judged.counts(number) for number, (_, judged) in enumerate(waiting))
     whole = functools.reduce(lambda one, other: one.unionAll(other), counts)
-    for number, broken in moved(whole, session).collect():
+    labels = {rule.label(): None for _, judged in waiting for rule in judged.verdicts}
+    with placed(f"the rules of stream '{', '.join(labels)}'"):
+        found = moved(whole, session).collect()
+    for number, broken in found:
         emission, judged = waiting[number]
         _record(emission, judged, broken)
     for emission, judged in waiting:
