@@ -114,7 +114,8 @@ class Topology:
             name: identity of the stream's progress within the topology; keep it over releases.
 
         Raises:
-            TopologyError: the name is taken or malformed, or `spout` is not a Spout.
+            TopologyError: the name is taken or malformed, `spout` is not a Spout, or it sets rows
+                aside that do not parse, and there is nowhere to set them aside.
         """
         _check_name(name, "stream")
         if name in self._sources:
@@ -127,9 +128,12 @@ class Topology:
                 f"Stream '{name}' of topology '{self.name}' was given {type(spout).__name__}, "
                 "which is not a Spout. Inherit from txn.interfaces.Spout or PartitionedSpout."
             )
-        source = Source(name, spout)
+        source, rule = Source(name, spout), None
+        if spout.unparsed is not None:
+            rule = Expectation.parses(source, spout.unparsed)
+            self._add_rule(rule)
         self._sources[name] = source
-        return Stream(self, source)
+        return Stream(self, rule or source)
 
     def run(
         self,
@@ -246,8 +250,8 @@ class Topology:
         if rule.on_violation == "set_aside":
             if self._bad_rows is None:
                 raise TopologyError(
-                    f"expect() of stream '{rule.label()}', rule '{rule.name}' sets rows aside, but "
-                    f"topology '{self.name}' has no table for them. Give it one: Topology("
+                    f"Rule '{rule.name}' of stream '{rule.label()}' sets rows aside, but topology "
+                    f"'{self.name}' has no table for them. Give it one: Topology("
                     f"'{self.name}', bad_rows=AppendTable('warehouse/bad_rows'))."
                 )
             rules = tuple(each for each in self._rules if each.on_violation == "set_aside")

@@ -209,3 +209,28 @@ def test_a_misspelt_column_is_refused_before_the_first_txid(
         with pytest.raises(TopologyError, match=expected):
             run_in_memory(topology, spark)
     assert not (warehouse / "rows").exists()
+
+
+def test_records_that_the_program_parses(spark: SparkSession, warehouse: Path) -> None:
+    """What docs/bad-rows.md has for records of Kafka: text that is no JSON is set aside."""
+    values = [b'{"user":"u","page":1}', b"word", None, b'{"user":"w","page":"x"}']
+    batch = [(b"t", 0, offset, value) for offset, value in enumerate(values)]
+    schema = "user string, page int, broken string"
+    topology = Topology("views", bad_rows=AppendTable(warehouse / "bad"))
+    kafka = "topic binary, partition int, offset bigint, value binary"
+    views = (
+        topology.stream("records", MemoryTransactionalSpout([batch], kafka))
+        .transform(lambda df: df.select("offset", sf.col("value").cast("string").alias("value")))
+        .transform(
+            lambda df: df.withColumn(
+                "view", sf.from_json("value", schema, {"columnNameOfCorruptRecord": "broken"})
+            )
+        )
+        .expect("parses", "view IS NOT NULL AND view.broken IS NULL", "set_aside")
+        .transform(lambda df: df.select("view.user", "view.page"))
+    )
+    views.partition_persist(AppendTable(warehouse / "views"))
+    run_in_memory(topology, spark)
+    assert rows_of(warehouse / "views", "user", "page") == [("u", 1)]
+    rows = [json.loads(row) for (row,) in rows_of(warehouse / "bad", "row")]
+    assert sorted(row["offset"] for row in rows) == [1, 2, 3]

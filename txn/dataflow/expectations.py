@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from txn.dataflow.graph import Node, Sink, explain, quoted
+from txn.dataflow.graph import Node, Sink, Source, explain, quoted
 from txn.errors import TopologyError
+from txn.interfaces import Unparsed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -53,6 +54,14 @@ class Expectation(Node):
     name: str
     condition: Column | str
     on_violation: OnViolation
+    unparsed: Unparsed | None = None
+    """For the rule that the records of a spout parse: how it marks those that do not."""
+
+    @classmethod
+    def parses(cls, source: Source, unparsed: Unparsed) -> Expectation:
+        """The rule that the records of a spout parse."""
+        condition = f"{quoted(unparsed.text)} IS NULL"
+        return cls(source, "parses", condition, unparsed.on_violation, unparsed)
 
     @property
     def parents(self) -> tuple[Node, ...]:
@@ -78,6 +87,8 @@ class Expectation(Node):
     @property
     def told(self) -> str:
         """The condition as a user would recognise it."""
+        if self.unparsed is not None:
+            return f"it is {self.unparsed.form}"
         if isinstance(self.condition, str):
             return self.condition
         return str(self.condition).removeprefix("Column<'").removesuffix("'>")
@@ -104,6 +115,8 @@ class Judged:
     """The stream's own columns."""
     verdicts: Mapping[Expectation, str]
     """Rule -> column with its verdict."""
+    unparsed: Unparsed | None = None
+    """How the spout above the rules marks records that do not parse."""
     counted: bool = False
     """Whether the violations were counted."""
 
@@ -114,20 +127,24 @@ class Judged:
         Raises:
             TopologyError: a condition names a column that is not there, or is not a boolean.
         """
-        columns, verdicts = tuple(frame.columns), dict[Expectation, str]()
+        unparsed = next((rule.unparsed for rule in rules if rule.unparsed), None)
+        hidden = (unparsed.text, unparsed.position) if unparsed else ()
+        columns = tuple(name for name in frame.columns if name not in hidden)
+        verdicts = dict[Expectation, str]()
         for number, rule in enumerate(rules):
             name = f"txn_verdict_{number}"
             while name in columns:
                 name += "_"
             verdicts[rule] = name
             frame = explain(rule, functools.partial(_with_verdict, frame, rule, verdicts))
-        return cls(frame, columns, verdicts)
+        return cls(frame, columns, verdicts, unparsed)
 
     def passing(self, rule: Expectation) -> DataFrame:
         """The rows that keep this rule and those before it."""
         from pyspark.sql import functions as sf
 
-        return self.frame.where(sf.col(self.verdicts[rule])).drop(*self.verdicts.values())
+        hidden = (self.unparsed.text, self.unparsed.position) if self.unparsed else ()
+        return self.frame.where(sf.col(self.verdicts[rule])).drop(*self.verdicts.values(), *hidden)
 
     def counts(self, number: int) -> DataFrame:
         """One row: the number, and for each rule how many rows broke it."""
@@ -144,21 +161,31 @@ class Judged:
 
         own = [rule for rule in rules if rule in self.verdicts]
         broken = {rule: ~sf.col(self.verdicts[rule]) for rule in own}
-        each = [
-            sf.when(condition, sf.struct(_text(rule.name, "rule"), _text(_reason(rule), "reason")))
-            for rule, condition in broken.items()
+        found = [
+            sf.when(condition, sf.struct(*self._told(rule))) for rule, condition in broken.items()
         ]
-        row = sf.struct(*(sf.col(quoted(name)) for name in self.columns))
-        found = self.frame.where(functools.reduce(operator.or_, broken.values())).select(
-            row.alias("row"), sf.explode(sf.array_compact(sf.array(*each))).alias("broken")
-        )
-        return found.select(
-            _text(own[0].label(), "stream"),
-            sf.col("broken.rule").alias("rule"),
-            _text(position, "position"),
-            sf.to_json("row", _EXACT_TIMES).alias("row"),
-            sf.col("broken.reason").alias("reason"),
-        )
+        rows = self.frame.where(functools.reduce(operator.or_, broken.values()))
+        place = _text(position, "position")
+        if self.unparsed is not None:
+            place = sf.col(quoted(self.unparsed.position)).alias("position")
+        each = rows.select(place, sf.explode(sf.array_compact(sf.array(*found))).alias("broken"))
+        stream = _text(own[0].label(), "stream")
+        return each.select(stream, "broken.rule", "position", "broken.row", "broken.reason")
+
+    def _told(self, rule: Expectation) -> tuple[Column, Column, Column]:
+        """Rule, row and reason of a row that broke the rule."""
+        from pyspark.sql import functions as sf
+
+        name = _text(rule.name, "rule")
+        own = [sf.col(quoted(column)) for column in self.columns]
+        if rule.unparsed is None:
+            row = sf.to_json(sf.struct(*own), _EXACT_TIMES).alias("row")
+            return name, row, _text(f"not true: {rule.told}", "reason")
+        # Spark does not say what is wrong with a record; what it could not read is NULL.
+        missing = [sf.when(c.isNull(), sf.lit(n)) for n, c in zip(self.columns, own, strict=True)]
+        said = sf.lit(f"not {rule.unparsed.form} with the columns of the schema; no value for: ")
+        reason = sf.concat(said, sf.concat_ws(", ", *missing)).alias("reason")
+        return name, sf.col(quoted(rule.unparsed.text)).alias("row"), reason
 
 
 def _with_verdict(
@@ -178,10 +205,6 @@ def _text(value: str | None, name: str) -> Column:
     from pyspark.sql import functions as sf
 
     return sf.lit(value).cast("string").alias(name)
-
-
-def _reason(rule: Expectation) -> str:
-    return f"not true: {rule.told}"
 
 
 def by_stream(sinks: Sequence[Sink]) -> dict[Node, tuple[Expectation, ...]]:
