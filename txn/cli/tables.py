@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txn.cli.words import broken_rules, short_name
+from txn.operations.bad_rows import BadRow, RuleRows
 from txn.operations.history import HistoryEntry, describe
 from txn.operations.quarantine import Quarantined
 from txn.operations.status import Status
@@ -17,9 +18,11 @@ from txn.protocol.records import BatchRecord, Progress
 from txn.text import printable
 
 __all__ = [
+    "bad_rows_table",
     "history_table",
     "progress_table",
     "quarantine_table",
+    "rule_rows_table",
     "status_table",
 ]
 
@@ -144,6 +147,28 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
             f"{processing:,.0f} ms",
             *([broken_rules(entry.violations) or "none"] if ruled else []),
         )
+    return result
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def rule_rows_table(rules: Sequence[RuleRows]) -> RenderableType:
+    """One line per rule."""
+    result = _table("stream", "rule", "rows", "txids")
+    for rule in rules:
+        first, last = rule.first_txid, rule.last_txid
+        txids = str(first) if first == last else f"{first} to {last}"
+        result.add_row(printable(rule.stream), printable(rule.rule), f"{rule.rows:,}", txids)
+    return result
+
+
+def bad_rows_table(rows: Sequence[BadRow]) -> RenderableType:
+    """One line per row, the newest txid first."""
+    result = _table("txid", "stream", "rule", "position", "row", "reason")
+    for row in rows:
+        told = (row.stream, row.rule, row.position or "-", row.row, row.reason)
+        result.add_row(str(row.txid), *map(printable, told))
     return result
 
 

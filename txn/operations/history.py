@@ -19,12 +19,16 @@ from txn.interfaces.publication import merged_violations
 from txn.text import printable
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from txn.delta.log import TableLog, TablePublication
+    from txn.delta.storage import Storage
 
 __all__ = [
     "HistoryEntry",
     "describe",
     "history",
+    "opened_table",
     "recent_publications",
     "table_log",
 ]
@@ -83,18 +87,29 @@ def table_log(table: str, options: Mapping[str, str] | None = None) -> TableLog:
     Raises:
         UserError: there is no Delta table at that place.
     """
-    from txn.delta.loading import find
     from txn.delta.log import TableLog
-    from txn.delta.storage import Storage
 
-    storage = Storage(table, options, by_delta=bool(options))
+    found = opened_table(table, options)
+    return TableLog(_storage(table, options), found)
+
+
+def opened_table(table: str, options: Mapping[str, str] | None = None) -> DeltaTable:
+    """A table as delta-rs loads it; arguments and errors as for `table_log`."""
+    from txn.delta.loading import find
+
     try:
-        found = find(storage)
+        found = find(_storage(table, options))
     except OSError as error:
         raise _no_table(table) from error
     if found is None:
         raise _no_table(table)
-    return TableLog(storage, found)
+    return found
+
+
+def _storage(table: str, options: Mapping[str, str] | None) -> Storage:
+    from txn.delta.storage import Storage
+
+    return Storage(table, options, by_delta=bool(options))
 
 
 def recent_publications(log: TableLog, topology: str) -> list[tuple[int, Publication]]:
