@@ -234,3 +234,19 @@ def test_records_that_the_program_parses(spark: SparkSession, warehouse: Path) -
     assert rows_of(warehouse / "views", "user", "page") == [("u", 1)]
     rows = [json.loads(row) for (row,) in rows_of(warehouse / "bad", "row")]
     assert sorted(row["offset"] for row in rows) == [1, 2, 3]
+
+
+def test_rules_may_come_and_go_between_runs(spark: SparkSession, warehouse: Path) -> None:
+    """A program may begin to set rows aside, stop, and begin again; every row is somewhere once."""
+    nodes, batches = MemoryNodes(), [[("a", str(txid)), (None, str(txid))] for txid in range(1, 5)]
+    for txid, fate in enumerate(("no table", "set_aside", "drop", "set_aside"), 1):
+        table = AppendTable(warehouse / "bad") if txid > 1 else None
+        topology = Topology("changing", bad_rows=table)
+        rows = topology.stream("s", MemoryTransactionalSpout(batches[:txid], SCHEMA))
+        if txid > 1:
+            rows = rows.expect("known key", "k IS NOT NULL", fate)  # type: ignore[arg-type]
+        rows.partition_persist(AppendTable(warehouse / "rows"))
+        assert run_in_memory(topology, spark, nodes).committed_txid == txid
+    found = rows_of(warehouse / "rows", "k", "v", "txid", key=str)
+    assert found == sorted([("a", str(t), t) for t in range(1, 5)] + [(None, "1", 1)], key=str)
+    assert [row[0] for row in rows_of(warehouse / "bad", *BAD)] == [2, 4]
