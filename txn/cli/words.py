@@ -89,7 +89,7 @@ def held_up(report: RunReport) -> str | None:
 def broken_rules(violations: Violations) -> str:
     """Rules that rows broke, such as "known key 12 (flights)"; empty if none did."""
     return ", ".join(
-        f"{printable(rule)} {rows:,} ({stream})"
+        f"{printable(rule)} {rows:,} ({printable(stream)})"
         for stream, rules in violations.items()
         for rule, rows in rules.items()
         if rows
