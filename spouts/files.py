@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
@@ -32,7 +32,7 @@ from txn.errors import (
     StorageUnavailableError,
     TopologyError,
 )
-from txn.interfaces import Keeper, Spout, SpoutKind
+from txn.interfaces import Keeper, Spout, SpoutKind, Unparsed
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 
 Format = Literal["csv", "json", "parquet", "text"]
+BadRows = Literal["fail", "drop", "set_aside"]
+
+_PARSED = ("csv", "json")
+"""Formats of records that may not parse."""
 
 _LOOK = 100_000
 """How many names of one look at the folder are kept, so that later batches need no look."""
@@ -96,6 +100,9 @@ class FileSpout(Spout[FileBatch]):
         forget_missing: True: forget files that are gone from the folder. If such a file comes back,
             even because the folder was out of reach for a moment, it is read again. False: never
             forget.
+        bad_rows: what becomes of records of "csv" and "json" files that do not parse or do not fit
+            the schema. "fail": the batch fails. "drop" and "set_aside": as for a rule of
+            `Stream.expect`; what is set aside has the file and the record's own text.
         reader_options: passed to Spark's reader. By default a record that does not fit the schema
             fails the batch (`mode="FAILFAST"`), and so does a CSV header with other columns than
             the schema (`enforceSchema=False`).
@@ -115,6 +122,7 @@ class FileSpout(Spout[FileBatch]):
         schema: str | StructType | None = None,
         files_per_batch: Size = 1,
         forget_missing: bool = False,
+        bad_rows: BadRows = "fail",
         **reader_options: Any,
     ) -> None:
         """See the class."""
@@ -131,10 +139,34 @@ class FileSpout(Spout[FileBatch]):
         self._size = BatchSize(files_per_batch, self._name, "files_per_batch")
         self._forget_missing = forget_missing
         self._options = _reader_defaults(format, reader_options)
+        if bad_rows != "fail":
+            self._check_bad_rows(bad_rows, reader_options)
+            self.unparsed = Unparsed(bad_rows, "txn_text", "txn_file", format)
+            self._options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "txn_text"}
         self._schema: StructType | None = None
         self._taking = Taking()
         self._backlog: deque[str] = deque()
         self._planned: FileBatch | None = None
+
+    def _check_bad_rows(self, bad_rows: BadRows, options: Mapping[str, Any]) -> None:
+        if bad_rows not in get_args(BadRows):
+            raise TopologyError(
+                f"{self._name}: bad_rows={bad_rows!r} is none of 'fail', 'drop' and 'set_aside'.",
+                number="TXN-415",
+            )
+        if self._format not in _PARSED:
+            raise TopologyError(
+                f"{self._name}: bad_rows={bad_rows!r} needs records that may not parse: those of "
+                f"{' or '.join(_PARSED)}, not of {self._format}. Leave bad_rows out.",
+                number="TXN-415",
+            )
+        given = [name for name in options if name.lower() in ("mode", "columnnameofcorruptrecord")]
+        if given:
+            raise TopologyError(
+                f"{self._name} is given both bad_rows={bad_rows!r} and {given[0]}=, which say "
+                "different things about records that do not parse. Leave one of them out.",
+                number="TXN-415",
+            )
 
     def keep_with(self, keeper: Keeper) -> None:
         """Store digests with the keeper, so that a position has at most a few hundred."""
@@ -166,7 +198,7 @@ class FileSpout(Spout[FileBatch]):
             except (OSError, StorageUnavailableError) as error:
                 log.warning("%s: %s. It tries again when it plans a batch.", self._name, error)
         self._schema = self._settle_schema(spark, previous)
-        return self._schema
+        return self._emitted(self._schema)
 
     def set_batch_target(self, share: float) -> None:
         """Move within the range of `files_per_batch`."""
@@ -230,9 +262,19 @@ class FileSpout(Spout[FileBatch]):
         schema = StructType.fromJson(json.loads(metadata.read_schema))
         paths = [self._listing.uri(file.path) for file in metadata.files]
         if not paths:
-            return no_rows(spark, schema)
-        reader = spark.read.format(self._format).schema(schema).options(**self._options)
-        return reader.load([literal(path) for path in paths])
+            return no_rows(spark, self._emitted(schema))
+        read = schema if self.unparsed is None else _with(schema, self.unparsed.text)
+        reader = spark.read.format(self._format).schema(read).options(**self._options)
+        rows = reader.load([literal(path) for path in paths])
+        if self.unparsed is None:
+            return rows
+        return rows.select("*", rows["_metadata.file_path"].alias(self.unparsed.position))
+
+    def _emitted(self, schema: StructType) -> StructType:
+        """The columns of the DataFrames, given those of the files."""
+        if self.unparsed is None:
+            return schema
+        return _with(schema, self.unparsed.text, self.unparsed.position)
 
     def planned_parts(self, metadata: FileBatch) -> Sequence[str]:
         """The paths of the batch: one edge per file."""
@@ -316,6 +358,8 @@ class FileSpout(Spout[FileBatch]):
         return given
 
     def _infer(self, spark: SparkSession) -> StructType:
+        from pyspark.sql.types import StructType
+
         first = next(filter(None, map(self._stat, self._listing.names())), None)
         if first is None:
             raise TopologyError(
@@ -325,7 +369,10 @@ class FileSpout(Spout[FileBatch]):
             )
         options = {"inferSchema": True, **self._options}
         reader = spark.read.format(self._format).options(**options)
-        return reader.load(literal(self._listing.uri(first.path))).schema
+        found = reader.load(literal(self._listing.uri(first.path))).schema
+        # Spark adds this column if it meets a record that does not parse.
+        marks = self.unparsed.text if self.unparsed else None
+        return StructType([field for field in found if field.name != marks])
 
     def _check_spelling(self, previous: FileBatch) -> None:
         if previous.spelling != self._listing.kind:
@@ -342,6 +389,25 @@ class FileSpout(Spout[FileBatch]):
                 f"{self._name} was asked for a batch before it was opened.", number="TXN-116"
             )
         return self._schema
+
+
+def _with(schema: StructType, *names: str) -> StructType:
+    """A schema with further columns of text.
+
+    Raises:
+        TopologyError: it has a column of that name.
+    """
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    own = {name.lower() for name in schema.fieldNames()}
+    for name in names:
+        if name in own:
+            raise TopologyError(
+                f"A schema of files with bad_rows cannot have a column '{name}': the spout marks "
+                "records that do not parse by it. Rename the column, or leave bad_rows out.",
+                number="TXN-415",
+            )
+    return StructType([*schema.fields, *(StructField(name, StringType()) for name in names)])
 
 
 def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:

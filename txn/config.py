@@ -55,7 +55,8 @@ class TopologyConfig(BaseModel):
     max_batch_attempts: int = Field(default=5, ge=1)
     """Attempts of one txid within one run before `on_exhausted` applies (Storm: for ever)."""
     on_exhausted: Literal["stop", "quarantine"] = "stop"
-    """Then stop the topology, or commit the txid empty and keep its metadata."""
+    """Then stop the topology, or commit the txid empty and keep its metadata. "stop" ends the run
+    at the first error of your code or of a record; "quarantine" counts it as a failed attempt."""
     retry_backoff_ms: int = Field(default=200, ge=0)
     """Milliseconds before the first replay of a failed txid; doubles up to 30 s."""
     verify: Literal["edges", "rows"] = "edges"

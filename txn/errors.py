@@ -15,7 +15,8 @@
     │   │   └── TableAbsentError    the table to be read does not exist (yet)
     │   └── SetupError              Java, a port, a folder in use: the machine is not ready
     ├── BatchError                  a batch failed for good: the topology stops, resumable
-    │   └── SourceChangedError      a transactional source has lost or changed planned records
+    │   ├── SourceChangedError      a transactional source has lost or changed planned records
+    │   └── RuleViolatedError       rows break a rule with on_violation="fail"
     ├── StateError                  durable state is broken or contradictory: never guess
     │   ├── ProgressUnreadableError a znode is corrupt, or of an unknown format
     │   │   └── NewerFormatError    it was written by a newer release
@@ -48,6 +49,7 @@ __all__ = [
     "ProgressUnavailableError",
     "ProgressUnreadableError",
     "RecoveryRefusedError",
+    "RuleViolatedError",
     "SetupError",
     "SourceChangedError",
     "SourceUnavailableError",
@@ -195,6 +197,12 @@ class SourceChangedError(BatchError):
     """A transactional source no longer holds the planned records: a replay would differ."""
 
     number = "TXN-402"
+
+
+class RuleViolatedError(BatchError):
+    """Rows of a batch break a rule of `Stream.expect` with `on_violation="fail"`."""
+
+    number = "TXN-515"
 
 
 class StateError(TxnError):

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["duration", "first_line", "last_users_frame", "printable", "users_line"]
+__all__ = [
+    "duration",
+    "first_line",
+    "last_users_frame",
+    "place_of",
+    "placed",
+    "printable",
+    "users_line",
+]
 
 _OURS = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("txn", "spouts", "committers"))
 _SPARK_OR_PYTHON = re.compile(
@@ -15,6 +24,8 @@ _SPARK_OR_PYTHON = re.compile(
     r"|dist-packages)|^<(?:frozen|string)"
 )
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_PLACE = "_txn_place"
+"""Attribute of an error: the innermost place that it came from."""
 
 
 def printable(text: str) -> str:
@@ -70,6 +81,21 @@ def users_line(error: BaseException) -> str:
         return ""
     frame = frames[entered + last]
     return f"{frame.name} ({frame.filename}:{frame.lineno})"
+
+
+@contextmanager
+def placed(where: str) -> Iterator[None]:
+    """An error that leaves the block came from there, unless a block within says it already."""
+    try:
+        yield
+    except Exception as error:
+        vars(error).setdefault(_PLACE, where)
+        raise
+
+
+def place_of(error: BaseException) -> str | None:
+    """The innermost `placed` that an error came from; None if there is none."""
+    return vars(error).get(_PLACE)
 
 
 def duration(seconds: float) -> str:

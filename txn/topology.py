@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
 from txn.dataflow.definition import Definition, Until
+from txn.dataflow.expectations import Expectation, OnViolation, SetAside, check_rule
 from txn.dataflow.graph import (
     Aggregation,
     AsOf,
@@ -35,7 +36,7 @@ from txn.interfaces import Aggregate, Committer, Spout, State
 from txn.settings import completed
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
     from txn.engine.report import RunReport
     from txn.engine.running import RunningTopology
@@ -54,12 +55,20 @@ class Topology:
         name: the durable identity: ZooKeeper and every table know the topology by it. Letters,
             digits, ".", "_" and "-", starting with a letter or digit.
         config: see `TopologyConfig`.
+        bad_rows: an AppendTable for the rows that a rule sets aside (`Stream.expect`). Every txid
+            commits its bad rows together with everything else.
 
     Raises:
-        TopologyError: a name that could not be a znode of its own.
+        TopologyError: a name that could not be a znode of its own; no table.
     """
 
-    def __init__(self, name: str, config: TopologyConfig | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: TopologyConfig | None = None,
+        *,
+        bad_rows: Committer | None = None,
+    ) -> None:
         _check_name(name, "topology")
         self.name = name
         self.config = config if config is not None else TopologyConfig()
@@ -67,13 +76,24 @@ class Topology:
         """`config`, with what it leaves out from the environment and from files."""
         self._sources: dict[str, Source] = {}
         self._sinks: list[Sink] = []
+        self._rules: list[Expectation] = []
+        self._bad_rows: Sink | None = None
+        if bad_rows is not None:
+            if not isinstance(bad_rows, Committer):
+                raise TopologyError(
+                    f"Topology '{name}' needs an AppendTable for bad_rows, not "
+                    f"{type(bad_rows).__name__}. Write for example "
+                    "bad_rows=AppendTable('warehouse/bad_rows').",
+                    number="TXN-122",
+                )
+            self._bad_rows = Sink(SetAside(()), bad_rows)
         self._stragglers: list[Straggler] = []
         """Threads that runs in this process left behind; see `AbandonedError`."""
 
     @property
     def definition(self) -> Definition:
         """The declarations so far, in the form that runs, plans and recoveries take."""
-        return Definition(self.name, self.settings, self.sources, self.sinks)
+        return Definition(self.name, self.settings, self.sources, self.sinks, tuple(self._rules))
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -82,8 +102,11 @@ class Topology:
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """The committers with their streams, in the order in which they publish."""
-        return tuple(self._sinks)
+        """The committers with their streams, in the order in which they publish.
+
+        The table of bad rows is the last one: a rule may apply to the new values of any other.
+        """
+        return (*self._sinks, *([self._bad_rows] if self._bad_rows else []))
 
     def stream(self, name: str, spout: Spout[Any]) -> Stream:
         """Declare the stream of a spout (Trident: `newStream`).
@@ -92,7 +115,8 @@ class Topology:
             name: identity of the stream's progress within the topology; keep it over releases.
 
         Raises:
-            TopologyError: the name is taken or malformed, or `spout` is not a Spout.
+            TopologyError: the name is taken or malformed, `spout` is not a Spout, or it sets rows
+                aside that do not parse, and there is nowhere to set them aside.
         """
         _check_name(name, "stream")
         if name in self._sources:
@@ -107,9 +131,12 @@ class Topology:
                 "which is not a Spout. Inherit from txn.interfaces.Spout or PartitionedSpout.",
                 number="TXN-109",
             )
-        source = Source(name, spout)
+        source, rule = Source(name, spout), None
+        if spout.unparsed is not None:
+            rule = Expectation.parses(source, spout.unparsed)
+            self._add_rule(rule)
         self._sources[name] = source
-        return Stream(self, source)
+        return Stream(self, rule or source)
 
     def run(
         self,
@@ -212,7 +239,7 @@ class Topology:
         sink = Sink(node, committer)
         sink.check_pairing()
         place = identity(sink.name)
-        other = next((o.name for o in self._sinks if identity(o.name) == place), None)
+        other = next((o.name for o in self.sinks if identity(o.name) == place), None)
         if other is not None:
             spelled = "" if other == sink.name else f", written '{other}': both are '{place}'"
             raise TopologyError(
@@ -222,6 +249,22 @@ class Topology:
             )
         self._sinks.append(sink)
         return sink
+
+    def _add_rule(self, rule: Expectation) -> None:
+        check_rule(rule, self._rules)
+        if rule.on_violation == "set_aside":
+            if self._bad_rows is None:
+                raise TopologyError(
+                    f"Rule '{rule.name}' of stream '{rule.label()}' sets rows aside, but topology "
+                    f"'{self.name}' has no table for them. Give it one: Topology("
+                    f"'{self.name}', bad_rows=AppendTable('warehouse/bad_rows')).",
+                    number="TXN-122",
+                )
+            rules = tuple(each for each in self._rules if each.on_violation == "set_aside")
+            sink = Sink(SetAside((*rules, rule)), self._bad_rows.committer)
+            sink.check_pairing()
+            self._bad_rows = sink
+        self._rules.append(rule)
 
 
 class Stream:
@@ -250,6 +293,31 @@ class Stream:
                 number="TXN-103",
             )
         return Stream(self._topology, Transform(self._node, function))
+
+    def expect(
+        self, name: str, condition: Column | str, on_violation: OnViolation = "fail"
+    ) -> Stream:
+        """Hold every row against a rule (Delta Live Tables: expectations).
+
+        A row breaks the rule if the condition is false or NULL. The rows that break it are counted
+        in every table's log (`txn history`) and in the run's report, per txid.
+
+        Args:
+            name: of the rule; once per stream.
+            condition: a boolean Column over the stream's columns, or the same in SQL, which needs
+                no session yet. It may rely on the rules before it: it is not asked about rows that
+                broke one of them.
+            on_violation: "fail": the batch fails, as for an error of your own code; "drop": the
+                row goes no further; "set_aside": it goes to the topology's table of bad rows
+                instead, with stream, rule, position, the row as JSON, and the reason.
+
+        Raises:
+            TopologyError: no name, a name twice, not a condition, an unknown `on_violation`, or
+                nowhere to set rows aside.
+        """
+        rule = Expectation(self._node, name, condition, on_violation)
+        self._topology._add_rule(rule)
+        return Stream(self._topology, rule)
 
     def group_by(self, *keys: str) -> GroupedStream:
         """Group by columns; what follows is per group (Trident: `groupBy`).

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -9,7 +10,9 @@ from rich.console import Console
 from txn.attempts import TransactionAttempt
 from txn.cli.live_view import LiveView, Speed, render
 from txn.cli.observers import JsonLines, PlainLines, RunInfo
+from txn.cli.tables import history_table
 from txn.engine.report import STATIONS, BatchReport, InFlight, RunReport, RunStatus
+from txn.operations.history import HistoryEntry
 
 INFO = RunInfo("flights", 3, "embedded", "caught_up", 6)
 
@@ -234,3 +237,37 @@ def test_a_record_that_would_move_the_cursor_does_not() -> None:
     out = io.StringIO()
     PlainLines(out).update(status(), [], ["8:3: ValueError: \x1b[2Jgone \u202edlo\ud800"])
     assert out.getvalue() == "flights: failed 8:3: ValueError: \\x1b[2Jgone \\u202edlo\\ud800\n"
+
+
+def test_rules_that_rows_broke_are_told() -> None:
+    """By batch and at the end, in lines and in events; a topology without rules tells nothing."""
+    broken = {"flights": {"known key": 12, "positive": 0}}
+    report = RunReport("flights", ended="caught_up")
+    plain, events = io.StringIO(), io.StringIO()
+    for violations in ({}, broken):
+        report.add(replace(batch(), violations=violations))
+        for observer in (PlainLines(plain), JsonLines(events)):
+            observer.update(status(), [replace(batch(), violations=violations)], [])
+            observer.ended(report, status(), None)
+    lines = [line for line in plain.getvalue().splitlines() if "rules" in line]
+    assert lines == [
+        "flights: broken rules in 7:0: known key 12 (flights)",
+        "flights: rows that broke rules: known key 12 (flights).",
+    ]
+    told = [json.loads(line).get("violations") for line in events.getvalue().splitlines()]
+    assert told == [None, None, broken, broken]
+
+
+def test_a_history_shows_broken_rules() -> None:
+    """In a column of its own, which only a topology with rules has."""
+    entries = [
+        HistoryEntry(2, 0, 1, committed=True, violations={"s": {"known key": 3, "few": 0}}),
+        HistoryEntry(1, 0, 1, committed=True, violations={"s": {"known key": 0}}),
+    ]
+    shown = drawn(history_table(entries), width=200)
+    assert "broken rules" in shown[0]
+    assert [line.split()[-3:] for line in shown if ":0" in line] == [
+        ["key", "3", "(s)"],
+        ["0", "ms", "none"],
+    ]
+    assert "broken rules" not in drawn(history_table([replace(entries[0], violations={})]))[0]

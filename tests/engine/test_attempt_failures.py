@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.engine.attempt_failures import AttemptFailures
@@ -17,8 +19,10 @@ from txn.errors import (
     FencedError,
     ProgressUnavailableError,
     SourceUnavailableError,
+    TopologyError,
 )
 from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed
+from txn.text import placed
 
 LIVE, DEAD = TransactionAttempt(5, 1), TransactionAttempt(5)
 
@@ -34,15 +38,17 @@ class Run:
     events: list[Any] = field(default_factory=list)
     ended: list[BaseException] = field(default_factory=list)
     timers: list[Any] = field(default_factory=list)
+    config: TopologyConfig = field(default_factory=TopologyConfig)
+    quarantined: str | None = None
 
     def __post_init__(self) -> None:
-        batch = Batch(LIVE, self.phase, metadata={"s": 1})
+        batch = Batch(LIVE, self.phase, metadata={"s": 1}, quarantined=self.quarantined)
         self.state = SimpleNamespace(
             batches={5: batch}, until=None, until_caught_up=True, stopping=False
         )
         shell: Any = self
         recorder = Recorder("t", 1, 4, lambda: 0.0)
-        self.failures = AttemptFailures("t", TopologyConfig(), shell, recorder, shell)
+        self.failures = AttemptFailures("t", self.config, shell, recorder, shell)
 
     def post(self, fact: Any) -> None:
         """Steps of the shell's own are done at once."""
@@ -102,6 +108,25 @@ def test_an_error_of_the_users_code_ends_the_run() -> None:
         assert isinstance(error, BatchError)
         assert "Batch 5:1 of topology 't'" in str(error)
         assert "{'s': 1}" in str(error)
+
+
+def test_a_quarantine_takes_errors_of_the_users_code_and_of_rows() -> None:
+    """They fail the attempt, and name the place; a batch without rows of its own ends the run."""
+    quarantine = TopologyConfig(on_exhausted="quarantine")
+    poison = ValueError("not a number")
+    with pytest.raises(ValueError, match="not"), placed("the spout of stream 's'"):
+        raise poison
+    run = Run(config=quarantine)
+    run.failures.raised(LIVE, poison)
+    told = "ValueError: not a number (in the spout of stream 's')"
+    assert (run.events, run.ended) == ([BatchFailed(LIVE, told)], [])
+    for other in (Run(Phase.PLANNING, config=quarantine), Run(config=quarantine, quarantined="x")):
+        other.failures.raised(LIVE, poison)
+        assert (other.events, len(other.ended)) == ([], 1)
+    for fault in (FencedError("epoch 3 leads"), TopologyError("no column"), OSError("no disk")):
+        run = Run(config=quarantine)
+        run.failures.raised(LIVE, fault)
+        assert (run.events, len(run.ended)) == ([], 1)
 
 
 def test_who_was_replaced_says_so() -> None:

@@ -112,11 +112,12 @@ def test_the_package_exports_the_names_of_the_contract():
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (txn.Topology, ["name", "config"]),
+        (txn.Topology, ["name", "config", "bad_rows"]),
         (txn.Topology.stream, ["name", "spout"]),
         (txn.Topology.run, ["spark", "zookeeper", "until", "standby"]),
         (txn.Topology.start, ["spark", "zookeeper", "until", "standby", "store"]),
         (Stream.transform, ["function"]),
+        (Stream.expect, ["name", "condition", "on_violation"]),
         (Stream.group_by, ["keys"]),
         (Stream.aggregate, ["aggregates"]),
         (Stream.persistent_aggregate, ["state", "aggregates"]),

@@ -16,6 +16,7 @@ from txn.cli.plan import plan
 from txn.cli.plugins import plugins
 from txn.cli.quarantine import quarantine
 from txn.cli.recover import recover
+from txn.cli.rows import rows
 from txn.cli.run import run
 from txn.cli.status import status
 from txn.cli.transfer import export_command, import_command
@@ -39,6 +40,7 @@ for command in (
     plugins,
     quarantine,
     recover,
+    rows,
     run,
     status,
 ):

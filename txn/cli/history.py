@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from txn.cli.options import console, output_options, print_json, zookeeper_option
@@ -10,7 +12,7 @@ from txn.errors import SetupError, TopologyError
 from txn.operations.loading import named_topology
 from txn.protocol.records import CommittedRecord
 
-__all__ = ["history"]
+__all__ = ["history", "tables_of"]
 
 
 @click.command()
@@ -32,14 +34,7 @@ def history(name: str, limit: int, zookeeper: str, as_json: bool) -> None:
     from txn.cli.tables import history_table
     from txn.operations.history import history as read_history
 
-    name, config, topology = named_topology(name)
-    if topology is not None:
-        tables = [sink.name for sink in topology.sinks]
-        options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
-        committed = _txid_or_none(name, config, zookeeper)
-    else:
-        record = _committed(name, config, zookeeper)
-        tables, committed, options = list(record.tables), record.txid, {}
+    name, tables, committed, options = tables_of(name, zookeeper)
     entries = read_history(name, tables, committed, limit, options)
     if as_json:
         print_json({"topology": name, "txids": [entry.to_json() for entry in entries]})
@@ -47,6 +42,22 @@ def history(name: str, limit: int, zookeeper: str, as_json: bool) -> None:
         console().print(history_table(entries), highlight=False)
     else:
         click.echo(f"Topology '{name}' has committed nothing yet.")
+
+
+def tables_of(
+    name: str, zookeeper: str
+) -> tuple[str, list[str], int | None, dict[str, Mapping[str, str]]]:
+    """A topology's name, its tables, its committed txid, and the tables' `storage_options`.
+
+    Args:
+        name: as on the command line; of FILE.py:TOPOLOGY the txid may be unknown (None).
+    """
+    name, config, topology = named_topology(name)
+    if topology is None:
+        record = _committed(name, config, zookeeper)
+        return name, list(record.tables), record.txid, {}
+    options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
+    return name, list(options), _txid_or_none(name, config, zookeeper), options
 
 
 def _txid_or_none(name: str, config: TopologyConfig, zookeeper: str) -> int | None:

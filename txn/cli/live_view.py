@@ -12,7 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from txn.cli.observers import Observer, RunInfo
-from txn.cli.words import STAGE_NAMES, held_up, phases_ms, short_versions, standing_by, summary
+from txn.cli.words import (
+    STAGE_NAMES,
+    broken_in,
+    held_up,
+    phases_ms,
+    short_versions,
+    standing_by,
+    summary,
+)
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Standby
 from txn.text import duration, printable
 
@@ -231,7 +239,7 @@ class LiveView(Observer):
         """Leave the last picture and print how the run ended; the caller prints an error."""
         self.close()
         if error is None:
-            for line in filter(None, (held_up(report), summary(report, status))):
+            for line in filter(None, (broken_in(report), held_up(report), summary(report, status))):
                 self._console.print(line, highlight=False, markup=False)
 
     def close(self) -> None:

@@ -13,8 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from txn.cli.words import held_up, phases_ms, short_versions, standing_by, summary
+from txn.cli.words import (
+    broken_in,
+    broken_rules,
+    held_up,
+    phases_ms,
+    short_versions,
+    standing_by,
+    summary,
+)
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Standby, Timeline
+from txn.interfaces.publication import Violations
 from txn.text import printable
 
 __all__ = ["JsonLines", "Observer", "PlainLines", "RunInfo"]
@@ -129,6 +138,8 @@ class PlainLines(Observer):
                 f"processing={processing:.0f}ms waiting={waiting:.0f}ms commit={commit:.0f}ms "
                 f"tables: {short_versions(batch.tables)}"
             )
+            if broken := broken_rules(batch.violations):
+                self._print(f"{status.topology}: broken rules in {batch.attempt}: {broken}")
 
     def note(self, text: str) -> None:
         """One line."""
@@ -137,7 +148,7 @@ class PlainLines(Observer):
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
         """Print how the run ended; the caller prints an error."""
         if error is None:
-            for line in filter(None, (held_up(report), summary(report, status))):
+            for line in filter(None, (broken_in(report), held_up(report), summary(report, status))):
                 self._print(line)
 
     def _print(self, line: str) -> None:
@@ -192,6 +203,7 @@ class JsonLines(Observer):
                     "rows": dict(batch.rows),
                     "tables": dict(batch.tables),
                     "ms": Timeline(dict(batch.times)).durations_ms(),
+                    **_violations(batch.violations),
                 },
             )
 
@@ -217,6 +229,7 @@ class JsonLines(Observer):
                 "batches_committed": report.batches_committed,
                 "rows_committed": status.rows_committed,
                 "replays": report.replays,
+                **_violations(report.violations),
                 "seconds": round(status.seconds, 3),
                 "bound_seconds": {
                     stage: round(seconds, 3) for stage, seconds in report.bound_seconds.items()
@@ -227,3 +240,9 @@ class JsonLines(Observer):
     def _print(self, event: str, fields: Mapping[str, Any]) -> None:
         line = json.dumps({"event": event, "at": round(self._wall(), 3), **fields})
         print(line, file=self._out, flush=True)
+
+
+def _violations(violations: Violations) -> dict[str, Any]:
+    """The field of an event; none in a topology without rules."""
+    found = {stream: dict(rules) for stream, rules in violations.items()}
+    return {"violations": found} if found else {}

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from txn.cli.words import short_name
+from txn.cli.words import broken_rules, short_name
+from txn.operations.bad_rows import BadRow, RuleRows
 from txn.operations.history import HistoryEntry, describe
 from txn.operations.quarantine import Quarantined
 from txn.operations.status import Status
@@ -17,9 +18,11 @@ from txn.protocol.records import BatchRecord, Progress
 from txn.text import printable
 
 __all__ = [
+    "bad_rows_table",
     "history_table",
     "progress_table",
     "quarantine_table",
+    "rule_rows_table",
     "status_table",
 ]
 
@@ -124,7 +127,9 @@ def quarantine_table(entries: Sequence[Quarantined]) -> RenderableType:
 
 def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
     """One line per txid, the newest first."""
-    result = _table("txid", "epoch", "published", "read", "rows (version)", "processing")
+    ruled = any(entry.violations for entry in entries)
+    columns = ("txid", "epoch", "published", "read", "rows (version)", "processing")
+    result = _table(*columns, *(["broken rules"] if ruled else []))
     for entry in entries:
         timings = entry.timings_ms
         processing = sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed"))
@@ -140,7 +145,30 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
             read,
             rows,
             f"{processing:,.0f} ms",
+            *([broken_rules(entry.violations) or "none"] if ruled else []),
         )
+    return result
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def rule_rows_table(rules: Sequence[RuleRows]) -> RenderableType:
+    """One line per rule."""
+    result = _table("stream", "rule", "rows", "txids")
+    for rule in rules:
+        first, last = rule.first_txid, rule.last_txid
+        txids = str(first) if first == last else f"{first} to {last}"
+        result.add_row(printable(rule.stream), printable(rule.rule), f"{rule.rows:,}", txids)
+    return result
+
+
+def bad_rows_table(rows: Sequence[BadRow]) -> RenderableType:
+    """One line per row, the newest txid first."""
+    result = _table("txid", "stream", "rule", "position", "row", "reason")
+    for row in rows:
+        told = (row.stream, row.rule, row.position or "-", row.row, row.reason)
+        result.add_row(str(row.txid), *map(printable, told))
     return result
 
 

@@ -6,10 +6,13 @@ import time
 from collections.abc import Mapping
 
 from txn.engine.report import BatchReport, RunReport, RunStatus, Standby, Timeline
-from txn.text import duration
+from txn.interfaces.publication import Violations
+from txn.text import duration, printable
 
 __all__ = [
     "STAGE_NAMES",
+    "broken_in",
+    "broken_rules",
     "held_up",
     "phases_ms",
     "short_name",
@@ -81,3 +84,19 @@ def held_up(report: RunReport) -> str | None:
         return None
     told = ", ".join(f"{STAGE_NAMES[stage]} {share:.0%}" for stage, share in shares)
     return f"{report.topology}: held up by {told}."
+
+
+def broken_rules(violations: Violations) -> str:
+    """Rules that rows broke, such as "known key 12 (flights)"; empty if none did."""
+    return ", ".join(
+        f"{printable(rule)} {rows:,} ({printable(stream)})"
+        for stream, rules in violations.items()
+        for rule, rows in rules.items()
+        if rows
+    )
+
+
+def broken_in(report: RunReport) -> str:
+    """The rules that rows of a run broke, in one line; empty if none did."""
+    broken = broken_rules(report.violations)
+    return f"{report.topology}: rows that broke rules: {broken}." if broken else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from txn.config import TopologyConfig
+from txn.dataflow.expectations import Expectation, SetAside
 from txn.dataflow.graph import Sink, Source, StateQuery
 from txn.delta.locations import identity
 from txn.errors import TopologyError
@@ -27,6 +28,8 @@ class Definition:
     """The streams, in the order in which they were declared."""
     sinks: tuple[Sink, ...]
     """The committers with their streams, in the order in which they publish."""
+    rules: tuple[Expectation, ...] = ()
+    """The rules of its streams, in the order in which they were declared."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -63,22 +66,31 @@ class Definition:
         """Refuse a topology of which a part leads nowhere.
 
         Raises:
-            TopologyError: no table, a stream that reaches none, or a query that bypasses a table
-                of this topology.
+            TopologyError: no table, a stream or a rule that reaches none, or a query that bypasses
+                a table of this topology.
         """
-        if not self.sinks:
+        sinks = [sink for sink in self.sinks if not isinstance(sink.parent, SetAside)]
+        if not sinks:
             raise TopologyError(
                 f"Topology '{self.name}' ends nowhere: no stream has a committer. Add "
                 "persistent_aggregate(...) or partition_persist(...).",
                 number="TXN-105",
             )
-        used = {source for sink in self.sinks for source in sink.parent.sources()}
+        used = {node for sink in sinks for node in sink.parent.ancestors()}
         for source in self.sources:
             if source not in used:
                 raise TopologyError(
                     f"Stream '{source.name}' of topology '{self.name}' reaches no committer: its "
                     "records would be read and lost. Persist it, or do not declare it.",
                     number="TXN-105",
+                )
+        for rule in self.rules:
+            if rule not in used:
+                raise TopologyError(
+                    f"Rule '{rule.name}' of stream '{rule.label()}' reaches no committer, so it "
+                    "would never be asked. expect() returns a new stream: use that one from there "
+                    "on, or remove the rule.",
+                    number="TXN-122",
                 )
         self._check_queries()
 

@@ -11,11 +11,13 @@ missing (`Rows.lacks`). Any other result is `Unknown`, never "no rows".
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
+from txn.dataflow.expectations import Expectation, Judged, SetAside
 from txn.dataflow.graph import (
     Aggregation,
     Join,
@@ -96,6 +98,8 @@ class Evaluation:
         idle: no rows, with the columns of a stream that is idle; None: they are not known.
         assumed: streams whose columns are those of earlier runs. What does not fit them is
             unknown, not wrong: the program may have changed since.
+        rules: the rules of every stream that has any (`txn.dataflow.expectations.by_stream`).
+        positions: stream name -> what of its source the batch reads, for rows that are set aside.
     """
 
     inputs: Mapping[str, DataFrame]
@@ -105,6 +109,10 @@ class Evaluation:
     lookup: Callable[[Lookup], DataFrame | Unknown] = _no_table
     idle: Callable[[str], DataFrame | None] = _no_stream
     assumed: Collection[str] = frozenset()
+    rules: Mapping[Node, Sequence[Expectation]] = field(default_factory=dict)
+    positions: Mapping[str, str] = field(default_factory=dict)
+    judged: dict[Node, Judged] = field(default_factory=dict)
+    """Stream -> its rows with a verdict on each of its rules."""
     done: dict[Node, Result] = field(default_factory=dict)
     doubts: dict[str, UserError] = field(default_factory=dict)
     """Errors with the columns of earlier runs, by stream name of `Unknown.waits_for`."""
@@ -115,7 +123,9 @@ class Evaluation:
             for parent in node.parents:
                 self.rows(parent)
             found = self.fitting(node, lambda: self._compute(node))
-            if isinstance(found, Rows) and self.consumers.get(node, 0) > 1:
+            several = self.consumers.get(node, 0) > 1
+            # What rules are judged on is shared already.
+            if isinstance(found, Rows) and several and not isinstance(node, Expectation):
                 found = replace(found, frame=self.share(found.frame))
             self.done[node] = found
         return self.done[node]
@@ -158,6 +168,10 @@ class Evaluation:
             return _merged(node, [self.rows(parent) for parent in node.parents])
         if isinstance(node, Join):
             return _joined(node, self.rows(node.left), self.rows(node.right))
+        if isinstance(node, Expectation):
+            return self._passing(node)
+        if isinstance(node, SetAside):
+            return self._set_aside(node)
         (parent,) = (self.rows(parent) for parent in node.parents)
         if isinstance(node, Aggregation):
             return _aggregated(node, parent)
@@ -171,6 +185,47 @@ class Evaluation:
             return _unknown([parent], empty=False)
         frame = explain(node, lambda: node.apply(parent.frame, self.attempt))
         return Rows(frame, parent.streams)
+
+    def _passing(self, rule: Expectation) -> Result:
+        """The rows that keep a rule; a condition may look at any column."""
+        rows = self.rows(rule.base)
+        if isinstance(rows, Unknown):
+            return rows
+        if rows.lacks:
+            return _unknown([rows], empty=rows.empty)
+        return replace(rows, frame=self._judged(rule.base, rows, rule).passing(rule))
+
+    def _judged(self, base: Node, rows: Rows, rule: Expectation) -> Judged:
+        """The verdicts on all rules of a stream, computed once for everything that needs them."""
+        if base not in self.judged:
+            judged = Judged.of(rows.frame, self.rules.get(base, rule.chain))
+            judged.counted = rows.empty
+            if not rows.empty:
+                judged.frame = self.share(judged.frame)
+            self.judged[base] = judged
+        return self.judged[base]
+
+    def _set_aside(self, node: SetAside) -> Result:
+        """The rows that broke rules, of all streams that have rows."""
+        results = {rule: self.rows(rule) for rule in node.rules}
+        known = {rule: rows for rule, rows in results.items() if isinstance(rows, Rows)}
+        if not known or any(isinstance(r, Unknown) and not r.idle for r in results.values()):
+            empty = all(rows.empty for rows in results.values())
+            return _unknown(list(results.values()), empty=empty)
+        frames = [
+            self.judged[base].set_aside(node.rules, self._position(base))
+            for base in dict.fromkeys(rule.base for rule in known)
+        ]
+        return Rows(
+            functools.reduce(lambda one, other: one.unionAll(other), frames),
+            frozenset().union(*(rows.streams for rows in known.values())),
+            empty=all(rows.empty for rows in known.values()),
+        )
+
+    def _position(self, node: Node) -> str | None:
+        """What the batch has read of the sources of a stream."""
+        names = (source.name for source in node.sources_read())
+        return "; ".join(self.positions[n] for n in names if n in self.positions) or None
 
     def _source(self, node: Source) -> Result:
         if node.name in self.inputs:
@@ -286,10 +341,14 @@ def _joined(node: Join, left: Result, right: Result) -> Result:
 
 
 def consumers(sinks: Sequence[Sink]) -> dict[Node, int]:
-    """The number of nodes and sinks that read each node."""
+    """The number of nodes and sinks that read each node.
+
+    The rules of a stream read it once, and what they set aside comes from that.
+    """
     counts: dict[Node, int] = {}
     seen: set[Node] = set()
-    stack = [sink.parent for sink in sinks]
+    ruled: set[Node] = set()
+    stack = [sink.parent for sink in sinks if not isinstance(sink.parent, SetAside)]
     for node in stack:
         counts[node] = counts.get(node, 0) + 1
     while stack:
@@ -297,7 +356,11 @@ def consumers(sinks: Sequence[Sink]) -> dict[Node, int]:
         if node in seen:
             continue
         seen.add(node)
-        for parent in node.parents:
+        reads = node.parents
+        if isinstance(node, Expectation):
+            reads = () if node.base in ruled else (node.base,)
+            ruled.add(node.base)
+        for parent in reads:
             counts[parent] = counts.get(parent, 0) + 1
             stack.append(parent)
     return counts

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +21,7 @@ from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, TopologyError, TransformError, TxnError
 from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
 from txn.spark.causes import is_of_spark
-from txn.text import first_line, users_line
+from txn.text import first_line, placed, users_line
 
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
 
@@ -77,6 +78,11 @@ NEEDED = {Semantics.NON_TRANSACTIONAL: 0, Semantics.OPAQUE: 1, Semantics.TRANSAC
 @dataclass(frozen=True, eq=False)
 class Node:
     """One stream of the DAG. Compared by identity: two equal-looking streams are two streams."""
+
+    @property
+    def operation(self) -> str:
+        """What it is called in messages."""
+        return type(self).__name__.lower()
 
     @property
     def parents(self) -> tuple[Node, ...]:
@@ -467,7 +473,8 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
-        return compute()
+        with placed(_called(node)) if isinstance(node, Transform) else nullcontext():
+            return compute()
     except (FailedException, TxnError):
         raise
     except (AnalysisException, ParseException) as error:
@@ -501,6 +508,10 @@ def takes_attempt(function: Callable[..., Any]) -> bool:
 def quoted(name: str) -> str:
     """A column name as Spark takes it literally, dots included."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def _called(node: Transform) -> str:
+    return f"transform {_name(node.function)} of stream '{node.label()}'"
 
 
 def _place(node: Node, error: BaseException) -> str:

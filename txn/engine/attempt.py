@@ -74,6 +74,8 @@ class Emission:
     """Whether one task takes each stream: other batches keep the other slots busy."""
     stored: list[StoredRows] = field(default_factory=list)
     """The files that were read from tables."""
+    violations: dict[str, dict[str, int]] = field(default_factory=dict)
+    """stream -> rule -> rows that broke it, as far as they were counted."""
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -126,8 +128,15 @@ class CommitResult:
 def table_publication(publication: Publication, staged: Staged) -> Publication:
     """The turn's publication with this table's own rows and digests."""
     members = tuple(
-        member.model_copy(update={"rows": part.rows, "digest": part.digest})
+        member.model_copy(
+            update={"rows": part.rows, "digest": part.digest, "violations": part.violations}
+        )
         for member, part in zip(publication.members, staged.members, strict=True)
     )
-    own = {"rows": staged.rows, "digest": staged.digest, "members": members}
+    own = {
+        "rows": staged.rows,
+        "digest": staged.digest,
+        "members": members,
+        "violations": staged.violations,
+    }
     return publication.model_copy(update=own)

@@ -7,11 +7,12 @@ import logging
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.engine.commit_turns import CommitTurns
-from txn.engine.failures import first_line, is_away, is_lost_work, stopped
+from txn.engine.failures import first_line, is_away, is_lost_work, is_of_batch, stopped
 from txn.engine.recorder import Recorder
 from txn.engine.shell import Shell
 from txn.errors import BatchError, ColumnsUnknownError, FencedError, TransformError, TxnError
 from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed
+from txn.text import place_of
 
 __all__ = ["AttemptFailures"]
 
@@ -38,23 +39,27 @@ class AttemptFailures:
         self._recorder = recorder
         self._shell = shell
         self._lacking: dict[int, ColumnsUnknownError] = {}
+        self._quarantines = config.on_exhausted == "quarantine"
 
     def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
         """A station raised: what a replay may mend fails the attempt, the rest ends the run.
 
-        From any thread.
+        With a quarantine, errors of the user's code and of records fail the attempt as well: the
+        last one says what is set aside. From any thread.
         """
         post = self._shell.post
         if is_lost_work(error):
             # Asked on this thread, not on the protocol's: the JVM is asked for it.
-            told, blocked = first_line(error), is_away(error)
+            blocked = is_away(error)
+            told = _told(error) if self._quarantines and not blocked else first_line(error)
             lacks = error.streams if isinstance(error, ColumnsUnknownError) else frozenset()
             post(lambda: self.failed(attempt, told, blocked=blocked, lacks=lacks))
             if isinstance(error, ColumnsUnknownError):
                 post(lambda: self._lacks_columns(attempt.txid, error))
         else:
             cause = self._unless_replaced(error)
-            post(lambda: self._fatal(attempt, cause))
+            poison = _told(cause) if self._quarantines and is_of_batch(cause) else None
+            post(lambda: self._not_mended(attempt, cause, poison))
 
     def failed(
         self,
@@ -76,6 +81,24 @@ class AttemptFailures:
             self._shell.post(PlanFailed(attempt, error, blocked))
         else:
             self._shell.post(BatchFailed(attempt, error, blocked, lacks))
+
+    def _not_mended(
+        self, attempt: TransactionAttempt, error: BaseException, poison: str | None
+    ) -> None:
+        """What no replay mends: a quarantine takes it if it is the batch's, else the run ends.
+
+        A batch that is emptied already has nothing left to be taken, and one that is being planned
+        nothing yet.
+
+        Args:
+            poison: the error in a line, if it is the batch's and there is a quarantine.
+        """
+        batch = self._live_batch(attempt)
+        planned = batch is not None and batch.phase is not Phase.PLANNING
+        if poison is not None and batch is not None and planned and batch.quarantined is None:
+            self.failed(attempt, poison)
+        else:
+            self._fatal(attempt, error)
 
     def _fatal(self, attempt: TransactionAttempt, error: BaseException) -> None:
         """End the run for an error that no replay mends, unless its attempt is dead anyway."""
@@ -130,3 +153,11 @@ class AttemptFailures:
                 number="TXN-414",
             )
         )
+
+
+def _told(error: BaseException) -> str:
+    """An error in a line, with the place that it came from: a transform, a spout, a table."""
+    if isinstance(error, TransformError) and error.__cause__ is not None:
+        error = error.__cause__
+    place = place_of(error)
+    return first_line(error) + (f" (in {place})" if place else "")

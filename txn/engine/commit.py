@@ -9,7 +9,6 @@ from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink
 from txn.engine.attempt import CommitResult, LiveAttempt, Staging, table_publication
 from txn.engine.emission import Emissions
-from txn.engine.failures import while_at
 from txn.engine.jobs import COMMIT_POOL, Jobs
 from txn.engine.killpoints import reached
 from txn.engine.shell import Shell
@@ -20,6 +19,7 @@ from txn.engine.threads import Pool
 from txn.errors import TxnError
 from txn.interfaces import Prepared, Publication, Published, Staged
 from txn.protocol.ledgers import CommitLedger, Tracking
+from txn.text import placed
 
 __all__ = ["CommitTurn", "Committing", "TurnGivenUpError"]
 
@@ -173,7 +173,7 @@ class Committing:
         def prepare(sink: Sink) -> Prepared:
             staged = turn.staged[sink.name]
             job = self._jobs.tagged([turn.tag], turn.attempts, COMMIT_POOL)
-            with job, while_at(f"table '{sink.name}'"):
+            with job, placed(f"table '{sink.name}'"):
                 return sink.committer.prepare(staged, table_publication(publication, staged))
 
         sinks, pool = self._tables.early, self._preparing

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.evaluation import Evaluation, consumers
+from txn.dataflow.expectations import by_stream
 from txn.dataflow.graph import Sink
 from txn.engine.attempt import Emission
-from txn.engine.failures import while_at
 from txn.engine.lookups import Lookups
 from txn.engine.row_counts import PlannedRows
 from txn.engine.spouts import Spouts
@@ -18,11 +18,15 @@ from txn.interfaces import SpoutKind
 from txn.protocol.events import Metadata
 from txn.spark.own_session import moved
 from txn.spark.rows import no_rows
+from txn.text import placed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Emissions"]
+
+_SHOWN_PARTS = 10
+"""Parts of a source that a row set aside names at most."""
 
 
 class Emissions:
@@ -53,6 +57,7 @@ class Emissions:
         self._lookups = lookups
         self._columns = columns
         self._consumers = consumers(sinks)
+        self._rules = by_stream(sinks)
         self._opaque = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in sinks)
         # Not with local checkpoints, which hide an observation for ever.
         self._counts_sources = verify_rows and not self._opaque
@@ -73,7 +78,7 @@ class Emissions:
             planned = metadata.get(source.name)
             if planned is not None:
                 parsed = self._spouts.parse(source, planned)
-                with while_at(f"the spout of stream '{source.name}'"):
+                with placed(f"the spout of stream '{source.name}'"):
                     frame = source.spout.emit_batch(self._spark, attempt, parsed)
                 self._columns.learn(source.name, frame.schema)
                 parts[source.name] = source.spout.parts_read(frame, parsed)
@@ -92,6 +97,8 @@ class Emissions:
             attempt,
             idle=self._idle,
             assumed=self._columns.assumed,
+            rules=self._rules,
+            positions={s: _position(p) for s, p in parts.items() if list(p) != ["batch"]},
         )
         emission = Emission(evaluation, parts, shared, counts, one_task=one_task)
         evaluation.lookup = lambda node: self._lookups.find(node, emission)
@@ -101,7 +108,12 @@ class Emissions:
     def nothing(self) -> Evaluation:
         """Evaluate no rows, in the columns that are known by now."""
         evaluation = Evaluation(
-            {}, {}, share=lambda frame: frame, idle=self._idle, assumed=self._columns.assumed
+            {},
+            {},
+            share=lambda frame: frame,
+            idle=self._idle,
+            assumed=self._columns.assumed,
+            rules=self._rules,
         )
         evaluation.lookup = lambda node: self._lookups.columns(node, evaluation)
         return evaluation
@@ -140,3 +152,9 @@ class Emissions:
         result = frame.localCheckpoint(eager=False) if self._opaque else frame.persist()
         shared.append(result)
         return result
+
+
+def _position(parts: Sequence[str]) -> str:
+    """What a batch reads of a source, for people: the first parts, and how many more."""
+    more = len(parts) - _SHOWN_PARTS
+    return ", ".join(parts[:_SHOWN_PARTS]) + (f" and {more} more" if more > 0 else "")

@@ -17,8 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from enum import Enum
 
 from txn import text
@@ -26,6 +25,7 @@ from txn.attempts import TransactionAttempt
 from txn.errors import (
     BatchError,
     FailedException,
+    SourceChangedError,
     SourceUnavailableError,
     TopologyError,
     TransformError,
@@ -40,10 +40,10 @@ __all__ = [
     "given_up",
     "is_away",
     "is_lost_work",
+    "is_of_batch",
     "judged",
     "not_started",
     "stopped",
-    "while_at",
 ]
 
 LOST_CONDITIONS = (
@@ -138,6 +138,10 @@ _FAULTS = frozenset(
 )
 """Error numbers of a disk or a mount that fails for a moment."""
 _IO = "java.io.IOException"
+_FS = "org.apache.hadoop.fs.FSError"
+_OUT_OF_MEMORY = "java.lang.VirtualMachineError"
+_CLIENTS = ("deltalake", "kazoo", "pyarrow")
+"""Modules whose errors, in this process, are those of storage or ZooKeeper."""
 
 
 class Verdict(Enum):
@@ -171,6 +175,27 @@ def is_away(error: BaseException) -> bool:
     return away or judged(causes(error)) is Verdict.AWAY
 
 
+def is_of_batch(error: BaseException) -> bool:
+    """Return whether the user's code or the records failed, so that other batches may pass.
+
+    Errors of the program, of storage, of the machine and of clients would meet every batch.
+    """
+    if isinstance(error, TransformError):
+        return True
+    if isinstance(error, TxnError):
+        return isinstance(error, BatchError) and not isinstance(error, SourceChangedError)
+    chain = causes(error)
+    if not chain:
+        module = type(error).__module__.split(".")[0]
+        outside = isinstance(error, OSError | MemoryError) or module in _CLIENTS
+        return isinstance(error, Exception) and not outside and not is_of_spark(error)
+    if any(_is_a(c, (*REFUSED_TYPES, _OUT_OF_MEMORY)) or _says(c, errno.EACCES) for c in chain):
+        return False
+    # A file of the source that cannot be read through is a record like any other.
+    reads = any(cause.condition.startswith("FAILED_READ_FILE") for cause in chain)
+    return reads or not any(_is_a(cause, (_IO, _FS)) for cause in chain)
+
+
 def first_line(error: BaseException) -> str:
     """The kind of an error and the first line of its message; for Spark's errors, the cause."""
     chain = causes(error)
@@ -188,7 +213,7 @@ def _is_lost(cause: Cause) -> bool:
         return True
     if any(kind.startswith(LOST_PACKAGES) for kind in cause.types):
         return True
-    if _is_a(cause, (_IO, "org.apache.hadoop.fs.FSError")) and _says(cause, errno.ENOSPC):
+    if _is_a(cause, (_IO, _FS)) and _says(cause, errno.ENOSPC):
         return True
     if _is_a(cause, ("java.io.FileNotFoundException",)) and _UNDER_WAY in cause.message:
         return True
@@ -241,26 +266,13 @@ _NUMBERS = {
     "TXN-508": ("MALFORMED_", "FAILED_READ_FILE"),
 }
 """Number of an error -> how the conditions of Spark begin that it stands for."""
-_AT = "_txn_at"
-"""Attribute of an error: what was being computed."""
-
-
-@contextmanager
-def while_at(what: str) -> Iterator[None]:
-    """Remember with an error from inside what was being computed; `stopped` names it."""
-    try:
-        yield
-    except Exception as error:
-        with suppress(AttributeError):  # some errors written in C take no attribute
-            setattr(error, _AT, what)
-        raise
 
 
 def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
     """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
     read = str(dict(batch.metadata or {}))
-    what = getattr(error, _AT, "")
-    at = f", with {what}" if what else ""
+    place = text.place_of(error)
+    at = f", with {place}" if place else ""
     told, number = first_line(error), _number(error)
     cause = error
     if isinstance(error, TransformError) and error.__cause__ is not None:

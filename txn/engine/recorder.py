@@ -13,6 +13,7 @@ from txn.attempts import TransactionAttempt
 from txn.engine.bottleneck import Stage, bound, waits
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Timeline
 from txn.interfaces import Staged
+from txn.interfaces.publication import merged_violations
 from txn.protocol.events import Batch, CoordinatorState
 
 __all__ = ["Recorder"]
@@ -88,7 +89,8 @@ class Recorder:
         rows = {table: part.rows for table, part in staged.items()}
         self._rows_committed += sum(rows.values())
         times = dict(self.timeline(attempt).at)
-        self.report.add(BatchReport(attempt, rows, dict(tables), times, group))
+        broken = merged_violations(part.violations for part in staged.values())
+        self.report.add(BatchReport(attempt, rows, dict(tables), times, group, broken))
         for known in [a for a in self._timelines if a.txid <= attempt.txid]:
             del self._timelines[known]
         for txid in [t for t in self._blocked_since if t <= attempt.txid]:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from txn.attempts import TransactionAttempt
+from txn.interfaces.publication import Violations
 
 __all__ = ["BatchReport", "InFlight", "RunReport", "RunStatus", "Standby", "Timeline"]
 
@@ -63,6 +64,8 @@ class BatchReport:
     """station -> when the committed attempt came to it; see `STATIONS`."""
     group: int = 1
     """Txids that one version of the tables holds: this one, and those committed with it."""
+    violations: Violations = field(default_factory=dict)
+    """stream -> rule -> rows that broke it (`Stream.expect`)."""
 
 
 @dataclass
@@ -84,6 +87,8 @@ class RunReport:
     """The newest failures, each naming txid:attempt and reason."""
     batches: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=KEPT_BATCHES))
     """The newest committed batches, in txid order."""
+    violations: dict[str, dict[str, int]] = field(default_factory=dict)
+    """stream -> rule -> rows of committed txids that broke it (`Stream.expect`)."""
     seconds: float = 0.0
     bound_seconds: dict[str, float] = field(default_factory=dict)
     """Stage -> seconds for which it was the one that held the run up; see `bottleneck`."""
@@ -105,6 +110,10 @@ class RunReport:
         self.first_txid = self.first_txid or batch.attempt.txid
         self.committed_txid = batch.attempt.txid
         self.batches_committed += 1
+        for stream, rules in batch.violations.items():
+            total = self.violations.setdefault(stream, {})
+            for rule, rows in rules.items():
+                total[rule] = total.get(rule, 0) + rows
         self.batches.append(batch)
 
     def to_json(self) -> dict[str, Any]:
@@ -121,6 +130,7 @@ class RunReport:
                 "tables": dict(b.tables),
                 "times": dict(b.times),
                 "group": b.group,
+                "violations": {stream: dict(rules) for stream, rules in b.violations.items()},
             }
             for b in self.batches
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,13 @@ from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation, Rows, Unknown, stream_called
 from txn.dataflow.graph import Sink, explain, require_columns
 from txn.engine.attempt import Emission, Staging
-from txn.engine.failures import while_at
 from txn.engine.row_counts import COUNT_COLUMN, Conservation
 from txn.engine.tables import Tables
+from txn.engine.violations import count_violations
 from txn.errors import ColumnsUnknownError, TableRefusedError
 from txn.interfaces import SpoutKind, Staged
 from txn.spark.own_session import moved
+from txn.text import placed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,12 +91,14 @@ class Stager:
 
         Raises:
             ColumnsUnknownError: columns that nobody knows yet would go into the table.
+            RuleViolatedError: rows break a rule with `on_violation="fail"`.
         """
+        found = [self._rows(sink, emission) for emission in emissions]
+        count_violations(emissions, self._own)
         read: list[Mapping[str, Sequence[str]] | None] = []
         group: list[tuple[DataFrame, TransactionAttempt]] = []
         counted: list[Conservation] = []
-        for emission in emissions:
-            rows = self._rows(sink, emission)
+        for emission, rows in zip(emissions, found, strict=True):
             if rows is None:
                 read.append(None)
                 continue
@@ -106,15 +110,15 @@ class Stager:
             counted += [counts] if counts else []
             group.append((partials, emission.evaluation.attempt))
             read.append({stream: emission.parts[stream] for stream in rows.streams})
-        with while_at(f"the rows of stream '{sink.parent.label()}' for table '{sink.name}'"):
+        with placed(f"the rows of stream '{sink.parent.label()}' for table '{sink.name}'"):
             staged = self._stage(sink, group)
         for counts, one in zip(counted, staged, strict=False):
             counts.check(one, sink.name)
         rest = iter(staged)
         return [
-            Staging(Staged(emission.evaluation.attempt, ()), {})
+            Staging(_with_violations(Staged(emission.evaluation.attempt, ()), emission), {})
             if parts is None
-            else Staging(next(rest), parts)
+            else Staging(_with_violations(next(rest), emission), parts)
             for emission, parts in zip(emissions, read, strict=True)
         ]
 
@@ -187,6 +191,11 @@ class Stager:
             self._tables.open_without_columns(sink)
             return doubted
         return partials
+
+
+def _with_violations(staged: Staged, emission: Emission) -> Staged:
+    """`staged`, with what was counted in the attempt so far."""
+    return replace(staged, violations=deepcopy(emission.violations))
 
 
 def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:

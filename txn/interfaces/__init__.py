@@ -38,6 +38,7 @@ from txn.interfaces.spout import (
     PartitionedSpout,
     Spout,
     SpoutKind,
+    Unparsed,
 )
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "StagedFile",
     "State",
     "StoredRows",
+    "Unparsed",
     "combined",
     "merged",
     "partials_over",

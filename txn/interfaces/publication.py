@@ -6,11 +6,18 @@ They belong to the contracts in `txn.interfaces`; import them from there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from txn.attempts import TransactionAttempt
 
@@ -27,6 +34,8 @@ __all__ = [
     "Published",
     "Staged",
     "StagedFile",
+    "Violations",
+    "merged_violations",
 ]
 
 PUBLICATION_KEY = "txn"
@@ -46,6 +55,19 @@ _POSITIONS = ("spouts", "read", "members")
 """Fields of a `Publication` that hold spouts' metadata."""
 _EXACT_BELOW = 2**63
 """Only our own JSON writer keeps integers from here on exact."""
+
+
+Violations = Mapping[str, Mapping[str, int]]
+"""Stream -> rule of `Stream.expect` -> rows that broke it."""
+
+
+def merged_violations(each: Iterable[Violations]) -> dict[str, dict[str, int]]:
+    """The violations of one txid as several tables have them: some may know of fewer rules."""
+    whole: dict[str, dict[str, int]] = {}
+    for violations in each:
+        for stream, rules in violations.items():
+            whole.setdefault(stream, {}).update(rules)
+    return whole
 
 
 @dataclass(frozen=True)
@@ -75,6 +97,8 @@ class Staged:
     members: tuple[Staged, ...] = ()
     """For a group of txids that become one version: the `Staged` of each, in txid order; then
     `attempt` is that of the last txid, and `files` are those of all. Empty for one txid."""
+    violations: Violations = field(default_factory=dict)
+    """The rows that broke a rule in the attempt, whatever tables they would have gone to."""
 
     @classmethod
     def together(cls, members: Sequence[Staged]) -> Staged:
@@ -119,10 +143,24 @@ class PartitionPositions(BaseModel):
         return {**given, "latest": {**read, **latest}}
 
 
-class Member(BaseModel):
-    """One txid of a group: what its own publication would have recorded."""
+class _Counted(BaseModel):
+    """A record with violations. Its JSON names them only where there are rules."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    violations: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """stream -> rule -> rows of this txid that broke it; a rule that saw no row is left out."""
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        dumped: dict[str, Any] = dump(self)
+        if not self.violations:
+            dumped.pop("violations", None)
+        return dumped
+
+
+class Member(_Counted):
+    """One txid of a group: what its own publication would have recorded."""
 
     txid: int
     attempt_id: int
@@ -131,13 +169,11 @@ class Member(BaseModel):
     digest: str = ""
 
 
-class Publication(BaseModel):
+class Publication(_Counted):
     """The record in every append to a table's log (in `commitInfo`, key `txn`).
 
     It is enough to rebuild the coordinator's state from a table alone (`txn recover`).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = 1
     topology: str
@@ -165,7 +201,8 @@ class Publication(BaseModel):
     """The quarantined txid whose records it has; 0: a replay of an unknown txid."""
     members: tuple[Member, ...] = ()
     """Group commit: every txid from `first_txid` to `last_txid`, ascending; then `read` is that of
-    the last txid, `rows` are those of all, and `digest` is empty. Empty for one txid."""
+    the last txid, `rows` are those of all, and `digest` and `violations` are empty. Empty for one
+    txid."""
 
     def in_log(self) -> dict[str, Any]:
         """The JSON object for a commit file; `model_validate` reads it back exactly.
@@ -210,6 +247,7 @@ class Publication(BaseModel):
             read=self.read,
             rows=self.rows,
             digest=self.digest,
+            violations=self.violations,
         )
         return (own,)
 

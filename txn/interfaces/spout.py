@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Keeper", "PartitionedSpout", "Spout", "SpoutKind"]
+__all__ = ["Keeper", "PartitionedSpout", "Spout", "SpoutKind", "Unparsed"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -62,6 +63,24 @@ class Keeper(ABC):
         """
 
 
+@dataclass(frozen=True)
+class Unparsed:
+    """How a spout marks records that do not parse, and what becomes of them.
+
+    The DataFrames of `emit_batch` then have every such record, with two columns that no stream
+    shows.
+    """
+
+    on_violation: Literal["drop", "set_aside"]
+    """As for a rule of `Stream.expect`: they are counted, and dropped or set aside."""
+    text: str
+    """Name of the column with the record as it stands in the source; NULL if it parses."""
+    position: str
+    """Name of the column with the place of every record, such as its file."""
+    form: str
+    """What the records should be, such as "csv"."""
+
+
 class Spout(ABC, Generic[M]):
     """A source of micro-batches. Inherit, set `kind` and `metadata_type`, implement two methods.
 
@@ -77,6 +96,8 @@ class Spout(ABC, Generic[M]):
     metadata_type: type[M]
     packages: tuple[str, ...] = ()
     """Maven packages that reading needs in the Spark session (`delta_session(packages=)`)."""
+    unparsed: Unparsed | None = None
+    """Whether its DataFrames have records that do not parse; None: such a record is an error."""
 
     def keep_with(self, keeper: Keeper) -> None:
         """Receive the keeper, for bytes that positions should not carry. May be ignored.

@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Any
 from txn.delta.locations import is_local
 from txn.errors import UserError
 from txn.interfaces import Publication
+from txn.interfaces.publication import merged_violations
 from txn.text import printable
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from txn.delta.log import TableLog, TablePublication
+    from txn.delta.storage import Storage
 
 __all__ = [
     "HistoryEntry",
     "describe",
     "history",
+    "opened_table",
     "recent_publications",
     "table_log",
 ]
@@ -48,6 +53,8 @@ class HistoryEntry:
     """table -> rows staged for it."""
     tables: Mapping[str, int] = field(default_factory=dict)
     """table -> version that holds the txid."""
+    violations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """stream -> rule -> rows that broke it (`Stream.expect`)."""
     timestamp_ms: int = 0
     """When the last of the tables was appended to, milliseconds since 1970."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
@@ -65,6 +72,7 @@ class HistoryEntry:
             "metadata": dict(self.read),
             "rows": dict(self.rows),
             "tables": dict(self.tables),
+            "violations": {stream: dict(rules) for stream, rules in self.violations.items()},
             "timings_ms": dict(self.timings_ms),
         }
 
@@ -79,18 +87,29 @@ def table_log(table: str, options: Mapping[str, str] | None = None) -> TableLog:
     Raises:
         UserError: there is no Delta table at that place.
     """
-    from txn.delta.loading import find
     from txn.delta.log import TableLog
-    from txn.delta.storage import Storage
 
-    storage = Storage(table, options, by_delta=bool(options))
+    found = opened_table(table, options)
+    return TableLog(_storage(table, options), found)
+
+
+def opened_table(table: str, options: Mapping[str, str] | None = None) -> DeltaTable:
+    """A table as delta-rs loads it; arguments and errors as for `table_log`."""
+    from txn.delta.loading import find
+
     try:
-        found = find(storage)
+        found = find(_storage(table, options))
     except OSError as error:
         raise _no_table(table) from error
     if found is None:
         raise _no_table(table)
-    return TableLog(storage, found)
+    return found
+
+
+def _storage(table: str, options: Mapping[str, str] | None) -> Storage:
+    from txn.delta.storage import Storage
+
+    return Storage(table, options, by_delta=bool(options))
 
 
 def recent_publications(log: TableLog, topology: str) -> list[tuple[int, Publication]]:
@@ -174,6 +193,7 @@ def _entry(txid: int, found: Mapping[str, TablePublication], committed: int) -> 
         read=parts[table].read,
         rows={table: part.rows for table, part in parts.items()},
         tables={table: entry.version for table, entry in found.items()},
+        violations=merged_violations(part.violations for part in parts.values()),
         timestamp_ms=max(entry.timestamp_ms for entry in found.values()),
         timings_ms=publication.timings_ms,
     )

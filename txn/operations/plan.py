@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from txn.config import TopologyConfig
+from txn.dataflow.expectations import Expectation, SetAside
 from txn.dataflow.graph import (
     Aggregation,
     Join,
@@ -156,9 +157,11 @@ def _stage_ids(topology: Topology) -> dict[Node, str]:
 def _operation(node: Node) -> str:
     operations: Mapping[type[Node], str] = {
         Aggregation: "aggregate",
+        Expectation: "expect",
         Join: "join",
         Merge: "merge",
         NewValues: "new_values",
+        SetAside: "set_aside",
         StateQuery: "state_query",
         Transform: "transform",
     }
@@ -179,6 +182,8 @@ def _phase(node: Node | Sink) -> str:
 def _detail(node: Node) -> str:
     if isinstance(node, Transform):
         return _function(node.function)
+    if isinstance(node, Expectation):
+        return f"{node.name}: {node.told}, else {node.on_violation.replace('_', ' ')}"
     if isinstance(node, Aggregation):
         by = f"by {', '.join(node.keys)}: " if node.keys else ""
         return by + _aggregates(node.aggregates)

@@ -1,0 +1,101 @@
+"""`txn rows`: what was set aside, out of the table of bad rows, without Spark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import write_deltalake
+
+from txn.cli.app import cli
+from txn.errors import UserError
+from txn.operations.bad_rows import BadRow, BadRows, bad_rows_among
+
+ROWS = [
+    BadRow(1, "s", "known key", "a.csv", '{"k":null}', "not true: k IS NOT NULL"),
+    BadRow(2, "s", "parses", "b.csv", "x\x1b[2J", "not csv"),
+    BadRow(2, "s", "known key", None, '{"k":null}', "not true: k IS NOT NULL"),
+    BadRow(4, "t", "known key", "c.csv", '{"k":null}', "not true: k IS NOT NULL"),
+]
+PROGRAM = """
+from committers.append_table import AppendTable
+from spouts.memory import MemoryTransactionalSpout
+from txn import Topology
+
+topology = Topology("ruled", bad_rows=AppendTable("bad"))
+rows = topology.stream("s", MemoryTransactionalSpout([], "k string"))
+rows.expect("known key", "k IS NOT NULL", "set_aside").partition_persist(AppendTable("rows"))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a program and its tables."""
+    write_deltalake(tmp_path / "bad", pa.Table.from_pylist([row.to_json() for row in ROWS]))
+    write_deltalake(tmp_path / "rows", pa.table({"k": ["a"], "txid": [1]}))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    """The command line, in this process."""
+    return CliRunner().invoke(cli, ["rows", *arguments], prog_name="txn")
+
+
+def test_rules_with_what_they_set_aside(folder: Path) -> None:
+    """Rows are counted by stream and rule, with the first and the last txid."""
+    told = json.loads(invoke("list", "program.py:topology", "--json").output)
+    assert (told["topology"], told["table"]) == ("ruled", "bad")
+    assert [tuple(rule.values()) for rule in told["rules"]] == [
+        ("s", "known key", 2, 1, 2),
+        ("s", "parses", 1, 2, 2),
+        ("t", "known key", 1, 4, 4),
+    ]
+    lines = invoke("list", "program.py:topology").output.splitlines()
+    assert [line.split() for line in lines[:2]] == [
+        ["stream", "rule", "rows", "txids"],
+        ["s", "known", "key", "2", "1", "to", "2"],
+    ]
+
+
+def test_rows_that_were_set_aside(folder: Path) -> None:
+    """The newest txids come first; rows of a stream, a rule or a txid can be picked."""
+    table = BadRows("bad")
+    newest = [ROWS[3], ROWS[2], ROWS[1], ROWS[0]]
+    assert table.newest(None) == newest
+    assert table.newest(2) == newest[:2]
+    assert table.newest(9, rule="known key", stream="s") == [ROWS[2], ROWS[0]]
+    assert table.newest(9, txid=3) == []
+    picked = ["show", "program.py:topology", "--txid", "2", "--limit", "1"]
+    (row,) = json.loads(invoke(*picked, "--json").output)["rows"]
+    assert row == ROWS[2].to_json()
+    shown = invoke("show", "program.py:topology").output
+    assert "\x1b" not in shown
+    assert [line.split()[0] for line in shown.splitlines()] == ["txid", "4", "2", "2", "1"]
+
+
+def test_rows_that_may_be_taken_back_are_not_shown(folder: Path) -> None:
+    """Rows of a txid that is not committed yet are left out, where that is known."""
+    table = BadRows("bad", committed=2)
+    assert [row.txid for row in table.newest(None)] == [2, 2, 1]
+    assert sum(rule.rows for rule in table.by_rule()) == 3
+
+
+def test_topologies_without_bad_rows(folder: Path) -> None:
+    """A table is told by its columns; the command says what is missing."""
+    assert bad_rows_among(["rows"]) is None
+    with pytest.raises(UserError, match="Table 'rows' is not one of bad rows"):
+        BadRows("rows")
+    text = PROGRAM.replace(', bad_rows=AppendTable("bad")', "").replace("set_aside", "drop")
+    (folder / "program.py").write_text(text)
+    said = invoke("list", "program.py:topology").output
+    assert said.startswith("Topology 'ruled' has no table of bad rows. Give it one: Topology(")
+    (folder / "program.py").write_text(PROGRAM)
+    said = invoke("show", "program.py:topology", "--rule", "other").output
+    assert said == "Topology 'ruled' has no such rows in table 'bad'.\n"

@@ -1,0 +1,126 @@
+"""Files with records that do not parse: each record is in a table or set aside, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from committers.append_table import AppendTable
+from spouts.files import FileSpout
+from tests.faults.support import rows_of
+from txn import Topology
+from txn.errors import TopologyError
+from txn.testing import MemoryNodes, run_in_memory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = "k string, v int"
+GOOD = [("a", 1), ("b", -2), ("c", None), ("ü", 4)]
+CSV = {
+    "1 first.csv": ["a,1", "a,x", "b,-2"],
+    "2.csv": ["a", "c,", "a,1,2", "-9,"],
+    "3.csv": ["ü,4", "ü,4.5"],
+}
+JSON = {
+    "1 first.json": ['{"k":"a","v":1}', '{"k":"a","v":"x"}', '{"k":"b","v":-2}'],
+    "2.json": ['{"k":"a"', '{"k":"c"}', "word", '{"v":-9,"k":"-9"}'],
+    "3.json": ['{"k":"ü","v":4}', '{"k":"ü","v":4.5}'],
+}
+BAD = {"a,x", "a", "a,1,2", "ü,4.5", '{"k":"a","v":"x"}', '{"k":"a"', "word", '{"k":"ü","v":4.5}'}
+NO_MINUS = {"-9,": '{"k":"-9","v":null}', '{"v":-9,"k":"-9"}': '{"k":"-9","v":-9}'}
+"""Records that parse, and break a rule: as text, and as they are set aside."""
+
+
+def written(folder: Path, form: str) -> dict[str, list[str]]:
+    """The files of a format, with a header if it has one."""
+    files = CSV if form == "csv" else JSON
+    for name, lines in files.items():
+        header = ["k,v"] if form == "csv" else []
+        (folder / name).write_text("\n".join([*header, *lines, ""]), encoding="utf-8")
+    return files
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_records_that_do_not_parse_are_set_aside(
+    spark: SparkSession, warehouse: Path, tmp_path: Path, form: Any
+) -> None:
+    """A record that does not parse is set aside once, with its file, its text and a reason.
+
+    A rule after that is not asked about it; what it sets aside knows the file as well.
+    """
+    (folder := tmp_path / "in").mkdir()
+    files = written(folder, form)
+    options: Any = {"header": True} if form == "csv" else {}
+    spout = FileSpout(
+        f"{folder}/*.{form}", format=form, schema=SCHEMA, bad_rows="set_aside", **options
+    )
+    topology = Topology("read", bad_rows=AppendTable(warehouse / "bad", "transactional"))
+    rows = topology.stream("s", spout).expect("no minus", "k NOT LIKE '-%'", "set_aside")
+    rows.partition_persist(AppendTable(warehouse / "rows", "transactional"))
+    report = run_in_memory(topology, spark)
+    found = rows_of(warehouse / "rows", "k", "v", key=str)
+    assert found == sorted(GOOD, key=str)
+    expected = sorted(
+        (txid, "parses" if line in BAD else "no minus", name, NO_MINUS.get(line, line))
+        for txid, (name, lines) in enumerate(files.items(), 1)
+        for line in lines
+        if line in BAD or line in NO_MINUS
+    )
+    aside = rows_of(warehouse / "bad", "txid", "rule", "position", "row", "reason")
+    named = [(t, rule, Path(at).name.replace("%20", " "), row) for t, rule, at, row, _ in aside]
+    assert sorted(named) == expected
+    reasons = {(row, reason) for _, rule, _, row, reason in aside if rule == "parses"}
+    wrong = "a,x" if form == "csv" else '{"k":"a","v":"x"}'
+    assert (wrong, f"not {form} with the columns of the schema; no value for: v") in reasons
+    assert report.violations == {"s": {"parses": 4, "no minus": 1}}
+
+
+def test_records_that_do_not_parse_are_dropped_or_fail(
+    spark: SparkSession, warehouse: Path, tmp_path: Path
+) -> None:
+    """A run that failed goes on when they are dropped; the schema is inferred without its mark."""
+    (folder := tmp_path / "in").mkdir()
+    lines = [json.dumps({"k": "a", "v": 1}), "word", json.dumps({"k": "b", "v": -2})]
+    (folder / "1.json").write_text("\n".join(lines))
+    nodes = MemoryNodes()
+
+    def run(**given: Any) -> Any:
+        spout = FileSpout(f"{folder}/*.json", format="json", **given)
+        topology = Topology("read")
+        topology.stream("s", spout).partition_persist(AppendTable(warehouse / "rows"))
+        return run_in_memory(topology, spark, nodes)
+
+    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+        run(schema=SCHEMA)
+    assert run(bad_rows="drop", schema=SCHEMA).violations == {"s": {"parses": 1}}
+    assert rows_of(warehouse / "rows", "k", "v") == [("a", 1), ("b", -2)]
+    spout = FileSpout(f"{folder}/*.json", format="json", bad_rows="drop")
+    assert spout.open(spark, None).fieldNames() == ["k", "v", "txn_text", "txn_file"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"bad_rows": "skip"}, "bad_rows='skip' is none of 'fail', 'drop' and 'set_aside'"),
+        ({"bad_rows": "drop", "format": "text"}, "those of csv or json, not of text"),
+        ({"bad_rows": "drop", "Mode": "PERMISSIVE"}, "both bad_rows='drop' and Mode="),
+    ],
+)
+def test_what_contradicts_bad_rows_is_refused(given: Any, said: str) -> None:
+    """An unknown fate, a format without parsing, and Spark's own options for the same."""
+    with pytest.raises(TopologyError) as caught:
+        FileSpout("in/*.csv", **{"format": "csv", **given})
+    assert said in str(caught.value)
+
+
+def test_a_spout_that_sets_records_aside_needs_a_place_for_them() -> None:
+    """The topology says where they go; the name of the stream is not taken by the refusal."""
+    spout = FileSpout("in/*.csv", format="csv", schema=SCHEMA, bad_rows="set_aside")
+    topology = Topology("read")
+    with pytest.raises(TopologyError, match="Rule 'parses' of stream 's' sets rows aside, but"):
+        topology.stream("s", spout)
+    assert topology.sources == ()

@@ -1,0 +1,259 @@
+"""Rules that the rows of a stream have to keep, and the rows that break them.
+
+All rules above one stream are judged in one pass: each becomes a column of verdicts beside the
+stream's own columns, and the result is computed once per attempt. What follows the rules, the
+rows that are set aside, and the numbers in the publication all come from that one result, so they
+agree, whatever the condition is and however Spark plans what follows.
+
+A verdict is true, or false (NULL conditions included), or NULL: a rule before it was broken, so
+this one is not asked. A condition may therefore rely on the rules before it.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from txn.dataflow.graph import Node, Sink, Source, explain, quoted
+from txn.errors import TopologyError
+from txn.interfaces import Unparsed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = [
+    "BAD_ROW_COLUMNS",
+    "Expectation",
+    "Judged",
+    "OnViolation",
+    "SetAside",
+    "by_stream",
+    "check_rule",
+]
+
+OnViolation = Literal["fail", "drop", "set_aside"]
+
+BAD_ROW_COLUMNS = ("stream", "rule", "position", "row", "reason")
+"""Columns of a table of bad rows, all strings; the table adds `txid`."""
+_EXACT_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
+"""Options of Spark's JSON: by default it cuts microseconds and leaves out NULLs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Expectation(Node):
+    """A stream's rows that keep a rule (Delta Live Tables: an expectation)."""
+
+    parent: Node
+    name: str
+    condition: Column | str
+    on_violation: OnViolation
+    unparsed: Unparsed | None = None
+    """For the rule that the records of a spout parse: how it marks those that do not."""
+
+    @classmethod
+    def parses(cls, source: Source, unparsed: Unparsed) -> Expectation:
+        """The rule that the records of a spout parse."""
+        condition = f"{quoted(unparsed.text)} IS NULL"
+        return cls(source, "parses", condition, unparsed.on_violation, unparsed)
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """The streams that this one is computed from."""
+        return (self.parent,)
+
+    @property
+    def base(self) -> Node:
+        """The stream to whose rows this rule and those before it apply."""
+        return self.parent.base if isinstance(self.parent, Expectation) else self.parent
+
+    @property
+    def chain(self) -> tuple[Expectation, ...]:
+        """The rules of `base` up to this one, in the order in which they are asked."""
+        before = self.parent.chain if isinstance(self.parent, Expectation) else ()
+        return (*before, self)
+
+    @property
+    def operation(self) -> str:
+        """What it is called in messages."""
+        return f"rule '{self.name}'"
+
+    @property
+    def told(self) -> str:
+        """The condition as a user would recognise it."""
+        if self.unparsed is not None:
+            return f"it is {self.unparsed.form}"
+        if isinstance(self.condition, str):
+            return self.condition
+        return str(self.condition).removeprefix("Column<'").removesuffix("'>")
+
+
+@dataclass(frozen=True, eq=False)
+class SetAside(Node):
+    """The rows that broke a rule with `on_violation="set_aside"`, of any stream of a topology."""
+
+    rules: tuple[Expectation, ...]
+
+    @property
+    def parents(self) -> tuple[Node, ...]:
+        """The streams whose rules may set rows aside."""
+        return self.rules
+
+
+@dataclass
+class Judged:
+    """A stream's rows in one attempt, with a verdict on each rule."""
+
+    frame: DataFrame
+    columns: tuple[str, ...]
+    """The stream's own columns."""
+    verdicts: Mapping[Expectation, str]
+    """Rule -> column with its verdict."""
+    unparsed: Unparsed | None = None
+    """How the spout above the rules marks records that do not parse."""
+    counted: bool = False
+    """Whether the violations were counted."""
+
+    @classmethod
+    def of(cls, frame: DataFrame, rules: Sequence[Expectation]) -> Judged:
+        """Judge rows by these rules; each comes after those that it relies on.
+
+        Raises:
+            TopologyError: a condition names a column that is not there, or is not a boolean.
+        """
+        unparsed = next((rule.unparsed for rule in rules if rule.unparsed), None)
+        hidden = (unparsed.text, unparsed.position) if unparsed else ()
+        columns = tuple(name for name in frame.columns if name not in hidden)
+        verdicts = dict[Expectation, str]()
+        for number, rule in enumerate(rules):
+            name = f"txn_verdict_{number}"
+            while name in columns:
+                name += "_"
+            verdicts[rule] = name
+            frame = explain(rule, functools.partial(_with_verdict, frame, rule, verdicts))
+        return cls(frame, columns, verdicts, unparsed)
+
+    def passing(self, rule: Expectation) -> DataFrame:
+        """The rows that keep this rule and those before it."""
+        from pyspark.sql import functions as sf
+
+        hidden = (self.unparsed.text, self.unparsed.position) if self.unparsed else ()
+        return self.frame.where(sf.col(self.verdicts[rule])).drop(*self.verdicts.values(), *hidden)
+
+    def counts(self, number: int) -> DataFrame:
+        """One row: the number, and for each rule how many rows broke it."""
+        from pyspark.sql import functions as sf
+
+        broken = [sf.count_if(~sf.col(name)) for name in self.verdicts.values()]
+        return self.frame.agg(sf.array(*broken).alias("broken")).select(
+            sf.lit(number).alias("number"), "broken"
+        )
+
+    def set_aside(self, rules: Sequence[Expectation], position: str | None) -> DataFrame:
+        """The rows that broke one of these rules, once for each: `BAD_ROW_COLUMNS`."""
+        from pyspark.sql import functions as sf
+
+        own = [rule for rule in rules if rule in self.verdicts]
+        broken = {rule: ~sf.col(self.verdicts[rule]) for rule in own}
+        found = [
+            sf.when(condition, sf.struct(*self._told(rule))) for rule, condition in broken.items()
+        ]
+        rows = self.frame.where(functools.reduce(operator.or_, broken.values()))
+        place = _text(position, "position")
+        if self.unparsed is not None:
+            place = sf.col(quoted(self.unparsed.position)).alias("position")
+        each = rows.select(place, sf.explode(sf.array_compact(sf.array(*found))).alias("broken"))
+        stream = _text(own[0].label(), "stream")
+        return each.select(stream, "broken.rule", "position", "broken.row", "broken.reason")
+
+    def _told(self, rule: Expectation) -> tuple[Column, Column, Column]:
+        """Rule, row and reason of a row that broke the rule."""
+        from pyspark.sql import functions as sf
+
+        name = _text(rule.name, "rule")
+        own = [sf.col(quoted(column)) for column in self.columns]
+        if rule.unparsed is None:
+            row = sf.to_json(sf.struct(*own), _EXACT_TIMES).alias("row")
+            return name, row, _text(f"not true: {rule.told}", "reason")
+        # Spark does not say what is wrong with a record; what it could not read is NULL.
+        missing = [sf.when(c.isNull(), sf.lit(n)) for n, c in zip(self.columns, own, strict=True)]
+        said = sf.lit(f"not {rule.unparsed.form} with the columns of the schema; no value for: ")
+        reason = sf.concat(said, sf.concat_ws(", ", *missing)).alias("reason")
+        return name, sf.col(quoted(rule.unparsed.text)).alias("row"), reason
+
+
+def _with_verdict(
+    frame: DataFrame, rule: Expectation, verdicts: Mapping[Expectation, str]
+) -> DataFrame:
+    from pyspark.sql import functions as sf
+
+    condition = sf.expr(rule.condition) if isinstance(rule.condition, str) else rule.condition
+    # Neither NULL nor false; unlike coalesce it refuses a text, which Spark would parse.
+    verdict = sf.when(condition, sf.lit(True)).otherwise(sf.lit(False))
+    if isinstance(rule.parent, Expectation):
+        verdict = sf.when(sf.col(verdicts[rule.parent]), verdict)
+    return frame.select("*", verdict.alias(verdicts[rule]))
+
+
+def _text(value: str | None, name: str) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.lit(value).cast("string").alias(name)
+
+
+def by_stream(sinks: Sequence[Sink]) -> dict[Node, tuple[Expectation, ...]]:
+    """The rules that lead to tables, by the stream whose rows they judge, in the order asked."""
+    found: dict[Node, dict[Expectation, None]] = {}
+    for rule in _rules(sinks):
+        for each in rule.chain:
+            found.setdefault(rule.base, {}).setdefault(each)
+    return {base: tuple(rules) for base, rules in found.items()}
+
+
+def _rules(sinks: Sequence[Sink]) -> Iterator[Expectation]:
+    for sink in sinks:
+        for node in sink.parent.ancestors():
+            if isinstance(node, Expectation):
+                yield node
+
+
+def check_rule(rule: Expectation, others: Sequence[Expectation]) -> None:
+    """Refuse a rule without a name, a condition or a known fate of its rows, and a name twice.
+
+    Raises:
+        TopologyError: see there.
+    """
+    where = f"expect() of stream '{rule.label()}'"
+    name: object = rule.name
+    if not isinstance(name, str) or not name.strip():
+        raise TopologyError(
+            f"{where} needs a name, not {name!r}: history and the table of bad rows tell a "
+            "rule by it.",
+            number="TXN-122",
+        )
+    if rule.on_violation not in get_args(OnViolation):
+        raise TopologyError(
+            f"{where}, rule '{rule.name}': on_violation={rule.on_violation!r} is none of 'fail', "
+            "'drop' and 'set_aside'.",
+            number="TXN-122",
+        )
+    condition = rule.condition
+    if not isinstance(condition, str) and type(condition).__name__ != "Column":
+        raise TopologyError(
+            f"{where}, rule '{rule.name}' needs a condition as SQL or as a Column, not "
+            f"{type(condition).__name__}. Write for example expect('known delay', 'delay IS NOT "
+            "NULL').",
+            number="TXN-122",
+        )
+    if any(other.name == rule.name and other.label() == rule.label() for other in others):
+        raise TopologyError(
+            f"{where}: there is a rule '{rule.name}' already. Violations are counted by stream "
+            "and rule, so give this one a name of its own.",
+            number="TXN-122",
+        )

@@ -1,0 +1,158 @@
+"""The rows that rules have set aside, read out of their table. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from txn.dataflow.expectations import BAD_ROW_COLUMNS
+from txn.delta.commits import TXID
+from txn.delta.retrying import retried
+from txn.errors import UserError
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
+
+__all__ = ["BadRow", "BadRows", "RuleRows", "bad_rows_among"]
+
+
+@dataclass(frozen=True)
+class RuleRows:
+    """What one rule of a stream has set aside."""
+
+    stream: str
+    rule: str
+    rows: int
+    first_txid: int
+    last_txid: int
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """One row that was set aside; see docs/bad-rows.md for the columns."""
+
+    txid: int
+    stream: str
+    rule: str
+    position: str | None
+    row: str
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+class BadRows:
+    """The rows of one table of bad rows, as it is now.
+
+    Args:
+        table: the committer's name.
+        options: the committer's `storage_options`.
+        committed: the newest committed txid: later rows may still be taken back, and are not
+            shown. None: it is not known, and all rows are shown.
+
+    Raises:
+        UserError: there is no such table, or it is not one of bad rows.
+    """
+
+    def __init__(
+        self, table: str, options: Mapping[str, str] | None = None, committed: int | None = None
+    ) -> None:
+        self.table = table
+        self._committed = committed
+        self._data = _opened(table, options)
+        if self._data is None:
+            raise UserError(
+                f"Table '{table}' is not one of bad rows: its columns are not {TXID}, "
+                f"{', '.join(BAD_ROW_COLUMNS)}."
+            )
+
+    def by_rule(self) -> list[RuleRows]:
+        """How many rows each rule has set aside, by stream and rule."""
+        found = self._read(["stream", "rule", TXID])
+        grouped = found.group_by(["stream", "rule"]).aggregate(
+            [(TXID, "count"), (TXID, "min"), (TXID, "max")]
+        )
+        rows = [
+            RuleRows(
+                one["stream"],
+                one["rule"],
+                one[f"{TXID}_count"],
+                one[f"{TXID}_min"],
+                one[f"{TXID}_max"],
+            )
+            for one in grouped.to_pylist()
+        ]
+        return sorted(rows, key=lambda each: (each.stream, each.rule))
+
+    def newest(
+        self,
+        limit: int | None,
+        *,
+        stream: str | None = None,
+        rule: str | None = None,
+        txid: int | None = None,
+    ) -> list[BadRow]:
+        """The rows of the newest txids.
+
+        Args:
+            limit: at most so many rows; None: all.
+            stream: only of this stream; the others alike.
+        """
+        wanted = {"stream": stream, "rule": rule, TXID: txid}
+        only = {name: value for name, value in wanted.items() if value is not None}
+        lowest = 0
+        if limit is not None:
+            # First the txids alone: the rows of older ones are not read at all.
+            txids = sorted(self._read([TXID], only)[TXID].to_pylist(), reverse=True)
+            lowest = txids[min(limit, len(txids)) - 1] if txids else 0
+        found = self._read([TXID, *BAD_ROW_COLUMNS], only, lowest)
+        keys = [(TXID, "descending"), *((name, "ascending") for name in BAD_ROW_COLUMNS)]
+        return [BadRow(**row) for row in found.sort_by(keys).slice(0, limit).to_pylist()]
+
+    def _read(
+        self, columns: list[str], only: Mapping[str, Any] | None = None, lowest: int = 0
+    ) -> Any:
+        from pyarrow import dataset
+
+        wanted = dataset.field(TXID) >= lowest
+        if self._committed is not None:
+            wanted &= dataset.field(TXID) <= self._committed
+        for name, value in (only or {}).items():
+            wanted &= dataset.field(name) == value
+        data = self._data
+        assert data is not None
+        what = f"read the rows of table {self.table}"
+        return retried(lambda: data.to_table(columns=columns, filter=wanted), what)
+
+
+def bad_rows_among(
+    tables: Iterable[str],
+    options: Mapping[str, Mapping[str, str]] | None = None,
+    committed: int | None = None,
+) -> BadRows | None:
+    """The table of bad rows among a topology's tables, told by its columns; None: there is none.
+
+    Raises:
+        UserError: a table is not there.
+    """
+    for table in tables:
+        own = (options or {}).get(table)
+        if _opened(table, own) is not None:
+            return BadRows(table, own, committed)
+    return None
+
+
+def _opened(table: str, options: Mapping[str, str] | None) -> Dataset | None:
+    """The data of a table; None if it does not have the columns of bad rows."""
+    from txn.operations.history import opened_table
+
+    found = opened_table(table, options)
+    names = {field.name for field in found.schema().fields}
+    return found.to_pyarrow_dataset() if names == {TXID, *BAD_ROW_COLUMNS} else None
