@@ -241,6 +241,8 @@ _NUMBERS = {
     "TXN-508": ("MALFORMED_", "FAILED_READ_FILE"),
 }
 """Number of an error -> how the conditions of Spark begin that it stands for."""
+_READ = 300
+"""Most characters of what a batch was to read in its error."""
 _AT = "_txn_at"
 """Attribute of an error: what was being computed."""
 
@@ -259,6 +261,7 @@ def while_at(what: str) -> Iterator[None]:
 def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
     """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
     read = str(dict(batch.metadata or {}))
+    read = read if len(read) <= _READ else f"{read[:_READ]} ..."
     what = getattr(error, _AT, "")
     at = f", with {what}" if what else ""
     told, number = first_line(error), _number(error)
@@ -267,7 +270,7 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
         told, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
     result = BatchError(
         f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
-        f"{batch.phase.value}{at}: {_sentence(told)} It read {read[:300]}. Progress is intact: "
+        f"{batch.phase.value}{at}: {_sentence(told)} It read {read}. Progress is intact: "
         "correct the cause and run again; the batch is replayed.",
         number=number,
     )
