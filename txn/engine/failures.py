@@ -266,11 +266,14 @@ _NUMBERS = {
     "TXN-508": ("MALFORMED_", "FAILED_READ_FILE"),
 }
 """Number of an error -> how the conditions of Spark begin that it stands for."""
+_READ = 300
+"""Most characters of what a batch was to read in its error."""
 
 
 def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
     """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
     read = str(dict(batch.metadata or {}))
+    read = read if len(read) <= _READ else f"{read[:_READ]} ..."
     place = text.place_of(error)
     at = f", with {place}" if place else ""
     told, number = first_line(error), _number(error)
@@ -279,7 +282,7 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
         told, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
     result = BatchError(
         f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
-        f"{batch.phase.value}{at}: {_sentence(told)} It read {read[:300]}. Progress is intact: "
+        f"{batch.phase.value}{at}: {_sentence(told)} It read {read}. Progress is intact: "
         "correct the cause and run again; the batch is replayed.",
         number=number,
     )

@@ -91,6 +91,8 @@ _own: WeakSet[SparkSession] = WeakSet()
 """Every session made here."""
 _settings: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 """Session made here -> its recorded settings."""
+_REFUSED = "_txn_refused"
+"""Attribute of a session: a DataFrame of its own, which makes it active in a thread."""
 _NO_ROWS = "_txn_no_rows"
 """Attribute of a session: empty DataFrames, by their columns. They keep the session alive, so only
 the session itself may hold them."""
@@ -200,10 +202,19 @@ def make_active(spark: SparkSession) -> None:
     user's line with each expression, for errors, only in a thread whose session was made active;
     whether it does so at all is decided once, at the first expression of the process.
     """
-    from pyspark.sql.types import StructType
+    from pyspark.errors import PySparkTypeError
 
-    # The only call of PySpark that sets the thread's session; it runs no job.
-    spark.createDataFrame([], StructType())
+    # The only call of PySpark that sets the thread's session. A DataFrame in place of rows is
+    # refused, but only after that: 2 ms, where no rows at all take 30.
+    with contextlib.suppress(PySparkTypeError):
+        spark.createDataFrame(_refused(spark))
+
+
+def _refused(spark: SparkSession) -> DataFrame:
+    if _REFUSED not in vars(spark):
+        vars(spark)[_REFUSED] = spark.range(0)
+    kept: DataFrame = vars(spark)[_REFUSED]
+    return kept
 
 
 def _unset(session: SparkSession, key: str) -> None:
