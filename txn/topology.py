@@ -304,9 +304,9 @@ class Stream:
 
         Args:
             name: of the rule; once per stream.
-            condition: a boolean Column over the stream's columns, or the same in SQL, which needs
-                no session yet. It may rely on the rules before it: it is not asked about rows that
-                broke one of them.
+            condition: a boolean Column over the stream's columns, or the same in SQL; Spark makes a
+                Column only where a session runs, so files for `txn run` write SQL. It may rely on
+                the rules before it: it is not asked about rows that broke one of them.
             on_violation: "fail": the batch fails, as for an error of your own code; "drop": the
                 row goes no further; "set_aside": it goes to the topology's table of bad rows
                 instead, with stream, rule, position, the row as JSON, and the reason.
