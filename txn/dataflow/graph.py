@@ -478,7 +478,7 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
     except (FailedException, TxnError):
         raise
     except (AnalysisException, ParseException) as error:
-        reason = _SQLSTATE.sub("", str(error).splitlines()[0])
+        reason = _SQLSTATE.sub("", str(error).strip().splitlines()[0])
         where = _place(node, error)
         raise TopologyError(
             f"Stream '{node.label()}' cannot be computed in {where}: {reason} Correct the column "
@@ -517,7 +517,7 @@ def _called(node: Transform) -> str:
 def _place(node: Node, error: BaseException) -> str:
     """Where the user wrote what failed: the line, or the function that it is in."""
     if not isinstance(node, Transform):
-        return type(node).__name__.lower()
+        return node.operation
     return users_line(error) or _name(node.function)
 
 
