@@ -6,11 +6,13 @@ import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from txn import hidden
 from txn.config import TopologyConfig
 from txn.errors import TxnError, UserError
 from txn.settings import completed, overridden
@@ -145,19 +147,27 @@ def _guarded(call: Any, where: str) -> Any:
         raise
     except Exception as error:
         raise LoadError(
-            f"{where} failed while it was loaded: {first_line(error)}{_line(error)}. Correct it; "
-            "--traceback shows where."
+            f"{where} failed while it was loaded: {first_line(error)}{_line(error)}. "
+            f"{_hidden(error)}Correct it; --traceback shows where."
         ) from error
+
+
+def _hidden(error: Exception) -> str:
+    """What stands in the way of our packages, if that may be why; else empty."""
+    if not isinstance(error, ImportError | AttributeError):
+        return ""
+    said = [hidden.advice(name, place) for name, place in hidden.hiding().items()]
+    return "".join(f"{text}. " for text in said if text not in str(error))
 
 
 def _line(error: BaseException) -> str:
     """File and line of the innermost frame, in brackets, unless the message says so itself."""
-    trace = error.__traceback__
-    if trace is None or isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError):
         return ""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
+    trace = traceback.extract_tb(error.__traceback__)
+    # A missing module of ours is told by us, and looked for by the user's line.
+    frames = [frame for frame in trace if frame.filename != hidden.__file__]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _topologies_of(module: ModuleType) -> str:
