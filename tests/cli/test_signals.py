@@ -38,8 +38,8 @@ def below(pid: int) -> Iterator[int]:
 
 
 def test_a_shell_script_goes_on_after_a_run_that_ctrl_c_has_ended(tmp_path: Path) -> None:
-    """A run in an empty folder says what it waits for. Java takes neither a SIGTERM to every process
-    of the service nor Ctrl-C to the script's group; the run ends with code 0 and leaves nothing.
+    """A run in an empty folder says what it waits for. Java takes neither a SIGTERM to every
+    process of a service nor Ctrl-C to a script's group; the run ends with code 0 and leaves none.
     """
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "in").mkdir()
@@ -57,7 +57,9 @@ def test_a_shell_script_goes_on_after_a_run_that_ctrl_c_has_ended(tmp_path: Path
     children: list[int] = []
     try:
         waiting = "idle: nothing to read, waiting for orders (FileSpout('in/*.csv'))"
-        assert any(line.startswith(waiting) for line in script.stdout), (tmp_path / "err").read_text()
+        assert any(line.startswith(waiting) for line in script.stdout), (
+            tmp_path / "err"
+        ).read_text()
         children = [pid for pid in below(script.pid) if os.getpgid(pid) != script.pid]
         named = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children]
         for name in ("SparkSubmit", "supervisor.py", "ZooKeeperServerMain"):
@@ -93,7 +95,7 @@ def test_a_signal_that_comes_by_two_ways_counts_once(monkeypatch: pytest.MonkeyP
 
 
 def test_sigterm_before_anything_ran_is_no_failure() -> None:
-    """It unwinds the start, as Ctrl-C does, but a service manager sees the end that it asked for."""
+    """It unwinds the start as Ctrl-C does, and a service manager sees the end it asked for."""
 
     @click.group(cls=ErrorsAsParagraphs)
     def cli() -> None:
