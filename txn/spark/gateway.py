@@ -26,11 +26,13 @@ def start_shielded(settings: Mapping[str, str]) -> None:
         PySparkRuntimeError: Java ended before it was up.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:
         return
-    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
-    gateway = SparkContext._gateway
-    if gateway is not None and gateway.proc is not None:
+    conf = SparkConf().setAll(list(settings.items()))
+    gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]
+    if gateway.proc is not None:
         signals = gateway.jvm.sun.misc
         signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
+    SparkContext._ensure_initialized(gateway=gateway)
