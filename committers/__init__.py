@@ -2,4 +2,15 @@
 
 from __future__ import annotations
 
-import txn.errors  # noqa: F401 - txn itself, and so `txn.machine.allocator`, before anything loads delta-rs
+import sys
+
+try:
+    # txn itself, and so `txn.machine.allocator`, before anything loads delta-rs
+    import txn.errors  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "txn.errors":
+        raise
+    raise ImportError(
+        f"'{sys.modules['txn'].__file__}' hides the installed package 'txn', which 'committers' "
+        "needs. Rename it, or move it to a folder that Python does not search first."
+    ) from error

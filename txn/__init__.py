@@ -9,8 +9,11 @@ import txn.machine.allocator  # noqa: F401 - before whatever loads delta-rs
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.errors import FailedException, TxnError
+from txn.hidden import explain_missing_modules
 from txn.topology import Topology
 
 __all__ = ["FailedException", "Topology", "TopologyConfig", "TransactionAttempt", "TxnError"]
 
 __version__ = "0.1.0"
+
+explain_missing_modules()

@@ -26,6 +26,7 @@ from txn.errors import SetupError
 from txn.machine.jars import class_archive, delta_jars, package_jars
 from txn.machine.java import find_java
 from txn.spark.causes import without_copies
+from txn.spark.gateway import start_shielded
 from txn.spark.submission import SUBMIT_ARGS, defaults_file, is_submitted, submitted, with_paths
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def delta_session(
         builder = builder.config(key, value)
     try:
         with _spark_env(settings):
+            start_shielded({"spark.app.name": app_name, "spark.master": master, **settings})
             session = builder.getOrCreate()
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":

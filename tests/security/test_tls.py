@@ -149,7 +149,7 @@ def test_a_client_without_a_certificate_is_told(secured: Secured) -> None:
 
 def test_a_client_without_tls_is_told(secured: Secured) -> None:
     """A plain client on the secure port ends with an error that says what it was told last."""
-    plain = TopologyConfig(zookeeper_timeout_secs=2.0)
+    plain = TopologyConfig(zookeeper_connect_secs=2.0)
     with pytest.raises(ProgressUnavailableError, match=r"the last try: .+"):
         list_topologies(secured.hosts, plain)
 

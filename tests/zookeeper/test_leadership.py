@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from txn.errors import (
 )
 from txn.protocol.records import BatchRecord, CommittedRecord
 from txn.zookeeper import ZooKeeperProgress, list_topologies, read_status
+from txn.zookeeper.connection import WAITING
 
 ROOT = Path(__file__).parents[2]
 CONFIG = TopologyConfig(zookeeper_timeout_secs=2.0, zookeeper_deadline_secs=20.0)
@@ -477,6 +479,23 @@ def test_an_epoch_that_vanished_under_a_leader_is_noticed(
     ):
         with pytest.raises(ProgressUnreadableError, match="/epoch' is missing"):
             act()
+
+
+def test_a_first_connection_is_waited_for_half_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """However long later writes may be retried: one line after 2 s, an error after 30 s."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    store = ZooKeeperProgress(
+        "127.0.0.1:1", "nowhere", TopologyConfig(), sleep=sleep, clock=lambda: now[0]
+    )
+    with pytest.raises(ProgressUnavailableError, match=r"did not answer within 30 s"):
+        store.lead()
+    store.close()
+    (waiting,) = [r.getMessage() for r in caplog.records if r.name == WAITING]
+    assert re.fullmatch(r"Waiting for ZooKeeper at 127\.0\.0\.1:1, .*: 28 s more\.", waiting)
 
 
 def test_no_server_at_all_is_said_within_the_deadline() -> None:

@@ -18,11 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from txn.cli.errors import numbered
+from txn.cli.idleness import Idleness
 from txn.cli.observers import Observer, RunInfo
 from txn.cli.signals import received_signals, terminable
 from txn.engine.report import RunReport
 from txn.errors import AbandonedError, LeaderExistsError, SetupError, TxnError
+from txn.zookeeper.connection import WAITING
 from txn.zookeeper.location import resolve
+from txn.zookeeper.status import require_answer
 
 if TYPE_CHECKING:
     from txn.engine.running import RunningTopology
@@ -61,13 +64,13 @@ def drive(
     """
     from txn.session import delta_session
 
-    with contextlib.ExitStack() as resources, observer, terminable(), _leaving():
+    with contextlib.ExitStack() as resources, observer, terminable(), _leaving(), _told(observer):
         server = _server_of(zookeeper)
         if server is not None:  # print it before the seconds that Spark takes
             _refuse_second(server, topology)
         observer.starting(topology.name)
-        with ThreadPoolExecutor(1, "txn-zookeeper") as pool:
-            hosts = pool.submit(_enter_zookeeper, resources, zookeeper, topology, sleep)
+        with ThreadPoolExecutor(1, "txn-zookeeper") as pool, _given_up() as given_up:
+            hosts = pool.submit(_enter_zookeeper, resources, zookeeper, topology, sleep, given_up)
             packages = sorted({p for s in topology.sources for p in s.spout.packages})
             spark = delta_session(topology.name, master, conf, packages=packages)
             resources.callback(spark.stop)
@@ -81,7 +84,7 @@ def drive(
                 observer.started(
                     RunInfo(topology.name, now.epoch, zookeeper, str(until), now.committed_txid)
                 )
-            return _watch(running, observer, received, sleep)
+            return _watch(running, observer, received, sleep, Idleness(topology))
 
 
 def _stand_by(
@@ -106,6 +109,7 @@ def _watch(
     observer: Observer,
     received: Sequence[int],
     sleep: Callable[[float], None],
+    idleness: Idleness,
 ) -> RunReport:
     txid, failures, stopping = 0, 0, False
     active = True
@@ -124,7 +128,10 @@ def _watch(
         newest = tuple(report.failures)[-new_failures:] if new_failures else ()
         txid = batches[-1].attempt.txid if batches else txid
         failures += new_failures
-        observer.update(running.status(), batches, newest)
+        status = running.status()
+        observer.update(status, batches, newest)
+        if active and (told := idleness.look(status)) is not None:
+            observer.note(told)
         if active:
             sleep(_LOOK_SECS)
     report = running.report
@@ -143,10 +150,13 @@ def _enter_zookeeper(
     spec: str,
     topology: Topology,
     sleep: Callable[[float], None],
+    given_up: threading.Event,
 ) -> str:
     """A connect string. Says so if the folder is in use because the topology already runs."""
     from txn.embedded.service import zookeeper_service
 
+    if resolve(spec).folder is None:  # tell of its absence before the seconds that Spark takes
+        require_answer(resolve(spec).hosts, topology.settings, sleep=_unless(given_up))
     deadline = time.monotonic() + _PATIENCE_SECS
     while True:
         try:
@@ -160,6 +170,50 @@ def _enter_zookeeper(
             if time.monotonic() >= deadline:
                 raise
         sleep(_LOOK_SECS)
+
+
+@contextlib.contextmanager
+def _given_up() -> Iterator[threading.Event]:
+    """Set when the body fails: whoever works beside it need not go on."""
+    event = threading.Event()
+    try:
+        yield event
+    except BaseException:
+        event.set()
+        raise
+
+
+def _unless(given_up: threading.Event) -> Callable[[float], None]:
+    def sleep(seconds: float) -> None:
+        if given_up.wait(seconds):
+            raise SetupError("The start was given up; nothing was changed. Run it again.")
+
+    return sleep
+
+
+class _Notes(logging.Handler):
+    """Passes messages of the log on to the screen."""
+
+    def __init__(self, observer: Observer) -> None:
+        super().__init__(logging.WARNING)
+        self._observer = observer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._observer.note(record.getMessage())
+
+
+@contextlib.contextmanager
+def _told(observer: Observer) -> Iterator[None]:
+    """Show what the start waits for, whatever the level of the log."""
+    waiting, notes = logging.getLogger(WAITING), _Notes(observer)
+    before = waiting.level
+    waiting.addHandler(notes)
+    waiting.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        waiting.setLevel(before)
+        waiting.removeHandler(notes)
 
 
 def _server_of(spec: str) -> str | None:

@@ -1,7 +1,7 @@
 """A command's error as one paragraph on stderr and an exit code.
 
 0 ended well, 1 an error, 2 a mistake on the command line, 3 fenced or another process leads, 4 a
-thread hangs and was left behind, 130 interrupted before anything ran.
+thread hangs and was left behind, 130 interrupted before anything ran (SIGTERM then: 0).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from txn.cli.options import TRACEBACK
+from txn.cli.signals import StoppedEarlyError
 from txn.errors import AbandonedError, FencedError, LeaderExistsError, TxnError
 from txn.operations.loading import TargetError
 from txn.spark.causes import is_of_spark
@@ -40,13 +41,15 @@ class ErrorsAsParagraphs(click.Group):
         except TxnError as error:
             message, code = numbered(error), _exit_code(error)
             cause: BaseException = error
+        except StoppedEarlyError as error:
+            message, code, cause = "stopped.", 0, error
         except KeyboardInterrupt as error:
             message, code, cause = "interrupted.", INTERRUPTED, error
         except Exception as error:  # noqa: BLE001 - the last line of defence of a program
             message, code, cause = numbered(error), ERROR, error
         if ctx.meta.get(TRACEBACK):
             traceback.print_exception(cause)
-        click.echo(_paragraph(message), err=True)
+        click.echo(_paragraph(f"error: {message}" if code else message), err=True)
         if isinstance(cause, AbandonedError):
             _leave(code)
         return ctx.exit(code)
@@ -88,7 +91,7 @@ def _leave(code: int) -> None:
 
 def _paragraph(message: str) -> str:
     """The message, wrapped to the terminal; what follows its first line (a log) is left alone."""
-    first, newline, rest = printable(f"error: {message}").partition("\n")
+    first, newline, rest = printable(message).partition("\n")
     if sys.stderr.isatty():
         first = textwrap.fill(first, shutil.get_terminal_size().columns, break_on_hyphens=False)
     return first + newline + rest

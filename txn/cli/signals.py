@@ -1,20 +1,41 @@
-"""Ctrl-C and SIGTERM: during a start they unwind it, during a run they ask for its end."""
+"""Ctrl-C and SIGTERM: during a start they unwind it, during a run they ask for its end.
+
+One Ctrl-C may come twice: the terminal sends it to the whole group, and a wrapper (`uv run`, an
+init of a container) passes on its own. What follows within a second is the same one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
-__all__ = ["received_signals", "terminable"]
+__all__ = ["StoppedEarlyError", "received_signals", "terminable"]
+
+_SAME_SECS = 1.0
+
+
+class StoppedEarlyError(KeyboardInterrupt):
+    """SIGTERM came before anything ran: an end that was asked for, and no failure."""
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM during the start is what Ctrl-C is: unwind, and leave nothing running."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM during the start unwinds as Ctrl-C does, and leaves nothing running.
+
+    Raises:
+        StoppedEarlyError: SIGTERM came.
+    """
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends; nothing is to break that
+        raise StoppedEarlyError
+
+    before = signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:
@@ -22,12 +43,17 @@ def terminable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def received_signals() -> Iterator[Sequence[int]]:
+def received_signals(clock: Callable[[], float] = time.monotonic) -> Iterator[Sequence[int]]:
     """Ctrl-C and SIGTERM as they come, for the loop to act on; the second one ends the process."""
     received: list[int] = []
+    first = 0.0
 
     def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal first
         del frame
+        if received and clock() - first < _SAME_SECS:
+            return
+        first = first or clock()
         if received:
             # Durable state is consistent at every moment; the next run goes on from it.
             os._exit(128 + number)

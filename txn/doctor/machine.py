@@ -19,6 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.errors import SetupError
+from txn.hidden import advice, hiding
 from txn.machine.java import find_java, java_version
 
 __all__ = ["check_disk", "check_machine", "fits"]
@@ -32,10 +33,11 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def check_machine() -> Iterator[Finding]:
-    """Java, Python and its packages, memory, open files."""
+    """Java, Python, its packages and what hides ours, memory, open files."""
     yield from _java()
     yield _python()
     yield from _packages()
+    yield from _hidden()
     yield _memory()
     yield _open_files()
 
@@ -122,6 +124,18 @@ def _packages() -> Iterator[Finding]:
                 "Delta's log or ZooKeeper's answers may look different.",
                 f"pip install '{name}{specifiers}', or run the tests with this version.",
             )
+
+
+def _hidden() -> Iterator[Finding]:
+    """What a program in the working folder would import in place of our packages."""
+    for name, place in hiding([str(Path.cwd()), *sys.path]).items():
+        yield warning(
+            "python",
+            f"package {name}",
+            advice(name, place).partition(". ")[0],
+            f"A program beside it imports it in place of ours: 'No module named' {name}.<module>.",
+            "Rename it, or move it to a folder that Python does not search first.",
+        )
 
 
 def _wanted() -> dict[str, str]:

@@ -169,7 +169,8 @@ class EmbeddedZooKeeper:
                 stdout=subprocess.PIPE,
                 stderr=out,
                 pass_fds=[lock.fileno()],
-                # A Ctrl-C is for us: the server must outlive it until the topology has stopped.
+                # A signal to our group is for us: the server must outlive it until the topology
+                # has stopped.
                 start_new_session=True,
                 umask=0o077 if self._protect else -1,
             )

@@ -10,6 +10,9 @@ with the child's exit code. The parent is gone when
 Should the supervisor itself be killed, Linux kills the child with it. PR_SET_PDEATHSIG alone, set
 by the parent, would not do: it is bound to the *thread* that started the child, and only Linux has
 it. This process has one thread.
+
+`systemctl stop` sends SIGTERM to every process of a service, also to these two. The parent needs
+its server until it has stopped, so both ignore SIGTERM and SIGINT, and SIGHUP ends the child.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ def main(command: list[str]) -> int:
         The child's exit code, as `subprocess` gives it.
     """
     parent = os.getppid()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # the child inherits it
     # Every file descriptor that the parent passed on is passed on once more: the folder's lock
     # lives as long as the server does, whatever happens to the processes above it.
     child = subprocess.Popen(
@@ -42,7 +47,7 @@ def main(command: list[str]) -> int:
         stdin=subprocess.DEVNULL,
         stdout=2,  # ours is for the process id only
         close_fds=False,
-        preexec_fn=_die_with_us,  # noqa: PLW1509 - there are no threads here
+        preexec_fn=_prepare,  # noqa: PLW1509 - there are no threads here
     )
     try:
         os.write(1, f"{child.pid}\n".encode("ascii"))
@@ -57,7 +62,7 @@ def main(command: list[str]) -> int:
 
 
 def _end(child: subprocess.Popen[bytes]) -> int:
-    child.terminate()
+    child.send_signal(signal.SIGHUP)  # Java shuts down in order on it, as on SIGTERM
     try:
         return child.wait(GRACE_SECS)
     except subprocess.TimeoutExpired:
@@ -65,7 +70,8 @@ def _end(child: subprocess.Popen[bytes]) -> int:
         return child.wait()
 
 
-def _die_with_us() -> None:
+def _prepare() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under `nohup` it would be ignored
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

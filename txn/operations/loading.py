@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from txn import hidden
 from txn.config import TopologyConfig
 from txn.errors import TxnError, UserError
 from txn.settings import completed, overridden
@@ -150,9 +151,17 @@ def _guarded(call: Any, where: str) -> Any:
         raise
     except Exception as error:
         raise LoadError(
-            f"{where} failed while it was loaded: {first_line(error)}{_line(error)}. Correct it; "
-            "--traceback shows where."
+            f"{where} failed while it was loaded: {first_line(error)}{_line(error)}. "
+            f"{_hidden(error)}Correct it; --traceback shows where."
         ) from error
+
+
+def _hidden(error: Exception) -> str:
+    """What stands in the way of our packages, if that may be why; else empty."""
+    if not isinstance(error, ImportError | AttributeError):
+        return ""
+    said = [hidden.advice(name, place) for name, place in hidden.hiding().items()]
+    return "".join(f"{text}. " for text in said if text not in str(error))
 
 
 def _line(error: BaseException) -> str:

@@ -46,6 +46,7 @@ from txn.zookeeper.access import Access, find_access
 from txn.zookeeper.session import Session
 
 __all__ = [
+    "WAITING",
     "Check",
     "Connection",
     "Create",
@@ -58,10 +59,15 @@ __all__ = [
     "split_chroot",
 ]
 
+WAITING = "txn.zookeeper.waiting"
+"""Logger of the one warning that a user is to see at once: what the program waits for."""
+
 log = logging.getLogger("txn.zookeeper")
 
 _POLL_SECS = 0.01
 _LOOK_SECS = 0.2
+_TELL_SECS = 2.0
+"""How long a first connection may take before somebody is told."""
 
 # An unknown outcome: the request may or may not have been carried out.
 _UNKNOWN = (
@@ -145,7 +151,8 @@ def split_chroot(hosts: str) -> tuple[str, str]:
 class Connection:
     """Requests to ZooKeeper, over as many sessions as it takes.
 
-    Thread-safe. Deadlines are values of `clock`.
+    Thread-safe. Deadlines are values of `clock`. The first connection has one of its own: until a
+    server has answered, nothing waits longer than `zookeeper_connect_secs`.
 
     Args:
         hosts: "host:2181,host:2181/chroot".
@@ -167,6 +174,7 @@ class Connection:
         self._access = find_access(config, self.servers)
         self._options = _client_options(config, self._access)
         self._patience = config.zookeeper_timeout_secs
+        self._first = _FirstWait(config.zookeeper_connect_secs, clock)
         self._on_state = on_state
         self._sleep = sleep
         self._clock = clock
@@ -197,6 +205,8 @@ class Connection:
     def wait(self, deadline: float) -> KazooClient:
         """A client with a live connection; opens a new session if the last one expired.
 
+        The first wait that takes more than two seconds is told to the user.
+
         Raises:
             ProgressUnavailableError: no server answered before `deadline`.
             SetupError: the server refused the credentials, or TLS cannot be had with it.
@@ -208,9 +218,12 @@ class Connection:
             if session.untrusted:
                 raise self._untrusted(session.log.reason)
             if session.client.connected and not session.lost:
+                self._first.over = True
                 return session.client
-            if self._clock() >= deadline:
+            if self._clock() >= self._first.limit(deadline):
                 raise self._unavailable()
+            if self._first.is_worth_telling():
+                self._tell_of_the_wait(deadline, session)
             self._sleep(_POLL_SECS)
 
     def get(
@@ -371,12 +384,26 @@ class Connection:
         # after a session timeout, and the outcome is unknown: it may still be sent.
         return max(0.05, min(self._patience, deadline - self._clock()))
 
+    def _tell_of_the_wait(self, deadline: float, session: Session) -> None:
+        left = self._first.limit(deadline) - self._clock()
+        logging.getLogger(WAITING).warning(
+            "Waiting for ZooKeeper at %s, which does not answer%s: %.0f s more.",
+            self.servers,
+            _last_try(session),
+            left,
+        )
+
     def _unavailable(self) -> ProgressUnavailableError:
-        session = self._session
-        reason = session.log.reason if session is not None else ""
-        last = f" (the last try: {reason.rstrip('.')})" if reason else ""
+        last = _last_try(self._session)
         if self._access.sasl is not None:
             last += ", as a server without SASL does when a client logs in with it"
+        if not self._first.over:
+            return ProgressUnavailableError(
+                f"ZooKeeper at {self.servers} did not answer within {self._first.seconds():.0f} s"
+                f"{last}. Start it, or correct its address (--zookeeper, or zookeeper= in the "
+                "program), then run this again: nothing was changed. zookeeper_connect_secs sets "
+                "how long to try."
+            )
         return ProgressUnavailableError(
             f"ZooKeeper at {self.servers} did not answer within the deadline{last}. Check that "
             "it runs and can be reached from here (it also refuses a client when its data is "
@@ -426,6 +453,42 @@ class Connection:
             "change the node's ACL.",
             number="TXN-602",
         )
+
+
+class _FirstWait:
+    """How long the wait for a first answer lasts, and whether somebody knows of it."""
+
+    def __init__(self, patience: float, clock: Callable[[], float]) -> None:
+        self.over = False
+        """A server has answered."""
+        self._patience = patience
+        self._clock = clock
+        self._began: float | None = None
+        self._told = False
+
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        if self._began is None:
+            self._began = self._clock()
+        return self._clock() - self._began
+
+    def limit(self, deadline: float) -> float:
+        """The deadline, or an earlier one while no server has answered."""
+        if self.over:
+            return deadline
+        return min(deadline, self._clock() + self._patience - self.seconds())
+
+    def is_worth_telling(self) -> bool:
+        """True once, when it has lasted for too long to be silent."""
+        if self.over or self._told or self.seconds() < _TELL_SECS:
+            return False
+        self._told = True
+        return True
+
+
+def _last_try(session: Session | None) -> str:
+    reason = session.log.reason if session is not None else ""
+    return f" (the last try: {reason.rstrip('.')})" if reason else ""
 
 
 def _add(request: Any, operation: Operation) -> None:

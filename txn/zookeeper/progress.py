@@ -219,7 +219,7 @@ class ZooKeeperProgress(ProgressStore):
 
         Raises:
             ProgressUnreadableError: as `load`.
-            ProgressUnavailableError: no answer within `zookeeper_timeout_secs`.
+            ProgressUnavailableError: no answer within `zookeeper_connect_secs`.
         """
         try:
             found = read_status(

@@ -31,6 +31,7 @@ __all__ = [
     "find_status",
     "list_topologies",
     "read_status",
+    "require_answer",
 ]
 
 BASE = "/txn"
@@ -74,7 +75,7 @@ def read_status(
 ) -> TopologyStatus:
     """Read a topology's state. Takes no lock, creates and changes nothing.
 
-    Waits for ZooKeeper no longer than `zookeeper_timeout_secs`.
+    Waits for ZooKeeper no longer than `zookeeper_connect_secs`.
 
     Raises:
         TopologyError: there is no such topology; lists those that there are.
@@ -120,9 +121,22 @@ def list_topologies(
     Raises:
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    deadline = clock() + config.zookeeper_timeout_secs
+    deadline = clock() + config.zookeeper_connect_secs
     with _connected(hosts, config, sleep, clock) as connection:
         return connection.children(connection.chroot + BASE, deadline) or []
+
+
+def require_answer(
+    hosts: str, config: TopologyConfig, *, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Return once ZooKeeper answers. Reads and creates nothing.
+
+    Raises:
+        ProgressUnavailableError: it did not within `zookeeper_connect_secs`.
+        SetupError: it refused the credentials, or TLS cannot be had with it.
+    """
+    with _connected(hosts, config, sleep, time.monotonic) as connection:
+        connection.wait(time.monotonic() + config.zookeeper_connect_secs)
 
 
 @contextlib.contextmanager
@@ -138,10 +152,10 @@ def existing_topology(
     Raises:
         TopologyError: there is no such topology; lists those that there are.
         ProgressUnreadableError: it is of a format that this program does not know.
-        ProgressUnavailableError: ZooKeeper did not answer within `zookeeper_timeout_secs`.
+        ProgressUnavailableError: ZooKeeper did not answer within `zookeeper_connect_secs`.
     """
     check_topology_name(topology)
-    deadline = clock() + config.zookeeper_timeout_secs
+    deadline = clock() + config.zookeeper_connect_secs
     with _connected(hosts, config, sleep, clock) as connection:
         paths = Paths(connection.chroot + BASE, topology)
         if connection.get(paths.root, deadline) is None:

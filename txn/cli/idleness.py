@@ -1,0 +1,62 @@
+"""A run that finds nothing to read: what it waits for, in one line.
+
+A mistyped pattern, an empty folder and a topic without a record all look like a run at rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from txn.engine.report import RunStatus
+
+if TYPE_CHECKING:
+    from txn.interfaces import Spout
+    from txn.topology import Topology
+
+__all__ = ["Idleness"]
+
+_TELL_SECS = 2.0
+
+
+class Idleness:
+    """Tells once that a run has nothing to do from its beginning on.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, topology: Topology, clock: Callable[[], float] = time.monotonic) -> None:
+        self._topology = topology
+        self._clock = clock
+        self._since: float | None = None
+        self._over = False
+
+    def look(self, status: RunStatus) -> str | None:
+        """A line for the user, once, if nothing was read for two seconds; else None."""
+        self._over = self._over or status.batches_committed > 0
+        if self._over or status.held_up_by != "idle":
+            self._since = None
+            return None
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+        if now - self._since < _TELL_SECS:
+            return None
+        self._over = True
+        return self._line(status)
+
+    def _line(self, status: RunStatus) -> str:
+        waits = "; ".join(f"{s.name} ({_called(s.spout)})" for s in self._topology.sources)
+        new = " new" if status.committed_txid else ""
+        return (
+            f"{self._topology.name}: nothing{new} to read, waiting for {waits}. With --until "
+            "caught_up a run ends instead."
+        )
+
+
+def _called(spout: Spout[object]) -> str:  # type: ignore[type-var]
+    """What a spout says of itself; the default of Python would be an address in memory."""
+    own = type(spout).__repr__ is not object.__repr__
+    return repr(spout) if own else type(spout).__name__
