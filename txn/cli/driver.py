@@ -186,7 +186,9 @@ def _given_up() -> Iterator[threading.Event]:
 def _unless(given_up: threading.Event) -> Callable[[float], None]:
     def sleep(seconds: float) -> None:
         if given_up.wait(seconds):
-            raise SetupError("The start was given up; nothing was changed. Run it again.")
+            raise SetupError(
+                "The start was given up; nothing was changed. Run it again.", number="TXN-514"
+            )
 
     return sleep
 
