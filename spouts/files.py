@@ -147,6 +147,7 @@ class FileSpout(Spout[FileBatch]):
         self._taking = Taking()
         self._backlog: deque[str] = deque()
         self._planned: FileBatch | None = None
+        self._told_empty = False
 
     def _check_bad_rows(self, bad_rows: BadRows, options: Mapping[str, Any]) -> None:
         if bad_rows not in get_args(BadRows):
@@ -229,6 +230,7 @@ class FileSpout(Spout[FileBatch]):
             files = self._next_files(self._backlog)
         if not files:
             names = self._listing.names()
+            self._tell_if_empty(names)
             if taken is not None and self._forget_missing:
                 taken = self._taking.without_missing(names, taken)
             unseen = deque(self._taking.unseen(names, taken))
@@ -285,6 +287,16 @@ class FileSpout(Spout[FileBatch]):
         planned = {plain(self._listing.uri(f.path)): f.path for f in metadata.files}
         read = (plain(unquote(uri)) for uri in batch.inputFiles())
         return sorted(planned.get(path, path) for path in read)
+
+    def _tell_if_empty(self, names: list[str]) -> None:
+        """Warn once that the pattern matches nothing, and again only after it matched a file."""
+        if not names and not self._told_empty:
+            log.warning(
+                "%s matches no file now, so there is nothing to read. Check the pattern if you "
+                "expect files there; it looks again until there are some.",
+                self._name,
+            )
+        self._told_empty = not names
 
     def _next_files(self, names: deque[str]) -> list[PlannedFile]:
         """Take the files of a batch from `names`; names that are not files are dropped."""

@@ -1,0 +1,35 @@
+"""A `FileSpout` whose pattern matches nothing."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spouts.files import FileSpout
+from txn.attempts import TransactionAttempt
+
+
+def test_a_pattern_that_matches_no_file_is_told_once_until_it_matches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning names the spout, however often it is asked, until a file was there."""
+    schema = StructType([StructField("value", StringType())])
+    spout = FileSpout(f"{tmp_path}/away/*.txt", format="text", schema=schema)
+    spout.open(None, None)  # type: ignore[arg-type]  # a given schema needs no session
+    with caplog.at_level(logging.WARNING, logger="spouts"):
+        for attempt in range(3):
+            assert spout.initialize_transaction(TransactionAttempt(1, attempt), None) is None
+        assert [f"{spout!r} matches no file now"] == [
+            message.partition(",")[0] for message in caplog.messages
+        ]
+        (tmp_path / "away").mkdir()
+        file = tmp_path / "away" / "a.txt"
+        file.write_text("x\n")
+        first = spout.initialize_transaction(TransactionAttempt(1, 0), None)
+        assert first is not None
+        assert spout.initialize_transaction(TransactionAttempt(2, 0), first) is None
+        assert 1 == len(caplog.messages)
+        file.unlink()
+        assert spout.initialize_transaction(TransactionAttempt(2, 0), first) is None
+        assert 2 == len(caplog.messages)
