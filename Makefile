@@ -14,7 +14,7 @@ KAFKA := $(VENV)/.kafka
 BENCH := $(VENV)/.bench
 
 # How many tests run at once: each worker has a JVM of a gigabyte or more, and often waits for it.
-WORKERS := 2
+WORKERS := 3
 
 # How many inputs `make fuzz` tries.
 INPUTS := 120000
@@ -24,7 +24,7 @@ ARGS :=
 
 help: ## list the targets
 	@echo "make demo    run the example from end to end"
-	@echo "make test    run all tests (WORKERS=2: how many at once)"
+	@echo "make test    run all tests (WORKERS=3: how many at once)"
 	@echo "make test-fast  those that need no JVM (a minute at most)"
 	@echo "make test-thorough  all tests with every matrix in full (CONTRIBUTING.md says what that adds)"
 	@echo "make bench   measure it beside its peers (three hours or so; ARGS=--quick: a few minutes)"
