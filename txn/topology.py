@@ -90,6 +90,12 @@ class Topology:
         self._stragglers: list[Straggler] = []
         """Threads that runs in this process left behind; see `AbandonedError`."""
 
+    def __repr__(self) -> str:
+        """Name, streams and tables."""
+        streams = ", ".join(source.name for source in self.sources) or "none"
+        tables = ", ".join(sink.name for sink in self.sinks) or "none"
+        return f"<Topology '{self.name}': streams {streams}; tables {tables}>"
+
     @property
     def definition(self) -> Definition:
         """The declarations so far, in the form that runs, plans and recoveries take."""

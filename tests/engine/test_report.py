@@ -53,6 +53,29 @@ def test_a_report_counts_batches_and_names_the_first_and_the_last_txid():
     assert (report.first_txid, report.committed_txid, report.batches_committed) == (7, 8, 2)
 
 
+def test_a_report_is_printed_as_a_summary_with_one_line_per_table():
+    """In a notebook it is a table, in which no name is taken for markup."""
+    report = RunReport("t", seconds=2.5, replays=1, ended="caught_up")
+    assert repr(report) == "t: caught_up, 0 txids committed in 2.5 s, 1 replays."
+    for txid in (7, 8):
+        report.add(BatchReport(TransactionAttempt(txid), {"a<b>": 1500}, {"a<b>": txid + 3}, {}))
+    report.failures.append("8:0: lost")
+    assert str(report) == (
+        "t: caught_up, 2 txids committed (7 to 8) in 2.5 s, 1 replays. Last failure: 8:0: lost\n"
+        "  table  version  rows staged\n"
+        "  a<b>        11        3,000"
+    )
+    assert "<td>a&lt;b&gt;</td><td>11</td><td>3,000</td>" in report._repr_html_()
+
+
+def test_a_long_report_says_that_its_rows_are_those_of_the_newest_txids():
+    """Only the newest batches are kept, so older rows are not in the sum."""
+    report = RunReport("t")
+    for txid in range(1, 502):
+        report.add(batch(txid))
+    assert repr(report).splitlines()[-1] == "  t          501  of the newest txids: 2,500"
+
+
 def test_a_report_is_json_with_every_batch_in_txid_order():
     """`txn run --json` prints it as it is."""
     report = RunReport("t", epoch=4)

@@ -77,11 +77,13 @@ def test_a_standby_waits_takes_over_and_runs(
     assert running.standby.leader is not None
     assert running.standby.leader["pid"] == os.getpid()
     assert (running.leads, running.is_active, running.status().epoch) == (False, True, 0)
+    assert f"standing by, waiting for process {os.getpid()} on " in repr(running)
     assert not (warehouse / "rows").exists()
     leader.close()
     report = running.await_termination(60)
     assert (report.ended, report.epoch, report.committed_txid) == ("caught_up", 2, 2)
     assert (running.leads, running.standby) == (True, None)
+    assert repr(running).endswith("committed txid 2, 0 in flight, ended: caught_up>")
     assert rows_of(warehouse / "rows", "n") == [(1,), (2,)]
 
 

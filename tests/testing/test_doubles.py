@@ -92,7 +92,7 @@ def test_a_topology_runs_without_zookeeper_and_delta(spark: SparkSession, tmp_pa
     table = RecordingCommitter(tmp_path / "table", "transactional")
 
     def topology() -> Topology:
-        made = Topology("memory")
+        made = Topology("memory", TopologyConfig(max_group_commit=1))
         stream = made.stream("s", MemoryTransactionalSpout(batches, SCHEMA))
         stream.transform(lambda df: df.where("v > 0")).partition_persist(table)
         return made

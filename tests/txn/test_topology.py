@@ -50,6 +50,13 @@ def test_the_default_configuration_is_that_of_topology_config():
     assert TopologyConfig() == Topology("t").config
 
 
+def test_a_topology_shows_its_name_its_streams_and_its_tables(topology):
+    """What a notebook, a debugger and `print` show."""
+    assert repr(topology) == "<Topology 'totals': streams none; tables none>"
+    topology.stream("rows", transactional()).partition_persist(AppendTable("warehouse/rows"))
+    assert repr(topology) == "<Topology 'totals': streams rows; tables warehouse/rows>"
+
+
 def test_a_stream_name_with_a_slash_is_refused(topology):
     """Stream names are durable as well."""
     with pytest.raises(TopologyError, match=r"'a/b' cannot name a stream"):

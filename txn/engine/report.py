@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from html import escape
 from itertools import pairwise
 from typing import Any
 
@@ -68,9 +69,9 @@ class BatchReport:
     """stream -> rule -> rows that broke it (`Stream.expect`)."""
 
 
-@dataclass
+@dataclass(repr=False)
 class RunReport:
-    """The report of a run."""
+    """The report of a run. Printed, and in a notebook, it is a summary with one line per table."""
 
     topology: str
     epoch: int = 0
@@ -95,6 +96,46 @@ class RunReport:
     ended: str = "running"
     """"caught_up", "until", "stopped", or "running". A standby that was stopped while it waited has
     "stopped" and epoch 0."""
+
+    def __repr__(self) -> str:
+        cells = [("table", "version", "rows staged"), *self._table_rows()]
+        widths = [max(len(row[column]) for row in cells) for column in range(3)]
+        lines = [
+            f"  {name:{widths[0]}}  {version:>{widths[1]}}  {rows:>{widths[2]}}"
+            for name, version, rows in cells
+        ]
+        return "\n".join([self._headline(), *(lines if len(cells) > 1 else ())])
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows."""
+        head = "<tr><th>table</th><th>version</th><th>rows staged</th></tr>"
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+            for row in self._table_rows()
+        )
+        return f"<p>{escape(self._headline())}</p><table>{head}{body}</table>"
+
+    def _headline(self) -> str:
+        committed = f"{self.batches_committed} txids committed"
+        if self.batches_committed:
+            committed += f" ({self.first_txid} to {self.committed_txid})"
+        told = f"{self.topology}: {self.ended}, {committed} in {self.seconds:.1f} s"
+        told += f", {self.replays} replays" if self.replays else ""
+        return f"{told}. Last failure: {self.failures[-1]}" if self.failures else f"{told}."
+
+    def _table_rows(self) -> list[tuple[str, str, str]]:
+        """Table, version and rows of the batches that are kept."""
+        rows: dict[str, int] = {}
+        versions: dict[str, int] = {}
+        for batch in self.batches:
+            versions.update(batch.tables)
+            for table, count in batch.rows.items():
+                rows[table] = rows.get(table, 0) + count
+        partly = "of the newest txids: " if self.batches_committed > len(self.batches) else ""
+        return [
+            (table, str(version), f"{partly}{rows.get(table, 0):,}")
+            for table, version in versions.items()
+        ]
 
     @property
     def bound_shares(self) -> dict[str, float]:

@@ -104,6 +104,15 @@ class RunningTopology:
         self._done = threading.Event()
         self._closing = threading.Lock()
 
+    def __repr__(self) -> str:
+        """Name, txid, and what it does now."""
+        if self.standby is not None:
+            return f"<RunningTopology '{self._name}': standing by, waiting for {self.standby}>"
+        status = self.status()
+        now = f"held up by {status.held_up_by}" if self.is_active else f"ended: {self.report.ended}"
+        told = f"committed txid {status.committed_txid}, {len(status.in_flight)} in flight"
+        return f"<RunningTopology '{self._name}': {told}, {now}>"
+
     def begin(self) -> None:
         """Lead, check, recover, and start the pipeline's thread. Called by `Topology.start`.
 
