@@ -18,8 +18,8 @@ from committers.staging.area import random_id
 from committers.state.partials import mergeable
 from committers.state.reading import missing_file, newest_version, rows_of_keys, version_of
 from committers.state.shape import StateShape
-from committers.upsert_layout.columns import RESERVED, StateLayout
-from committers.upsert_layout.committer import StateCommitter
+from committers.upsert_layout.columns import RESERVED, UpsertLayout
+from committers.upsert_layout.committer import UpsertCommitter
 from txn.delta.commits import TXID
 from txn.delta.storage import Storage
 from txn.errors import TopologyError
@@ -119,7 +119,7 @@ class StateTable(State):
         """
         if self.layout == "log":
             return self._bind_log(keys, aggregates)
-        layout = StateLayout(
+        layout = UpsertLayout(
             tuple(keys),
             kept_in(self.path, aggregates),
             self.buckets if keys else 1,
@@ -127,7 +127,7 @@ class StateTable(State):
             self.remove_where,
         )
         _refuse_names(keys, aggregates, (*layout.bookkeeping, *RESERVED), self.path)
-        return StateCommitter(
+        return UpsertCommitter(
             self.path,
             self.semantics,
             layout,

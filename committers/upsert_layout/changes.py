@@ -14,7 +14,7 @@ from committers.publishing.rewritten import first_missing
 from committers.state.changes import refuse_taken_names
 from committers.state.keys import with_keys_of
 from committers.state.removal import REMOVED
-from committers.upsert_layout.columns import PREV_TXID, StateLayout
+from committers.upsert_layout.columns import PREV_TXID, UpsertLayout
 from txn.delta.commits import TXID
 from txn.delta.storage import Storage
 from txn.errors import TableRefusedError
@@ -44,7 +44,7 @@ _VACUUMED = (
 
 
 def changes_schema(
-    layout: StateLayout, spark: SparkSession, columns: StructType, table: str
+    layout: UpsertLayout, spark: SparkSession, columns: StructType, table: str
 ) -> StructType:
     """Keys, values and `prev_<value>`, given the columns of the table. Runs no job.
 
@@ -97,7 +97,7 @@ def files_of_held(
     return written, replaced
 
 
-def from_previous_values(layout: StateLayout, written: DataFrame, txid: int) -> DataFrame:
+def from_previous_values(layout: UpsertLayout, written: DataFrame, txid: int) -> DataFrame:
     """Changes out of the files that `txid` wrote into an opaque table."""
     from pyspark.sql import functions as sf
 
@@ -114,7 +114,7 @@ def from_previous_values(layout: StateLayout, written: DataFrame, txid: int) -> 
 
 
 def from_replaced_rows(
-    layout: StateLayout,
+    layout: UpsertLayout,
     written: DataFrame | None,
     replaced: DataFrame | None,
     txid: int,

@@ -30,7 +30,7 @@ __all__ = [
     "PREV_TXID",
     "RESERVED",
     "ROW",
-    "StateLayout",
+    "UpsertLayout",
 ]
 
 PREV_TXID = "prev_txid"
@@ -42,7 +42,7 @@ RESERVED = (REMOVED, ROWS, ROW)
 
 
 @dataclass(frozen=True)
-class StateLayout:
+class UpsertLayout:
     """Keys, aggregates and the columns that they make.
 
     Args:

@@ -21,8 +21,8 @@ from committers.upsert_layout.changes import (
     from_previous_values,
     from_replaced_rows,
 )
-from committers.upsert_layout.columns import StateLayout
-from committers.upsert_layout.reading import StateReader, bucket_reader
+from committers.upsert_layout.columns import UpsertLayout
+from committers.upsert_layout.reading import UpsertReader, bucket_reader
 from committers.upsert_layout.rewriting import BucketRewrite, bucket_of_file, rewriting_conf
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["StateCommitter"]
+__all__ = ["UpsertCommitter"]
 
 
-class StateCommitter(TableCommitter):
+class UpsertCommitter(TableCommitter):
     """One state table with its keys and aggregates: the result of `StateTable.bind`."""
 
     layout = "upsert"
@@ -54,7 +54,7 @@ class StateCommitter(TableCommitter):
         self,
         path: str,
         semantics: Semantics,
-        layout: StateLayout,
+        layout: UpsertLayout,
         *,
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
@@ -74,7 +74,7 @@ class StateCommitter(TableCommitter):
         super()._begin()
         self._told: Staged | None = None
         """The staged rows of the txid whose removals `changes` has handed on."""
-        self._reader = StateReader(
+        self._reader = UpsertReader(
             self._layout, self._storage, self._log, self._reading, self._stored_schema
         )
         self._known_rewrite: BucketRewrite | None = None

@@ -21,7 +21,7 @@ from committers.publishing.files import BUCKET
 from committers.state.keys import bucket_of
 from committers.state.partials import merges, nullable, overrides
 from committers.state.removal import REMOVED
-from committers.upsert_layout.columns import PREV_TXID, ROW, StateLayout
+from committers.upsert_layout.columns import PREV_TXID, ROW, UpsertLayout
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, combined
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["Pair", "StateJoin"]
+__all__ = ["Pair", "UpsertJoin"]
 
 Pair = tuple["DataFrame | None", "DataFrame | None"]
 """Stored rows and partial aggregates of the same hash buckets; None if there are none."""
@@ -37,7 +37,7 @@ Pair = tuple["DataFrame | None", "DataFrame | None"]
 _STORED, _NEW = "s", "n"
 
 
-class StateJoin:
+class UpsertJoin:
     """Joins pairs of stored rows and partials into rows of the table's next version.
 
     Args:
@@ -45,7 +45,7 @@ class StateJoin:
         partials: schema of the partials; their files have a bigint column `txid` besides.
     """
 
-    def __init__(self, layout: StateLayout, table: StructType, partials: StructType) -> None:
+    def __init__(self, layout: UpsertLayout, table: StructType, partials: StructType) -> None:
         self._layout = layout
         self._types = {field.name: field.dataType for field in table}
         # As they are read from files.

@@ -10,7 +10,7 @@ from committers.publishing.files import BUCKET
 from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
 from committers.reading import strict_reader
-from committers.upsert_layout.columns import StateLayout
+from committers.upsert_layout.columns import UpsertLayout
 from txn.delta.storage import Storage
 from txn.errors import StateError, TableRefusedError
 from txn.spark.rows import no_rows
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["StateReader", "bucket_reader"]
+__all__ = ["UpsertReader", "bucket_reader"]
 
 
-class StateReader:
+class UpsertReader:
     """Reads keys and values as they are after a txid.
 
     Args:
@@ -35,7 +35,7 @@ class StateReader:
 
     def __init__(
         self,
-        layout: StateLayout,
+        layout: UpsertLayout,
         storage: Storage,
         log: DeltaLog,
         session: Callable[[], SparkSession],

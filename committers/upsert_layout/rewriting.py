@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET, ActiveFile
-from committers.upsert_layout.columns import StateLayout
-from committers.upsert_layout.join import StateJoin
+from committers.upsert_layout.columns import UpsertLayout
+from committers.upsert_layout.join import UpsertJoin
 from committers.upsert_layout.reading import bucket_reader
 from committers.upsert_layout.shares import shared_out
 from txn.delta.commits import TXID
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["BucketRewrite", "bucket_of_file", "rewriting_conf"]
 
 
-def rewriting_conf(layout: StateLayout) -> dict[str, str]:
+def rewriting_conf(layout: UpsertLayout) -> dict[str, str]:
     """Settings of the session in which buckets are rewritten."""
     buckets = str(layout.buckets)
     return {
@@ -54,7 +54,7 @@ class BucketRewrite:
 
     def __init__(
         self,
-        layout: StateLayout,
+        layout: UpsertLayout,
         storage: Storage,
         session: Callable[[], SparkSession],
         table: StructType,
@@ -100,8 +100,8 @@ class BucketRewrite:
         return reader.parquet(*map(self._storage.read_url, paths)) if paths else None
 
     @cached_property
-    def _join(self) -> StateJoin:
-        return StateJoin(self._layout, self._table, self._partials)
+    def _join(self) -> UpsertJoin:
+        return UpsertJoin(self._layout, self._table, self._partials)
 
     @cached_property
     def _stored(self) -> DataFrameReader:

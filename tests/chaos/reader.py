@@ -38,7 +38,7 @@ from pydantic import BaseModel
 from tests.chaos.history import History
 from tests.chaos.records import digest_of
 
-__all__ = ["AppendReader", "ReaderSpec", "StateReader"]
+__all__ = ["AppendReader", "ReaderSpec", "UpsertReader"]
 
 PAUSE_SECS = 0.25
 ANSWER_SECS = 1.0
@@ -122,7 +122,7 @@ def _sums(table: pa.Table) -> dict[int, tuple[int, ...]]:
     return dict(zip(columns["txid"], zip(*found, strict=True), strict=True))
 
 
-class StateReader:
+class UpsertReader:
     """Reads a state table, in either layout: an upsert table has one row per key already."""
 
     def __init__(self, path: Path) -> None:
@@ -196,7 +196,7 @@ def main(spec: ReaderSpec) -> None:
     history = History(Path(spec.out))
     committed = Committed(spec.zookeeper, spec.committed)
     readers = {
-        name: StateReader(path)
+        name: UpsertReader(path)
         if table["shape"] == "state"
         else AppendReader(path, derived=table["shape"] != "append")
         for name, table in spec.tables.items()

@@ -160,7 +160,7 @@ def test_every_spout_and_committer_of_the_project_is_a_plugin() -> None:
                     and not inspect.isabstract(value)
                     and value.__module__.startswith(package.__name__)
                     and not name.startswith("_")
-                    and name not in ("StateCommitter", "LogCommitter")  # what StateTable binds
+                    and name not in ("UpsertCommitter", "LogCommitter")  # what StateTable binds
                 ):
                     offered.add(name)
     assert {plugin.target.partition(":")[2] for plugin in ours} == offered

@@ -24,7 +24,7 @@ from committers.append_table import AppendingCommitter
 from committers.publishing.append import file_actions
 from committers.publishing.log import MAX_TRIES, DeltaLog
 from committers.table_committer import TableCommitter
-from committers.upsert_layout.committer import StateCommitter
+from committers.upsert_layout.committer import UpsertCommitter
 from tests.simulation.seams import Patch
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import Commit, epoch_app, txid_app
@@ -368,7 +368,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "revert-touched-keys": Mutant(
         "An opaque upsert table reverts only the buckets that the replay mentions (Storm).",
-        ((StateCommitter, "_prepare", _prepare_touched),),
+        ((UpsertCommitter, "_prepare", _prepare_touched),),
     ),
     "revert-no-files": Mutant(
         "An opaque append or log table keeps the files of unfinished txids.",

@@ -1,10 +1,10 @@
 """The pure model of what Spark does to rows in a commit: the guard of each kind of table.
 
 The committers decide in Python which files are read, replaced and dropped; Spark computes the rows
-in between. These functions stand for that part: `StateLayout.revert` and `StateJoin.rows` (upsert),
-`AppendingCommitter._rows_below` (append, log), `folded` (compaction of log tables). The value of a
-key is the tuple of the records that went into it, in place of a sum, so that what is in a table
-twice, or not at all, has a name. `test_model.py` holds them against the real Spark code.
+in between. These functions stand for that part: `UpsertLayout.revert` and `UpsertJoin.rows`
+(upsert), `AppendingCommitter._rows_below` (append, log), `folded` (compaction of log tables). The
+value of a key is the tuple of the records that went into it, in place of a sum, so that what is in
+a table twice, or not at all, has a name. `test_model.py` holds them against the real Spark code.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ fold = merge
 
 
 def revert(rows: Iterable[State], first_txid: int) -> list[State]:
-    """`StateLayout.revert`: rows as they were before `first_txid`."""
+    """`UpsertLayout.revert`: rows as they were before `first_txid`."""
     kept = []
     for row in rows:
         if row.txid < first_txid:
@@ -95,7 +95,7 @@ def revert(rows: Iterable[State], first_txid: int) -> list[State]:
 
 
 def join(stored: Iterable[State], new: Iterable[Partial], *, keeps_previous: bool) -> list[State]:
-    """`StateJoin.rows`: stored rows, with what is new to them."""
+    """`UpsertJoin.rows`: stored rows, with what is new to them."""
     fresh = {row.key: row for row in new}
     rows = []
     for row in stored:

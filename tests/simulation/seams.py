@@ -128,7 +128,7 @@ def _patches() -> list[Patch]:
         (committers.log_layout.committer, "LogReader", tables.SimLogReader),
         (committers.upsert_layout.committer, "no_rows", spark.no_rows),
         (committers.upsert_layout.committer, "BucketRewrite", tables.SimRewrite),
-        (committers.upsert_layout.committer, "StateReader", tables.SimStateReader),
+        (committers.upsert_layout.committer, "UpsertReader", tables.SimUpsertReader),
         (committers.upsert_layout.committer, "from_previous_values", tables.from_previous_values),
         (committers.upsert_layout.committer, "from_replaced_rows", tables.from_replaced_rows),
         (txn.engine.equipment, "own_session", spark.same_session),

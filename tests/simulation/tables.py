@@ -13,9 +13,9 @@ from committers.log_layout.folding import Folding
 from committers.log_layout.reading import LogReader
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
-from committers.upsert_layout.columns import StateLayout
-from committers.upsert_layout.committer import StateCommitter
-from committers.upsert_layout.reading import StateReader
+from committers.upsert_layout.columns import UpsertLayout
+from committers.upsert_layout.committer import UpsertCommitter
+from committers.upsert_layout.reading import UpsertReader
 from committers.upsert_layout.rewriting import BucketRewrite
 from tests.simulation import rows as model
 from tests.simulation.delta import Table
@@ -32,8 +32,8 @@ __all__ = [
     "SimFolding",
     "SimLogReader",
     "SimRewrite",
-    "SimStateReader",
     "SimTable",
+    "SimUpsertReader",
     "from_previous_values",
     "from_replaced_rows",
     "make_committer",
@@ -155,8 +155,8 @@ def from_replaced_rows(
     return Frame(model.changes_between(after, before, txid))
 
 
-class SimStateReader(StateReader):
-    """In place of `committers.upsert_layout.reading.StateReader`: only what the files hold."""
+class SimUpsertReader(UpsertReader):
+    """In place of `committers.upsert_layout.reading.UpsertReader`: only what the files hold."""
 
     def _state_in(self, paths: Sequence[str], revert_from: int | None) -> Any:
         current_world().io("query")
@@ -181,7 +181,7 @@ class SimRewrite(BucketRewrite):
         return Frame(model.join(stored, fresh, keeps_previous=self._layout.keeps_previous))
 
 
-class SimState(StateCommitter):
+class SimState(UpsertCommitter):
     """A state table with layout="upsert"."""
 
     groups = True
@@ -245,5 +245,5 @@ def make_committer(world: World, name: str, kind: str, semantics: str, buckets: 
     if kind == "log":
         pace = Pace(1.0, CLOCK.monotonic)
         return SimLog(name, meaning, LogLayout(("key",), {}), 2, pace, new_id=world.new_id)
-    layout = StateLayout(("key",), {}, buckets, meaning is Semantics.OPAQUE)
+    layout = UpsertLayout(("key",), {}, buckets, meaning is Semantics.OPAQUE)
     return SimState(name, meaning, layout, new_id=world.new_id)
