@@ -47,6 +47,8 @@ __all__ = ["Result", "run_seed"]
 
 NAME = "sim"
 HOSTS = "simulated:2181"
+GIVEN_UP = ("TXN-414", "TXN-502")
+"""Numbers of errors that end a run which waited, or tried, as long as it may."""
 LOOK_SECS = 0.25
 RETENTION_SECS = 0.2
 
@@ -225,8 +227,7 @@ class Run:
         else:
             expected = LeaderExistsError | ProgressUnavailableError | ColumnsUnknownError
             fair = isinstance(error, expected) or (
-                isinstance(error, BatchError)
-                and ("given up" in str(error) or "this run has an end" in str(error))
+                isinstance(error, BatchError) and error.number in GIVEN_UP
             )
         if not fair:
             self.kernel.fail(f"{process} of epoch {process.epoch} ended wrongly: {told}", error)

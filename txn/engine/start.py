@@ -153,9 +153,9 @@ class Start:
             self.store.assert_leading()
             raise RecoveryRefusedError(
                 f"Topology '{self.definition.name}' has epoch {self.store.epoch} in ZooKeeper, "
-                f"but a table has seen a newer one: {str(error).partition(';')[0]}. ZooKeeper "
-                "was wiped, or this run uses another ensemble. Nothing was changed. `txn recover "
-                "FILE.py:TOPOLOGY` rebuilds ZooKeeper's state from the tables.",
+                "but a table has a newer one: ZooKeeper was wiped, or this run uses another "
+                "ensemble. Nothing was changed. `txn recover FILE.py:TOPOLOGY` rebuilds "
+                f"ZooKeeper's state from the tables. The table's own words: {error}",
                 number="TXN-803",
             ) from error
 
