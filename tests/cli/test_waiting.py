@@ -19,7 +19,7 @@ from txn import Topology, TopologyConfig
 from txn.cli.driver import drive
 from txn.cli.idleness import Idleness
 from txn.cli.observers import JsonLines, PlainLines
-from txn.engine.report import RunStatus
+from txn.engine.report import RunReport, RunStatus
 from txn.errors import ProgressUnavailableError, SetupError
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +124,17 @@ def test_a_run_that_finds_nothing_says_once_what_it_waits_for(committed: int, ne
         f"orders: nothing{new} to read, waiting for orders (FileSpout('in/*.csv')). With --until "
         "caught_up a run ends instead."
     )
+
+
+def test_a_run_that_catches_up_with_nothing_says_so() -> None:
+    """A pattern that matches no file does not look like work that is done."""
+    idleness = Idleness(topology())
+    nothing = "orders: nothing to read in orders (FileSpout('in/*.csv'))."
+    assert idleness.ended(RunReport("orders", ended="caught_up")) == nothing
+    later = RunReport("orders", committed_txid=7, ended="caught_up")
+    assert idleness.ended(later) == nothing.replace("nothing", "nothing new")
+    assert idleness.ended(RunReport("orders", batches_committed=1, ended="caught_up")) is None
+    assert idleness.ended(RunReport("orders", ended="stopped")) is None
 
 
 def test_a_run_that_works_says_nothing_when_it_is_done() -> None:

@@ -95,7 +95,7 @@ def test_topologies_without_bad_rows(folder: Path) -> None:
     text = PROGRAM.replace(', bad_rows=AppendTable("bad")', "").replace("set_aside", "drop")
     (folder / "program.py").write_text(text)
     said = invoke("list", "program.py:topology").output
-    assert said.startswith("Topology 'ruled' has no table of bad rows. Give it one: Topology(")
+    assert said.startswith("Topology 'ruled' has published to no table of bad rows. It needs one")
     (folder / "program.py").write_text(PROGRAM)
     said = invoke("show", "program.py:topology", "--rule", "other").output
     assert said == "Topology 'ruled' has no such rows in table 'bad'.\n"

@@ -141,6 +141,8 @@ def _watch(
         log.error("[%s] %s", report.topology, numbered(error))
         observer.ended(report, running.status(), error)
         raise
+    if (told := idleness.ended(report)) is not None:
+        observer.note(told)
     observer.ended(report, running.status(), None)
     return report
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from txn.engine.report import RunStatus
+from txn.engine.report import RunReport, RunStatus
 
 if TYPE_CHECKING:
     from txn.interfaces import Spout
@@ -45,15 +45,23 @@ class Idleness:
         if now - self._since < _TELL_SECS:
             return None
         self._over = True
-        return self._line(status)
-
-    def _line(self, status: RunStatus) -> str:
-        waits = "; ".join(f"{s.name} ({_called(s.spout)})" for s in self._topology.sources)
-        new = " new" if status.committed_txid else ""
         return (
-            f"{self._topology.name}: nothing{new} to read, waiting for {waits}. With --until "
-            "caught_up a run ends instead."
+            f"{self._topology.name}: {_nothing(status)} to read, waiting for {self._sources()}. "
+            "With --until caught_up a run ends instead."
         )
+
+    def ended(self, report: RunReport) -> str | None:
+        """A line for the user if a run caught up with nothing at all; else None."""
+        if report.ended != "caught_up" or report.batches_committed:
+            return None
+        return f"{self._topology.name}: {_nothing(report)} to read in {self._sources()}."
+
+    def _sources(self) -> str:
+        return "; ".join(f"{s.name} ({_called(s.spout)})" for s in self._topology.sources)
+
+
+def _nothing(seen: RunStatus | RunReport) -> str:
+    return "nothing new" if seen.committed_txid else "nothing"
 
 
 def _called(spout: Spout[object]) -> str:  # type: ignore[type-var]

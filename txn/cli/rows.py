@@ -92,7 +92,7 @@ def _bad_rows(name: str, zookeeper: str) -> tuple[str, BadRows | None]:
 def _nothing(topology: str, found: BadRows | None) -> str:
     if found is None:
         return (
-            f"Topology '{topology}' has no table of bad rows. Give it one: Topology("
-            f"'{topology}', bad_rows=AppendTable(PATH))."
+            f"Topology '{topology}' has published to no table of bad rows. It needs one to set "
+            f"rows aside: Topology('{topology}', bad_rows=AppendTable(PATH))."
         )
     return f"Topology '{topology}' has no such rows in table '{found.table}'."
