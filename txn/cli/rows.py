@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from txn.cli.history import tables_of
 from txn.cli.options import console, output_options, print_json, zookeeper_option
 
 if TYPE_CHECKING:
@@ -84,9 +83,10 @@ def show_command(
 
 def _bad_rows(name: str, zookeeper: str) -> tuple[str, BadRows | None]:
     from txn.operations.bad_rows import bad_rows_among
+    from txn.operations.topology_tables import tables_of
 
-    topology, tables, committed, options = tables_of(name, zookeeper)
-    return topology, bad_rows_among(tables, options, committed)
+    found = tables_of(name, zookeeper)
+    return found.topology, bad_rows_among(found.tables, found.storage_options, found.committed)
 
 
 def _nothing(topology: str, found: BadRows | None) -> str:
