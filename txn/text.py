@@ -1,14 +1,17 @@
-"""Text for people: strangers' text made harmless, an error in one line, a duration in words."""
+"""Text for people: strangers' text, positions and durations in words, an error in one line."""
 
 from __future__ import annotations
 
+import json
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 __all__ = [
+    "describe",
     "duration",
     "first_line",
     "last_users_frame",
@@ -24,6 +27,9 @@ _SPARK_OR_PYTHON = re.compile(
     r"|dist-packages)|^<(?:frozen|string)"
 )
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_LONG_STRING = 40
+_SHOWN_ITEMS = 3
+_SHOWN_LEVELS = 6
 _PLACE = "_txn_place"
 """Attribute of an error: the innermost place that it came from."""
 
@@ -106,3 +112,44 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def describe(metadata: Any) -> str:
+    """A spout's metadata in a few words: names of files, or JSON with the long parts left out."""
+    if metadata is None:
+        return "idle"
+    if isinstance(metadata, Mapping):
+        named = next((names for value in metadata.values() if (names := _file_names(value))), None)
+        if named is not None:
+            return printable(_some(named))
+        # A PartitionedSpout: what was read says it; `latest` is for the coordinator.
+        if set(metadata) == {"read", "latest"}:
+            metadata = metadata["read"]
+    return printable(_shortened(metadata))
+
+
+def _file_names(value: Any) -> list[str]:
+    """The last parts of the paths, if `value` is a list of objects with a path each."""
+    if not isinstance(value, list | tuple):
+        return []
+    paths = [item.get("path") for item in value if isinstance(item, Mapping)]
+    if not paths or not all(isinstance(path, str) for path in paths):
+        return []
+    return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
+
+
+def _shortened(value: Any, levels: int = _SHOWN_LEVELS) -> str:
+    if isinstance(value, Mapping | list | tuple) and not levels:
+        return "..."
+    if isinstance(value, Mapping):
+        return "{" + _some([f"{k}: {_shortened(v, levels - 1)}" for k, v in value.items()]) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + _some([_shortened(item, levels - 1) for item in value]) + "]"
+    if isinstance(value, str):
+        return value if len(value) <= _LONG_STRING else f"({len(value)} characters)"
+    return json.dumps(value)
+
+
+def _some(items: list[str]) -> str:
+    rest = len(items) - _SHOWN_ITEMS
+    return ", ".join(items[:_SHOWN_ITEMS]) + (f" and {rest} more" if rest > 0 else "")

@@ -258,11 +258,13 @@ class FollowedTable:
             spec.require(self._table, self._name)
         except TableRefusedError as error:
             culprit = self._foreign.last_metadata_change
-            if culprit is None:
+            if culprit is not None:
+                more = f"It was changed in {changed_by(culprit)}."
+            elif self._last is None and not self._files:
+                more = "It holds nothing yet: if you delete its folder, it is made anew."
+            else:
                 raise
-            raise TableRefusedError(
-                f"{error} It was changed in {changed_by(culprit)}.", number=error.number
-            ) from error
+            raise TableRefusedError(f"{error} {more}", number=error.number) from error
 
     def _refuse_foreign(self) -> None:
         self._foreign.refuse(self._topology, self._table.metadata().configuration)

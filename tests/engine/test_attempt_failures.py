@@ -107,7 +107,7 @@ def test_an_error_of_the_users_code_ends_the_run() -> None:
         (error,) = run.ended
         assert isinstance(error, BatchError)
         assert "Batch 5:1 of topology 't'" in str(error)
-        assert "{'s': 1}" in str(error)
+        assert "It read s: 1." in str(error)
 
 
 def test_a_quarantine_takes_errors_of_the_users_code_and_of_rows() -> None:

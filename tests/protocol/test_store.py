@@ -152,6 +152,7 @@ def test_whoever_was_replaced_writes_nothing(place: Place) -> None:
         lambda: old.persist_start(start(2)),
         lambda: old.persist_committed(committed(1)),
         lambda: old.persist_columns(COLUMNS),
+        old.drop_open,
     ]
     for call in calls:
         with pytest.raises(FencedError):
@@ -192,6 +193,19 @@ def test_the_next_leader_finds_what_was_written(place: Place) -> None:
     store.close()
     done = {"committed": committed(2, s={"at": 2}), "batches": expected.batches[2:]}
     assert leading(place).load() == expected.model_copy(update=done)
+
+
+def test_what_is_open_can_be_forgotten(place: Place) -> None:
+    """Every START that is not committed goes at once, large ones too, and another may come."""
+    store = leading(place)
+    store.persist_start(start(1, s={"at": ["x" * 1000] * 1000}))
+    store.persist_start(start(2))
+    store.drop_open()
+    assert store.peek() == Progress()
+    store.drop_open()
+    store.persist_start(start(1, s={"at": 1}))
+    store.close()
+    assert leading(place).load() == Progress(batches=(start(1, s={"at": 1}),))
 
 
 def test_quarantined_txids_wait_for_a_user(place: Place) -> None:

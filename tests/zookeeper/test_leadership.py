@@ -263,7 +263,7 @@ def test_status_tells_who_waits_and_since_when(
 
 def test_a_standby_waits_on_while_zookeeper_is_away(tmp_path: Path) -> None:
     """It says so, goes on waiting past its deadline, and says whom it waits for afterwards."""
-    config = TopologyConfig(zookeeper_timeout_secs=4.0, zookeeper_deadline_secs=60.0)
+    config = TopologyConfig(zookeeper_timeout_secs=20.0, zookeeper_deadline_secs=60.0)
     impatient = TopologyConfig(zookeeper_timeout_secs=4.0, zookeeper_deadline_secs=2.0)
     with EmbeddedZooKeeper(tmp_path) as server:
         leader = ZooKeeperProgress(server.hosts, "t", config)

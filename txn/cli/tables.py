@@ -11,11 +11,11 @@ from rich.text import Text
 
 from txn.cli.words import broken_rules, short_name
 from txn.operations.bad_rows import BadRow, RuleRows
-from txn.operations.history import HistoryEntry, describe
+from txn.operations.history import HistoryEntry
 from txn.operations.quarantine import Quarantined
 from txn.operations.status import Status
 from txn.protocol.records import BatchRecord, Progress
-from txn.text import printable
+from txn.text import describe, printable
 
 __all__ = [
     "bad_rows_table",

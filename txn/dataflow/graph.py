@@ -24,6 +24,7 @@ from txn.spark.causes import is_of_spark
 from txn.text import first_line, placed, users_line
 
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
+_POSITION = re.compile(r"[.;]?\s*line 1 pos \d+;?$")
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -156,8 +157,8 @@ class Transform(Node):
         result = function(rows, attempt) if takes_attempt(function) else function(rows)
         if not isinstance(result, DataFrame):
             raise TopologyError(
-                f"A transform of stream '{self.label()}' returned {type(result).__name__}, not a "
-                f"DataFrame. Return the transformed DataFrame from {_name(self.function)}.",
+                f"A transform of stream '{self.label()}' returned {_kind(result)}, not a DataFrame "
+                f"of Spark. Return the transformed DataFrame from {_name(self.function)}.",
                 number="TXN-103",
             )
         return result
@@ -478,7 +479,7 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
     except (FailedException, TxnError):
         raise
     except (AnalysisException, ParseException) as error:
-        reason = _SQLSTATE.sub("", str(error).strip().splitlines()[0])
+        reason = _sentence(_SQLSTATE.sub("", str(error).strip().splitlines()[0]))
         where = _place(node, error)
         raise TopologyError(
             f"Stream '{node.label()}' cannot be computed in {where}: {reason} Correct the column "
@@ -492,6 +493,11 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
             f"A transform of stream '{node.label()}' raised {first_line(error)} in "
             f"{_place(node, error)}. Correct it; nothing was run."
         ) from error
+
+
+def _sentence(reason: str) -> str:
+    """Spark's first line without its position in a text of one line, and with one full stop."""
+    return f"{_POSITION.sub('', reason).rstrip(' .;')}."
 
 
 def takes_attempt(function: Callable[..., Any]) -> bool:
@@ -519,6 +525,13 @@ def _place(node: Node, error: BaseException) -> str:
     if not isinstance(node, Transform):
         return node.operation
     return users_line(error) or _name(node.function)
+
+
+def _kind(value: object) -> str:
+    """The type of a value, with the library that it comes from: pandas has DataFrames as well."""
+    kind = type(value)
+    library = kind.__module__.partition(".")[0]
+    return kind.__name__ if library == "builtins" else f"{library}.{kind.__name__}"
 
 
 def _name(function: object) -> str:

@@ -45,12 +45,12 @@ _MOMENTARY = frozenset(
         errno.ETIMEDOUT,
     }
 )
-_REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_REFUSALS = frozenset({errno.EACCES, errno.ENOTDIR, errno.EPERM, errno.EROFS})
 _REFUSED = re.compile(
     r"ACCESS_DENIED|AccessDenied|NO_SUCH_BUCKET|NoSuchBucket|INVALID_ACCESS_KEY_ID"
     r"|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH|SignatureDoesNotMatch|INVALID_CLIENT_TOKEN_ID"
     r"|MISSING_AUTHENTICATION_TOKEN|401 Unauthorized|403 Forbidden|Permission ?[Dd]enied"
-    r"|Unauthenticated|Read-only file system"
+    r"|Unauthenticated|Read-only file system|Operation not permitted|Not a directory"
 )
 """Texts of a refusal by object-store clients, and by delta-rs for a disk: they have no codes."""
 _AWAY = re.compile(
@@ -116,7 +116,8 @@ def is_refusal(error: BaseException) -> bool:
     """Return whether storage refuses it for good."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _REFUSALS
-    return _is_of_storage(error) and _REFUSED.search(str(error)) is not None
+    # For delta-rs a folder that may not be made is a "table not found".
+    return _is_of_client(error) and _REFUSED.search(str(error)) is not None
 
 
 def is_momentary(error: BaseException) -> bool:
@@ -131,11 +132,18 @@ def is_momentary(error: BaseException) -> bool:
 
 
 def _is_of_storage(error: BaseException) -> bool:
+    return _is_of_client(error) and not _names(error) & _MEANT
+
+
+def _is_of_client(error: BaseException) -> bool:
     """Return whether a storage client raised it: Arrow and delta-rs raise OSError or DeltaError."""
     if isinstance(error, FileNotFoundError):
         return False
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return isinstance(error, OSError) or ("DeltaError" in names and not names & _MEANT)
+    return isinstance(error, OSError) or "DeltaError" in _names(error)
+
+
+def _names(error: BaseException) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
 
 
 _MEANT = {"TableNotFoundError", "SchemaMismatchError", "DeltaProtocolError"}

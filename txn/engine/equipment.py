@@ -87,6 +87,10 @@ class Equipment:
         self._columns.recall({name: kept for name, kept in columns.items() if name in declared})
         self._spouts.open(self._spark, newest, self._keeper, self._columns)
 
+    def close_spouts(self) -> None:
+        """Close every spout; they may be opened again."""
+        self._spouts.close()
+
     def attach_tables(self, context: CommitterContext) -> Newest:
         """The newest publication of every table that is there; creates nothing."""
         self.jobs.enter_thread()

@@ -252,6 +252,7 @@ def _plain(message: str) -> str:
     return re.sub(r"^(?:[\w.$]+(?:Exception|Error): )+", "", message)
 
 
+_MALFORMED = "MALFORMED_"
 _NUMBERS = {
     "TXN-505": ("PYTHON_EXCEPTION", "FAILED_EXECUTE_UDF"),
     "TXN-506": ("CAST_", "CANNOT_PARSE_", "INVALID_INPUT_SYNTAX", "CANNOT_CHANGE_DECIMAL"),
@@ -263,17 +264,18 @@ _NUMBERS = {
         "NUMERIC_",
         "REMAINDER_BY_ZERO",
     ),
-    "TXN-508": ("MALFORMED_", "FAILED_READ_FILE"),
+    "TXN-508": ("FAILED_READ_FILE",),
 }
 """Number of an error -> how the conditions of Spark begin that it stands for."""
-_READ = 300
-"""Most characters of what a batch was to read in its error."""
+_CSV_HEADER = "CSV header does not conform"
 
 
 def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
     """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
-    read = str(dict(batch.metadata or {}))
-    read = read if len(read) <= _READ else f"{read[:_READ]} ..."
+    read = "; ".join(
+        f"{stream}: {text.describe(position)}"
+        for stream, position in (batch.metadata or {}).items()
+    )
     place = text.place_of(error)
     at = f", with {place}" if place else ""
     told, number = first_line(error), _number(error)
@@ -282,12 +284,21 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
         told, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
     result = BatchError(
         f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
-        f"{batch.phase.value}{at}: {_sentence(told)} It read {read}. Progress is intact: "
-        "correct the cause and run again; the batch is replayed.",
+        f"{batch.phase.value}{at}: {_sentence(told)} It read {read or 'nothing'}. Progress is "
+        f"intact: {_way_out(told, number)} and run again; the batch is "
+        "replayed.",
         number=number,
     )
     result.__cause__ = cause
     return result
+
+
+def _way_out(told: str, number: str) -> str:
+    if _CSV_HEADER in told:
+        return "give the spout a schema with the header's names"
+    if number == "TXN-508":
+        return "let the spout drop or set aside such records (bad_rows=), or correct its schema,"
+    return "correct the cause"
 
 
 def not_started(topology: str, about: str, error: BaseException) -> TopologyError:
@@ -320,7 +331,10 @@ def _number(error: BaseException) -> str:
         return error.number
     if isinstance(error, OverflowError):
         return "TXN-512"  # a committer's total that left its type
-    for cause in reversed(causes(error)):
+    chain = causes(error)
+    if any(cause.condition.startswith(_MALFORMED) for cause in chain):
+        return "TXN-508"  # whatever it is that Spark could not parse there
+    for cause in reversed(chain):
         if _is_a(cause, REFUSED_TYPES) or _says(cause, errno.EACCES):
             return "TXN-509"
         for number, conditions in _NUMBERS.items():

@@ -19,7 +19,7 @@ from txn.engine.failures import not_started
 from txn.engine.pipeline import Pipeline
 from txn.engine.shared_folders import local_tables, runs_here, try_folder
 from txn.engine.threads import Straggler, abandoned, within
-from txn.errors import FencedError, RecoveryRefusedError
+from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnError
 from txn.interfaces import CommitterContext
 from txn.protocol import coordinator
 from txn.protocol.order_records import columns_record
@@ -101,37 +101,74 @@ class Start:
         )
         epoch = self.store.lead(wait=wait, on_waiting=on_waiting, stopped=stopped)
         self.resources.callback(self._close, equipment)
-        progress = self._checked(equipment, epoch, tried)
-        recovered = self._recovered(equipment, epoch, progress)
+        progress, misfit = self._checked(equipment, epoch, tried)
+        recovered = self._recovered(equipment, epoch, progress, misfit)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
         return self._pipeline(equipment, recovered)
 
-    def _checked(self, equipment: Equipment, epoch: int, tried: list[str]) -> Progress:
-        """The durable progress, once program, spouts and tables go with it."""
+    def _checked(
+        self, equipment: Equipment, epoch: int, tried: list[str]
+    ) -> tuple[Progress, TxnError | None]:
+        """The durable progress, once program, spouts and tables go with it; see `_fitting`."""
         name = self.definition.name
-        progress = self.store.load()
-        self._check_streams(progress)
-        for table in tried:
-            try_folder(self.spark, table)
-        self._open_spouts(equipment, progress)
         life = self.store.incarnation()
         context = CommitterContext(name, epoch, life.id, frozenset(life.takes_over))
         there = equipment.attach_tables(context)
+        progress, misfit = self._fitting(equipment, self.store.load(), there)
+        for table in tried:
+            try_folder(self.spark, table)
         known = by_todays_names(name, progress.committed, there, identity)
         progress = progress.model_copy(update={"committed": known})
         require_tables(name, progress.committed, there)
         self._in_time(equipment.check_and_open_tables, _TRYING)
-        return progress
+        return progress, misfit
 
-    def _recovered(self, equipment: Equipment, epoch: int, progress: Progress) -> Recovered:
+    def _fitting(
+        self, equipment: Equipment, progress: Progress, there: Found
+    ) -> tuple[Progress, TxnError | None]:
+        """The durable progress, if the spouts can go on from it.
+
+        What was planned for a program that never got anything into a table is planned anew if it
+        does not fit the program any more: or who has corrected the schema, after the first batch
+        failed, would have to begin under another name.
+
+        Returns:
+            The progress; and why its open batches do not fit and are left out, or None.
+        """
+        try:
+            self._check_streams(progress)
+            self._open_spouts(equipment, progress)
+        except (TopologyError, RecoveryRefusedError) as error:
+            if not progress.batches or progress.committed.txid or any(there.values()):
+                raise
+            log.warning(
+                "[%s] nothing is committed yet, and what was planned does not fit the program any "
+                "more, so it is planned anew: %s",
+                self.definition.name,
+                error,
+            )
+            equipment.close_spouts()
+            fresh = Progress(committed=progress.committed)
+            self._open_spouts(equipment, fresh)
+            return fresh, error
+        return progress, None
+
+    def _recovered(
+        self, equipment: Equipment, epoch: int, progress: Progress, misfit: TxnError | None
+    ) -> Recovered:
         """Where the run begins, by what the tables hold; durable when this returns."""
         definition = self.definition
+        found = self._fence_tables(equipment)
+        if misfit is not None:
+            if any(found.values()):
+                raise misfit  # an older leader has published them a moment ago
+            self.store.drop_open()
         recovered = reconcile(
             definition.name,
             definition.streams,
             definition.opaque_streams,
             progress,
-            self._fence_tables(equipment),
+            found,
             replays_differ=definition.replays_differ,
             skipping=definition.skipping_tables,
         )

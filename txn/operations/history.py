@@ -5,7 +5,6 @@ Every publication stands in one version of each table (`txn.delta.log`). Nothing
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -16,7 +15,7 @@ from txn.delta.locations import is_local
 from txn.errors import UserError
 from txn.interfaces import Publication
 from txn.interfaces.publication import merged_violations
-from txn.text import printable
+from txn.text import describe
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -26,16 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HistoryEntry",
-    "describe",
     "history",
     "opened_table",
     "recent_publications",
     "table_log",
 ]
-
-_LONG_STRING = 40
-_SHOWN_ITEMS = 3
-_SHOWN_LEVELS = 6
 
 
 @dataclass(frozen=True)
@@ -197,47 +191,6 @@ def _entry(txid: int, found: Mapping[str, TablePublication], committed: int) -> 
         timestamp_ms=max(entry.timestamp_ms for entry in found.values()),
         timings_ms=publication.timings_ms,
     )
-
-
-def describe(metadata: Any) -> str:
-    """A spout's metadata in a few words: names of files, or JSON with the long parts left out."""
-    if metadata is None:
-        return "idle"
-    if isinstance(metadata, Mapping):
-        named = next((names for value in metadata.values() if (names := _file_names(value))), None)
-        if named is not None:
-            return printable(_some(named))
-        # A PartitionedSpout: what was read says it; `latest` is for the coordinator.
-        if set(metadata) == {"read", "latest"}:
-            metadata = metadata["read"]
-    return printable(_shortened(metadata))
-
-
-def _file_names(value: Any) -> list[str]:
-    """The last parts of the paths, if `value` is a list of objects with a path each."""
-    if not isinstance(value, list | tuple):
-        return []
-    paths = [item.get("path") for item in value if isinstance(item, Mapping)]
-    if not paths or not all(isinstance(path, str) for path in paths):
-        return []
-    return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
-
-
-def _shortened(value: Any, levels: int = _SHOWN_LEVELS) -> str:
-    if isinstance(value, Mapping | list | tuple) and not levels:
-        return "..."
-    if isinstance(value, Mapping):
-        return "{" + _some([f"{k}: {_shortened(v, levels - 1)}" for k, v in value.items()]) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + _some([_shortened(item, levels - 1) for item in value]) + "]"
-    if isinstance(value, str):
-        return value if len(value) <= _LONG_STRING else f"({len(value)} characters)"
-    return json.dumps(value)
-
-
-def _some(items: list[str]) -> str:
-    rest = len(items) - _SHOWN_ITEMS
-    return ", ".join(items[:_SHOWN_ITEMS]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _no_table(table: str) -> UserError:

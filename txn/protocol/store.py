@@ -102,6 +102,9 @@ class ProgressStore(Protocol):
             ValueError: the record has another epoch than this leader's.
         """
 
+    def drop_open(self) -> None:
+        """Forget every START that is not committed. Only if no table holds any of them."""
+
     def persist_committed(
         self,
         record: CommittedRecord,

@@ -25,6 +25,7 @@ _LONGEST = 600
 """Most characters of one layer's message in a failure line."""
 _WRAPPERS = ("FAILED_READ_FILE", "STAGE_MATERIALIZATION_MULTIPLE_FAILURES", "TASK_WRITE_FAILED")
 """Conditions that only wrap another error."""
+_LEGACY = "_LEGACY_ERROR_TEMP_"
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 _CALLED_FROM = re.compile(r"^== .* ==\n(?:.*\n)?\s*(\S.*:\d+)\s*$", re.MULTILINE)
 _SQL = re.compile(r"^== SQL .* ==\n(.+)$", re.MULTILINE)
@@ -64,7 +65,9 @@ class Cause:
             text = f"{lines[-1].strip()} ({file}:{line})"
         else:
             called = _CALLED_FROM.search(text)
-            text = _SQLSTATE.sub("", text.split("\n", 1)[0])
+            # Of an error without a proper condition, the values stand in lines of their own.
+            whole = self.condition.startswith(_LEGACY)
+            text = _SQLSTATE.sub("", " ".join(text.split()) if whole else text.split("\n", 1)[0])
             # Spark names the line that made the expression; one of ours says nothing.
             if called and last_users_frame([called[1]]) is not None:
                 text += f" (called from {called[1].strip()})"

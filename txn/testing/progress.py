@@ -255,6 +255,16 @@ class MemoryProgress(ProgressStore):
             path = self._paths.batch(record.txid)
             self._write(path, record, f"START of txid {record.txid}")
 
+    def drop_open(self) -> None:
+        """Forget every START that is not committed.
+
+        Raises:
+            FencedError: a newer leader exists.
+        """
+        with self.nodes.changed:
+            for batch in self._may_write(self.epoch).batches:
+                del self.nodes.data[self._paths.batch(batch.txid)]
+
     def persist_committed(
         self,
         record: CommittedRecord,

@@ -43,6 +43,7 @@ from txn.zookeeper.connection import (
     Connection,
     Create,
     Delete,
+    Operation,
     OutcomeUnknownError,
     RefusedError,
 )
@@ -328,6 +329,27 @@ class ZooKeeperProgress(ProgressStore):
             self._writer.write(new.node, [checked, *new.operations], deadline)
             image.batches[record.txid] = new.stored
 
+    def drop_open(self) -> None:
+        """Drop the batches that are open: one multi, which writes `committed` as it is.
+
+        Raises:
+            FencedError, ProgressUnavailableError: as `persist_start`.
+        """
+        with self._writing() as deadline:
+            image = self._loaded
+            record = image.committed.record
+            new = self._writer.revise(
+                self._paths.committed,
+                record,
+                image.committed,
+                f"committed-{record.txid}-e{self.epoch}",
+                f"COMMITTED {record.txid}",
+                deadline,
+            )
+            operations = [*new.operations, *self._dropped(image.batches.values())]
+            self._writer.write(new.node, operations, deadline)
+            self._image = replace(image, committed=new.stored, batches={})
+
     def persist_committed(
         self,
         record: CommittedRecord,
@@ -358,9 +380,7 @@ class ZooKeeperProgress(ProgressStore):
             )
             operations = [*new.operations]
             done = {t: b for t, b in image.batches.items() if t <= record.txid}
-            for txid, batch in done.items():
-                operations.append(Delete(self._paths.batch(txid), batch.version))
-                operations.extend(part_deletes(self._paths, batch))
+            operations.extend(self._dropped(done.values()))
             kept = dict(image.quarantine)
             replayed = None if replay_of is None else kept.pop(replay_of, None)
             if replayed is not None:
@@ -382,6 +402,11 @@ class ZooKeeperProgress(ProgressStore):
             self._writer.write(new.node, operations, deadline)
             left = {t: b for t, b in image.batches.items() if t not in done}
             self._image = replace(image, committed=new.stored, batches=left, quarantine=kept)
+
+    def _dropped(self, batches: Iterable[Stored[BatchRecord]]) -> Iterator[Operation]:
+        for batch in batches:
+            yield Delete(self._paths.batch(batch.record.txid), batch.version)
+            yield from part_deletes(self._paths, batch)
 
     def persist_columns(self, record: ColumnsRecord) -> None:
         """Make the columns of a stream durable: one multi, when they become known or change.
