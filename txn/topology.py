@@ -36,7 +36,7 @@ from txn.interfaces import Aggregate, Committer, Spout, State
 from txn.settings import completed
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from txn.engine.report import RunReport
     from txn.engine.running import RunningTopology
@@ -203,6 +203,28 @@ class Topology:
             )
         running.begin()
         return running
+
+    def preview(self, spark: SparkSession, rows: int = 20) -> dict[str, DataFrame]:
+        """What the first batch would put into each table, computed and written nowhere.
+
+        The batch is planned from the beginning of every source, whatever was committed already,
+        and states are empty. No ZooKeeper is needed.
+
+        Args:
+            spark: a session with Delta (`txn.session.delta_session`).
+            rows: how many rows of each table to compute and hold.
+
+        Returns:
+            Table -> rows that it would get; of a state, keys and values after the batch. A table
+            whose columns are not known before something is read is missing.
+
+        Raises:
+            TxnError: as a run would raise it.
+            TopologyError: the user's code or Spark failed on the rows.
+        """
+        from txn.engine.preview import preview
+
+        return dict(preview(self.definition, spark, rows).tables)
 
     def _connect(
         self, zookeeper: str, resources: contextlib.ExitStack, *, standby: bool

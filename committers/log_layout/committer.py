@@ -25,7 +25,7 @@ from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
 from committers.state.changes import refuse_taken_names
-from committers.state.partials import columns_read, partial_rows
+from committers.state.partials import columns_read, partial_rows, shown_alone
 from committers.state.removal import REMOVED, check_condition
 from committers.state.shape import described
 from txn.delta.commits import TXID
@@ -132,6 +132,11 @@ class LogCommitter(AppendingCommitter):
         from pyspark.sql import SparkSession
 
         return self._spark if self._context else SparkSession.builder.getOrCreate()
+
+    def shown(self, partials: DataFrame) -> DataFrame:
+        """Keys and values of an empty state after these partials."""
+        layout = self._layout
+        return shown_alone(partials, layout.keys, layout.aggregates, layout.remove_where)
 
     def values_schema(self, partials: StructType) -> StructType:
         """Keys and values as readers see them. Runs no job."""

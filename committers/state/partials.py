@@ -21,6 +21,7 @@ __all__ = [
     "nullable",
     "overrides",
     "partial_rows",
+    "shown_alone",
 ]
 
 ROWS = "txn_rows"
@@ -91,6 +92,29 @@ def partial_rows(
     ]
     kept = [] if count_as is None else [sf.col(ROWS).alias(count_as)]
     return whole.select(*values, *kept)
+
+
+def shown_alone(
+    partials: DataFrame,
+    keys: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+    remove_where: str | None,
+) -> DataFrame:
+    """Keys and values as readers see them of a state that holds these partials, and no others.
+
+    Args:
+        partials: one row per key.
+    """
+    from pyspark.sql import functions as sf
+
+    values = [
+        aggregate.result(aggregate.initial(sf.col(quoted(name)))).alias(name)
+        for name, aggregate in aggregates.items()
+    ]
+    found = partials.select(*(sf.col(quoted(key)) for key in keys), *values)
+    if remove_where is None:
+        return found
+    return found.where(~sf.coalesce(sf.expr(remove_where), sf.lit(False)))
 
 
 def nullable(kind: DataType) -> DataType:

@@ -11,7 +11,7 @@ from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import SCRATCH, random_id
 from committers.state.changes import refuse_taken_names
-from committers.state.partials import columns_read, mergeable
+from committers.state.partials import columns_read, mergeable, shown_alone
 from committers.state.removal import check_condition
 from committers.state.shape import described
 from committers.table_committer import TableCommitter, require_same_columns
@@ -207,6 +207,11 @@ class UpsertCommitter(TableCommitter):
     def require_changes(self) -> None:
         """Refuse a `prev_<value>` that is the name of a key or another value."""
         refuse_taken_names(self._layout.keys, self._layout.values, self.name)
+
+    def shown(self, partials: DataFrame) -> DataFrame:
+        """Keys and values of an empty state after these partials."""
+        layout = self._layout
+        return shown_alone(partials, layout.keys, layout.aggregates, layout.remove_where)
 
     def changes_schema(self, partials: StructType) -> StructType:
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.

@@ -6,14 +6,17 @@ Spark, Java and ZooKeeper are loaded only by the commands that need them.
 from __future__ import annotations
 
 import click
+from click.shell_completion import add_completion_class
 
 from txn import __version__
+from txn.cli.completion import Bash
 from txn.cli.doctor import doctor
 from txn.cli.errors import ErrorsAsParagraphs
 from txn.cli.explain import explain
 from txn.cli.history import history
 from txn.cli.plan import plan
 from txn.cli.plugins import plugins
+from txn.cli.preview import preview
 from txn.cli.quarantine import quarantine
 from txn.cli.recover import recover
 from txn.cli.rows import rows
@@ -38,6 +41,7 @@ for command in (
     import_command,
     plan,
     plugins,
+    preview,
     quarantine,
     recover,
     rows,
@@ -49,4 +53,5 @@ for command in (
 
 def main() -> None:
     """Entry point of the console script."""
+    add_completion_class(Bash)
     cli(prog_name="txn")

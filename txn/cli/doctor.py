@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from txn.cli.completion import topologies
 from txn.cli.options import console, output_options, print_json, zookeeper_option
 from txn.operations.loading import load_topology
 
@@ -22,7 +23,7 @@ _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold re
 
 
 @click.command()
-@click.argument("target", metavar="[FILE.py:TOPOLOGY]", required=False)
+@click.argument("target", metavar="[FILE.py:TOPOLOGY]", required=False, shell_complete=topologies)
 @click.option(
     "--table", "tables", metavar="PATH", multiple=True, help="A further table to look at."
 )

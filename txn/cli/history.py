@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from txn.cli.completion import names
 from txn.cli.options import console, output_options, print_json, zookeeper_option
 
 __all__ = ["history"]
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", metavar="NAME", shell_complete=names)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,13 +12,18 @@ import click
 from txn.errors import UserError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from rich.console import Console
+
+    from txn.topology import Topology
 
 __all__ = [
     "TRACEBACK",
     "console",
     "output_options",
     "print_json",
+    "session_for",
+    "session_options",
     "settings_option",
     "zookeeper_option",
 ]
@@ -39,6 +45,40 @@ def zookeeper_option(command: F) -> F:
         help='"embedded" (a server in .txn/zookeeper), "embedded:FOLDER", or '
         '"host:2181,host:2181/chroot".',
     )(command)
+
+
+def session_options(command: F) -> F:
+    """`--master` and `--conf`, as the arguments `master` and `conf`."""
+    master = click.option(
+        "--master",
+        help="Spark's master. [default: from spark-submit or spark-defaults.conf, else local[*]]",
+    )
+    conf = click.option(
+        "--conf", multiple=True, metavar="KEY=VALUE", callback=_parse_conf, help="A Spark setting."
+    )
+    return master(conf(command))
+
+
+@contextlib.contextmanager
+def session_for(
+    topology: Topology, master: str | None, conf: Mapping[str, str]
+) -> Iterator[SparkSession]:
+    """A Spark session with all that a topology's sources need; stopped in the end."""
+    from txn.session import delta_session
+
+    packages = sorted({p for s in topology.sources for p in s.spout.packages})
+    spark = delta_session(topology.name, master, conf, packages=packages)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    for value in values:
+        if "=" not in value.strip("="):
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE.")
+    return dict(value.split("=", 1) for value in values)
 
 
 def settings_option(command: F) -> F:

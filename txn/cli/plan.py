@@ -2,34 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from txn.cli.options import output_options, print_json, settings_option
+from txn.cli.completion import topologies
+from txn.cli.options import (
+    output_options,
+    print_json,
+    session_for,
+    session_options,
+    settings_option,
+)
 from txn.operations.loading import load_topology
 from txn.operations.plan import TopologyPlan, plan_topology
+
+if TYPE_CHECKING:
+    from txn.topology import Topology
 
 __all__ = ["plan"]
 
 
 @click.command()
-@click.argument("target", metavar="FILE.py:TOPOLOGY")
+@click.argument("target", metavar="FILE.py:TOPOLOGY", shell_complete=topologies)
+@click.option(
+    "--columns",
+    "with_columns",
+    is_flag=True,
+    help="Start Spark, check every column and expression, and show the columns of each table.",
+)
+@session_options
 @settings_option
 @output_options
-def plan(target: str, settings: Sequence[str], as_json: bool) -> None:
+def plan(
+    target: str,
+    with_columns: bool,
+    master: str | None,
+    conf: Mapping[str, str],
+    settings: Sequence[str],
+    as_json: bool,
+) -> None:
     """Show streams, stages and tables, and what each table guarantees. Runs nothing.
 
-    Refuses what `txn run` would refuse at once. Needs neither Spark nor ZooKeeper.
+    Refuses what `txn run` would refuse at once. Needs neither Spark nor ZooKeeper; with --columns
+    it needs Spark, and the sources if they declare no schema.
     """
-    found = plan_topology(load_topology(target, settings))
+    topology = load_topology(target, settings)
+    found = plan_topology(topology)
+    columns = _columns_of(topology, master, conf) if with_columns else None
     if as_json:
-        print_json(found.to_json())
+        print_json(found.to_json() | ({} if columns is None else {"columns": columns}))
     else:
-        click.echo("\n".join(_plan_lines(found)))
+        click.echo("\n".join(_plan_lines(found, columns or {})))
 
 
-def _plan_lines(found: TopologyPlan) -> Iterator[str]:
+def _columns_of(
+    topology: Topology, master: str | None, conf: Mapping[str, str]
+) -> dict[str, dict[str, str] | None]:
+    """Table -> column -> type; None: they are not known before something is read."""
+    from txn.engine.preview import columns
+
+    with session_for(topology, master, conf) as spark:
+        return {
+            table: known
+            if known is None
+            else {field.name: field.dataType.simpleString() for field in known}
+            for table, known in columns(topology.definition, spark).items()
+        }
+
+
+def _plan_lines(
+    found: TopologyPlan, columns: Mapping[str, Mapping[str, str] | None]
+) -> Iterator[str]:
     yield f"topology {found.topology}"
     yield from ("", "streams")
     yield from _columns((s.id, s.spout, s.kind) for s in found.streams)
@@ -44,6 +89,10 @@ def _plan_lines(found: TopologyPlan) -> Iterator[str]:
         needs = f"; needs {', '.join(table.columns)}" if table.columns else ""
         yield f"  {table.name}  <- {table.reads}  {', '.join(described)}{needs}"
         yield f"    {table.guarantee}: {table.why}"
+        if table.name in columns:
+            known = (columns[table.name] or {}).items()
+            listed = ", ".join(f"{name} {kind}" for name, kind in known)
+            yield f"    columns: {listed or 'not known before something is read'}"
     if found.settings:
         yield from ("", "settings")
         yield from _columns((s.name, s.value, f"from {s.place}") for s in found.settings)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from txn.cli.completion import names
 from txn.cli.options import console, output_options, print_json, zookeeper_option
 from txn.operations.loading import named_topology
 
@@ -18,7 +19,7 @@ def quarantine() -> None:
 
 
 @quarantine.command("list")
-@click.argument("name")
+@click.argument("name", metavar="NAME", shell_complete=names)
 @zookeeper_option
 @output_options
 def list_command(name: str, zookeeper: str, as_json: bool) -> None:
@@ -42,7 +43,7 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
 
 
 @quarantine.command("replay")
-@click.argument("name")
+@click.argument("name", metavar="NAME", shell_complete=names)
 @click.argument("txids", metavar="[TXID]...", nargs=-1, type=click.IntRange(min=1))
 @click.option("--all", "everything", is_flag=True, help="Every quarantined txid.")
 @zookeeper_option

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from txn.cli.completion import topologies
 from txn.cli.options import console, output_options, print_json, zookeeper_option
 from txn.operations.loading import TargetError, load_topology
 
@@ -13,7 +14,7 @@ __all__ = ["recover"]
 
 
 @click.command()
-@click.argument("target", metavar="FILE.py:TOPOLOGY")
+@click.argument("target", metavar="FILE.py:TOPOLOGY", shell_complete=topologies)
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option(
     "--new",

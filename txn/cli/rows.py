@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from txn.cli.completion import names
 from txn.cli.options import console, output_options, print_json, zookeeper_option
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def rows() -> None:
 
 
 @rows.command("list")
-@click.argument("name")
+@click.argument("name", metavar="NAME", shell_complete=names)
 @zookeeper_option
 @output_options
 def list_command(name: str, zookeeper: str, as_json: bool) -> None:
@@ -42,7 +43,7 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
 
 
 @rows.command("show")
-@click.argument("name")
+@click.argument("name", metavar="NAME", shell_complete=names)
 @click.option("--stream", help="Only rows of this stream.")
 @click.option("--rule", help="Only rows that broke this rule.")
 @click.option("--txid", type=click.IntRange(min=1), help="Only rows of this txid.")

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from txn.cli.options import console, output_options, settings_option, zookeeper_option
+from txn.cli.completion import topologies
+from txn.cli.options import (
+    console,
+    output_options,
+    session_options,
+    settings_option,
+    zookeeper_option,
+)
 from txn.errors import FencedError, LeaderExistsError, TxnError
 from txn.operations.loading import load_topology
 
@@ -27,19 +34,8 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
     raise click.BadParameter(f"{value!r} is neither forever, caught_up nor a txid from 1.")
 
 
-def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    for value in values:
-        if "=" not in value.strip("="):
-            raise click.BadParameter(f"{value!r} is not KEY=VALUE.")
-    return dict(value.split("=", 1) for value in values)
-
-
 @click.command()
-@click.argument("target", metavar="FILE.py:TOPOLOGY")
-@click.option(
-    "--master",
-    help="Spark's master. [default: from spark-submit or spark-defaults.conf, else local[*]]",
-)
+@click.argument("target", metavar="FILE.py:TOPOLOGY", shell_complete=topologies)
 @click.option(
     "--until",
     default="forever",
@@ -47,9 +43,6 @@ def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) ->
     metavar="forever|caught_up|TXID",
     callback=_parse_until,
     help="When to end.",
-)
-@click.option(
-    "--conf", multiple=True, metavar="KEY=VALUE", callback=_parse_conf, help="A Spark setting."
 )
 @click.option(
     "--log-level",
@@ -63,6 +56,7 @@ def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) ->
     is_flag=True,
     help="While another process leads, start everything, wait, and take over when it ends.",
 )
+@session_options
 @settings_option
 @zookeeper_option
 @output_options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from txn.cli.completion import names
 from txn.cli.options import console, output_options, print_json, zookeeper_option
 from txn.operations.loading import named_topology
 
@@ -11,7 +12,7 @@ __all__ = ["status"]
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", metavar="NAME", shell_complete=names)
 @zookeeper_option
 @output_options
 def status(name: str, zookeeper: str, as_json: bool) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from txn.cli.completion import names
 from txn.cli.options import output_options, print_json, zookeeper_option
 from txn.operations.loading import TargetError, named_topology
 
@@ -13,7 +14,7 @@ __all__ = ["export_command", "import_command"]
 
 
 @click.command("export")
-@click.argument("name")
+@click.argument("name", metavar="NAME", shell_complete=names)
 @click.option(
     "-o",
     "--output",

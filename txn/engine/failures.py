@@ -31,7 +31,7 @@ from txn.errors import (
     TransformError,
     TxnError,
 )
-from txn.protocol.events import Batch
+from txn.protocol.events import Batch, Metadata
 from txn.spark.causes import Cause, causes, is_of_spark, told
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "is_lost_work",
     "is_of_batch",
     "judged",
+    "not_previewed",
     "not_started",
     "stopped",
 ]
@@ -272,10 +273,6 @@ _CSV_HEADER = "CSV header does not conform"
 
 def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
     """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
-    read = "; ".join(
-        f"{stream}: {text.describe(position)}"
-        for stream, position in (batch.metadata or {}).items()
-    )
     place = text.place_of(error)
     at = f", with {place}" if place else ""
     told, number = first_line(error), _number(error)
@@ -284,13 +281,29 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
         told, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
     result = BatchError(
         f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
-        f"{batch.phase.value}{at}: {_sentence(told)} It read {read or 'nothing'}. Progress is "
-        f"intact: {_way_out(told, number)} and run again; the batch is "
-        "replayed.",
+        f"{batch.phase.value}{at}: {_sentence(told)} {_read(batch.metadata)} Progress is "
+        f"intact: {_way_out(told, number)} and run again; the batch is replayed.",
         number=number,
     )
     result.__cause__ = cause
     return result
+
+
+def not_previewed(topology: str, read: Metadata, error: BaseException) -> TopologyError:
+    """The error of a preview for which the user's code or Spark failed on the rows."""
+    told, number, place = first_line(error), _number(error), text.place_of(error)
+    return TopologyError(
+        f"Topology '{topology}' cannot be previewed: its first batch failed in user code or in "
+        f"Spark{f', with {place}' if place else ''}: {_sentence(told)} {_read(read)} Nothing was "
+        f"written: {_way_out(told, number)} and try again.",
+        number=number,
+    )
+
+
+def _read(metadata: Metadata | None) -> str:
+    positions = (metadata or {}).items()
+    read = "; ".join(f"{stream}: {text.describe(position)}" for stream, position in positions)
+    return f"It read {read or 'nothing'}."
 
 
 def _way_out(told: str, number: str) -> str:

@@ -173,6 +173,10 @@ class Committer(ABC):
     def discard(self, attempt: TransactionAttempt) -> None:
         """Delete the staged files of a dead attempt. Best effort; never touches published files."""
 
+    def shown(self, partials: DataFrame) -> DataFrame:
+        """What readers would see if the table held these partials and nothing else."""
+        return partials
+
     def changes_schema(self, partials: StructType) -> StructType:
         """Columns of `changes`, given those of the partials; TopologyError if there are none."""
         raise TopologyError(

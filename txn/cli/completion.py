@@ -1,0 +1,88 @@
+"""Completion in a shell: files with topologies in them, and the topologies that ran here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from click.shell_completion import BashComplete, CompletionItem
+
+from txn.cli.run_log import LOG_FOLDER
+
+__all__ = ["Bash", "names", "topologies"]
+
+
+def topologies(
+    _ctx: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """FILE.py:TOPOLOGY, of the files that are there.
+
+    They are parsed and not run, so that a key press starts nothing.
+    """
+    file, colon, _ = incomplete.partition(":")
+    if colon:
+        found = list(_in_file(file))
+    else:
+        folder = Path(file) if file.endswith("/") else Path(file).parent
+        found = [item for path in sorted(folder.glob("*.py")) for item in _in_file(str(path))]
+    fitting = [item for item in found if item.value.startswith(incomplete)]
+    return fitting or ([] if colon else [CompletionItem(incomplete, type="dir")])
+
+
+def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of topologies that ran in this folder, or FILE.py:TOPOLOGY."""
+    ran = [path.stem for path in sorted(LOG_FOLDER.glob("*.log"))]
+    fitting = [CompletionItem(name) for name in ran if name.startswith(incomplete)]
+    more = topologies(ctx, param, incomplete)
+    return [*fitting, *(item for item in more if item.type == "plain" or not fitting)]
+
+
+class Bash(BashComplete):
+    """Bash, for which the colon in FILE.py:TOPOLOGY ends a word."""
+
+    _before = ""
+    """What stands before the last colon: Bash keeps it."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words so far, with FILE.py, the colon and TOPOLOGY as one."""
+        args, last = super().get_completion_args()
+        if last == ":" and args:
+            args, last = args[:-1], f"{args[-1]}:"
+        elif len(args) > 1 and args[-1] == ":":
+            args, last = args[:-2], f"{args[-2]}:{last}"
+        else:
+            return args, last
+        self._before = last[: last.index(":") + 1]
+        return args, last
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """The line for Bash's function; of FILE.py:TOPOLOGY what comes behind the colon."""
+        return f"{item.type},{item.value.removeprefix(self._before)}"
+
+
+def _in_file(file: str) -> Iterator[CompletionItem]:
+    try:
+        body = ast.parse(Path(file).read_text("utf-8")).body
+    except (OSError, ValueError, SyntaxError):
+        return
+    for statement in body:
+        for name in _topologies(statement):
+            yield CompletionItem(f"{file}:{name}")
+
+
+def _topologies(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement gives to a topology, or to a function that makes one."""
+    if isinstance(statement, ast.Assign) and _called(statement.value) == "Topology":
+        yield from (one.id for one in statement.targets if isinstance(one, ast.Name))
+    if isinstance(statement, ast.FunctionDef) and _named(statement.returns) == "Topology":
+        yield statement.name
+
+
+def _called(value: ast.expr) -> str:
+    return _named(value.func) if isinstance(value, ast.Call) else ""
+
+
+def _named(value: ast.expr | None) -> str:
+    return ast.unparse(value).rpartition(".")[2] if value is not None else ""

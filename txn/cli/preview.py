@@ -1,0 +1,141 @@
+"""`txn preview`: what the first batch would put into each table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txn.cli.completion import topologies
+from txn.cli.options import (
+    console,
+    output_options,
+    print_json,
+    session_for,
+    session_options,
+    settings_option,
+)
+from txn.errors import UserError
+from txn.operations.loading import load_topology
+from txn.text import describe, printable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from rich.console import RenderableType
+
+    from txn.engine.preview import Preview
+
+__all__ = ["preview"]
+
+
+@click.command()
+@click.argument("target", metavar="FILE.py:TOPOLOGY", shell_complete=topologies)
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Most rows to show of each table.",
+)
+@click.option("--table", help="Only this table, as the program names it, or the end of its path.")
+@session_options
+@settings_option
+@output_options
+def preview(
+    target: str,
+    rows: int,
+    table: str | None,
+    master: str | None,
+    conf: Mapping[str, str],
+    settings: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Show what the first batch would put into each table. Writes nothing anywhere.
+
+    One batch is read from the beginning of every source, whatever was committed already, and
+    states are empty. Needs Spark, and no ZooKeeper.
+    """
+    from txn.engine.preview import preview as previewed
+
+    topology = load_topology(target, settings)
+    names = [sink.name for sink in topology.sinks]
+    chosen = names if table is None else [_named(table, names, topology.name)]
+    with session_for(topology, master, conf) as spark:
+        found = previewed(topology.definition, spark, rows)
+        if as_json:
+            print_json(_json(topology.name, found, chosen))
+        else:
+            for part in _parts(found, chosen):
+                console().print(part, highlight=False)
+
+
+def _named(table: str, names: Sequence[str], topology: str) -> str:
+    fitting = [n for n in names if n == table] or [n for n in names if n.endswith(f"/{table}")]
+    if len(fitting) != 1:
+        raise UserError(
+            f"Topology '{topology}' has {'several tables' if fitting else 'no table'} '{table}'. "
+            f"Its tables are {', '.join(names)}."
+        )
+    return fitting[0]
+
+
+def _json(topology: str, found: Preview, tables: Sequence[str]) -> dict[str, Any]:
+    return {
+        "topology": topology,
+        "read": dict(found.read),
+        "violations": found.violations,
+        "tables": {name: _objects(found.tables[name]) for name in tables if name in found.tables},
+        "waiting": {name: list(found.waiting[name]) for name in tables if name in found.waiting},
+    }
+
+
+def _objects(frame: DataFrame) -> list[Any]:
+    """Its rows as Spark writes them in JSON, NULLs included."""
+    from pyspark.sql import functions as sf
+
+    whole = sf.to_json(sf.struct("*"), {"ignoreNullFields": "false"})
+    return [json.loads(row[0]) for row in frame.select(whole).collect()]
+
+
+def _parts(found: Preview, tables: Sequence[str]) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    for stream, position in found.read.items():
+        what = "has nothing to read" if position is None else f"reads {describe(position)}"
+        yield Text(f"stream {printable(stream)} {what}")
+    for stream, rules in found.violations.items():
+        for rule, broken in rules.items():
+            what = f"{_counted(broken)} broke the rule '{printable(rule)}'"
+            yield Text(f"stream {printable(stream)}: {what}")
+    for name in tables:
+        yield Text()
+        if name in found.tables:
+            yield from _table(name, found.tables[name])
+        else:
+            waits = " and of ".join(found.waiting[name])
+            yield Text(f"table {printable(name)}: the columns of {waits} are not known yet")
+
+
+def _table(name: str, frame: DataFrame) -> Iterator[RenderableType]:
+    from pyspark.sql import functions as sf
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = frame.select(
+        *(sf.col(f"`{c.replace('`', '``')}`").cast("string") for c in frame.columns)
+    )
+    shown = rows.collect()
+    yield Text(f"table {printable(name)}: {_counted(len(shown))}", style="bold")
+    if shown:
+        grid = Table(box=None, pad_edge=False, header_style="dim")
+        for field in frame.schema:
+            grid.add_column(printable(f"{field.name} {field.dataType.simpleString()}"))
+        for row in shown:
+            grid.add_row(*(Text("NULL", style="dim") if v is None else printable(v) for v in row))
+        yield grid
+
+
+def _counted(rows: int) -> str:
+    return "no rows" if not rows else f"{rows} row{'s' if rows > 1 else ''}"

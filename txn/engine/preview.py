@@ -1,0 +1,188 @@
+"""What the first batch would put into each table: computed as in a run, and written nowhere.
+
+One batch is planned from the beginning of every source, as txid 1 of a topology that has committed
+nothing: states are empty, and a query of a state that another topology keeps reads that state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txn.attempts import TransactionAttempt
+from txn.dataflow.columns import StreamColumns
+from txn.dataflow.definition import Definition
+from txn.dataflow.evaluation import Evaluation, Rows, Unknown
+from txn.dataflow.graph import NewValues, Sink, StateQuery, quoted
+from txn.engine.attempt import Emission
+from txn.engine.emission import Emissions
+from txn.engine.failures import not_previewed
+from txn.engine.keeping import TableKeeper
+from txn.engine.lookups import Lookups
+from txn.engine.spouts import Spouts
+from txn.engine.staging import Stager
+from txn.engine.tables import Tables
+from txn.engine.violations import count_violations
+from txn.errors import TopologyError, TxnError
+from txn.protocol.events import Metadata, Plan
+from txn.spark.own_session import moved, own_session
+from txn.spark.rows import local_frame
+from txn.text import placed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Preview", "columns", "preview"]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What the first batch of a topology would put into its tables."""
+
+    tables: Mapping[str, DataFrame]
+    """Table -> some of the rows that it would get, held by the driver; those of a state as its
+    readers would see them. A table is missing if its columns are not known yet."""
+    waiting: Mapping[str, Sequence[str]]
+    """Table that is missing -> the streams and tables whose columns would help."""
+    read: Metadata
+    """Stream -> metadata of what the batch read; None: there is nothing to read."""
+    violations: Mapping[str, Mapping[str, int]]
+    """Stream -> rule -> rows of the whole batch that broke it."""
+
+
+def preview(definition: Definition, spark: SparkSession, rows: int = 20) -> Preview:
+    """Plan one batch, compute what each table would get of it, and write nothing anywhere.
+
+    Args:
+        rows: how many rows of each table are computed and held.
+
+    Raises:
+        TxnError: as a run would raise it: columns, rules, a source that is away.
+        TopologyError: the user's code or Spark failed on the rows; or `rows` is not positive.
+    """
+    if type(rows) is not int or rows < 1:
+        raise TopologyError(f"A preview has rows=1 or more, not {rows!r}.", number="TXN-109")
+    definition.check_complete()
+    read: dict[str, object] = {}
+    rehearsal = _Rehearsal(definition, spark)
+    try:
+        read.update(rehearsal.plan())
+        return rehearsal.computed(read, rows)
+    except TxnError:
+        raise
+    except Exception as error:
+        raise not_previewed(definition.name, read, error) from error
+    finally:
+        rehearsal.close()
+
+
+def columns(definition: Definition, spark: SparkSession) -> dict[str, StructType | None]:
+    """The columns that each table would have, by what is known before anything is read.
+
+    Returns:
+        Table -> keys and values of a state, or the columns of an append table; None: they are not
+        known before its streams are read.
+
+    Raises:
+        TxnError: as a start would raise it: a column, an expression, a source that is away.
+    """
+    definition.check_complete()
+    rehearsal = _Rehearsal(definition, spark)
+    try:
+        return rehearsal.columns()
+    finally:
+        rehearsal.close()
+
+
+class _Rehearsal:
+    """The equipment of a run that never opens a table."""
+
+    def __init__(self, definition: Definition, spark: SparkSession) -> None:
+        self._definition = definition
+        self._spark = spark
+        self._own = own = own_session(spark)
+        self._columns = StreamColumns(lambda *_: None)
+        self._spouts = Spouts(definition.name, definition.sources)
+        tables = Tables(own, definition.sinks)
+        self._stager = Stager(own, tables, verify_rows=False)
+        self._lookups = Lookups(spark, tables, self._stager)
+        self._emissions = Emissions(
+            spark,
+            own,
+            self._spouts,
+            definition.sinks,
+            self._lookups,
+            self._columns,
+            verify_rows=False,
+        )
+
+    def _open(self) -> None:
+        keeper = TableKeeper(self._definition.name, [])
+        self._spouts.open(self._spark, {}, keeper, self._columns)
+
+    def columns(self) -> dict[str, StructType | None]:
+        """The columns of each table, as far as they are known."""
+        self._open()
+        nothing = self._emissions.nothing()
+        found = {sink.name: self._seen(sink, nothing) for sink in self._definition.sinks}
+        return {n: one.frame.schema if isinstance(one, Rows) else None for n, one in found.items()}
+
+    def plan(self) -> Metadata:
+        """Ask every spout what the first batch reads."""
+        self._open()
+        first = Plan(TransactionAttempt(1), self._definition.streams, {})
+        return self._spouts.plan(first, window_full=False)
+
+    def computed(self, read: Metadata, rows: int) -> Preview:
+        """What each table would get of what was planned."""
+        emission = self._emissions.emit(TransactionAttempt(1), read)
+        emission.evaluation.lookup = lambda node: self._found(node, emission)
+        found = {sink: self._seen(sink, emission.evaluation) for sink in self._definition.sinks}
+        count_violations([emission], self._own)
+        return Preview(
+            {s.name: self._held(s, one, rows) for s, one in found.items() if isinstance(one, Rows)},
+            {s.name: sorted(u.waits_for) for s, u in found.items() if isinstance(u, Unknown)},
+            read,
+            emission.violations,
+        )
+
+    def _seen(self, sink: Sink, evaluation: Evaluation) -> Rows | Unknown:
+        """The rows of a table as its readers would see them; they are not computed yet."""
+        partials = self._stager.known_partials(sink, evaluation)
+        if isinstance(partials, Unknown):
+            return partials
+        return Rows(sink.committer.shown(partials.frame))
+
+    def _found(self, node: NewValues | StateQuery, emission: Emission) -> DataFrame | Unknown:
+        if isinstance(node, StateQuery):
+            return self._lookups.find(node, emission)
+        return self._new_values(node.sink, emission.evaluation)
+
+    def _new_values(self, sink: Sink, evaluation: Evaluation) -> DataFrame | Unknown:
+        """The values of an empty state after the batch; there are none before it."""
+        from pyspark.sql import functions as sf
+
+        partials = self._stager.known_partials(sink, evaluation)
+        if isinstance(partials, Unknown):
+            return partials
+        seen = sink.committer.shown(partials.frame)
+        columns = [
+            (sf.col(quoted(field.name)) if field.name in seen.columns else sf.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in sink.committer.changes_schema(partials.frame.schema)
+        ]
+        return seen.select(*columns)
+
+    def _held(self, sink: Sink, found: Rows, rows: int) -> DataFrame:
+        """The first rows of a table, computed, so that they outlive the batch."""
+        with placed(f"the rows of stream '{sink.parent.label()}' for table '{sink.name}'"):
+            held = moved(found.frame, self._own).limit(rows).collect()
+        return local_frame(self._spark, held, found.frame.schema)
+
+    def close(self) -> None:
+        """Let go of the batch, and close the spouts."""
+        self._emissions.release_all()
+        self._spouts.close()
