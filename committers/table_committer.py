@@ -122,7 +122,8 @@ class TableCommitter(Committer):
                 self._log.attach(context.topology)
             return
         settings = tuple(sorted(settings_of(self._spark).items()))
-        self._log.open(replace(self._spec(schema), settings=settings), context.epoch)
+        spec = replace(self._spec(schema), settings=settings, first_txid=context.first_txid)
+        self._log.open(spec, context.epoch)
         if self._fenced:
             # Opened after the fence was asked for: the table may be a moment older than we are.
             self._log.fence(context.epoch)

@@ -67,6 +67,12 @@ class TopologyConfig(BaseModel):
     """Local folders that every executor has under the same path, for example an NFS mount. With a
     master other than `local`, a table in any other local folder is refused. Before the first
     batch every executor tests the declared folders that hold tables."""
+    new_tables: tuple[str, ...] = ()
+    """Paths of tables that may begin behind the newest committed txid, and lack what was committed
+    before. A new table of an old topology is refused if it is not among them."""
+    dropped_tables: tuple[str, ...] = ()
+    """Paths of tables that the topology once had and the program no longer names. One that is not
+    among them is missed at the start, because it could not be put back later."""
     zookeeper_timeout_secs: float = Field(default=10.0, gt=0)
     """Session timeout requested from ZooKeeper: how long a dead leader blocks its successor."""
     zookeeper_connect_secs: float = Field(default=30.0, gt=0)

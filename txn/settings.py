@@ -27,6 +27,8 @@ __all__ = ["completed", "overridden"]
 
 _PREFIX = "TXN_"
 _PAIRS = ("zookeeper_auth", "zookeeper_readers")
+_LISTS = {"shared_folders": os.pathsep, "new_tables": ",", "dropped_tables": ","}
+"""Setting -> what stands between its values, in a text. A table's path may have a colon."""
 _SECRETS = ("zookeeper_auth", "zookeeper_keyfile_password")
 _SECRET_BYTES = 64 * 1024
 
@@ -164,7 +166,7 @@ def _parsed(name: str, text: str, place: str) -> Any:
     """A text as pydantic takes it for this setting."""
     if name in _PAIRS:
         return _pairs(text, place)
-    return tuple(text.split(os.pathsep)) if name == "shared_folders" else text
+    return tuple(text.split(_LISTS[name])) if name in _LISTS else text
 
 
 def _lookup(variable: str, environ: Mapping[str, str], *, is_secret: bool) -> str | None:

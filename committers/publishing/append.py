@@ -116,7 +116,12 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
             Schema.from_json(spec.schema_json()),
             mode="error",
             partition_by=spec.partition_by,
-            configuration={**spec.properties(), **spec.session_properties(), **settings},
+            configuration={
+                **spec.properties(),
+                **spec.session_properties(),
+                **spec.first_properties(),
+                **settings,
+            },
             storage_options=storage.options,
             commit_properties=CommitProperties(
                 custom_metadata={FENCE_KEY: fence},

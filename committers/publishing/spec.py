@@ -67,6 +67,8 @@ class TableSpec:
     buckets: int = 0
     remove_where: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
+    first_txid: int = 1
+    """Of a table that is made now."""
 
     @property
     def partition_by(self) -> list[str]:
@@ -86,6 +88,10 @@ class TableSpec:
             "txn.buckets": str(self.buckets),
             **removal,
         }
+
+    def first_properties(self) -> dict[str, str]:
+        """The txid with which the table begins, if rows were committed before; as a property."""
+        return {_FIRST_TXID: str(self.first_txid)} if self.first_txid > 1 else {}
 
     def session_properties(self) -> dict[str, str]:
         """The settings of the session, as Delta table properties."""
@@ -172,6 +178,7 @@ class TableSpec:
             )
 
 
+_FIRST_TXID = "txn.firstTxid"
 _REMEDY = (
     "Restore the definition that the table was made with, or give this committer a path of its own."
 )

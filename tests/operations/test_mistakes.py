@@ -383,6 +383,45 @@ def added_aggregate(world: World) -> None:
     world.run(world.totals(world.orders(), n=Count()))
 
 
+@mistake("a table was taken out of the program")
+def removed_sink(world: World) -> None:
+    """The advice: put it back, or say that it goes."""
+
+    def both() -> Topology:
+        stream = world.orders()
+        world.kept(stream)
+        return world.totals(stream, n=Count())
+
+    world.run(both())
+    with world.told():
+        world.run(world.kept(world.orders()))
+    world.run(both())
+    world.config = CONFIG.model_copy(update={"dropped_tables": (str(world.folder / "totals"),)})
+    world.run(world.kept(world.orders()))
+
+
+@mistake("a table was added to an old topology")
+def added_sink(world: World) -> None:
+    """The advice: say that it begins later."""
+
+    def both() -> Topology:
+        stream = world.orders()
+        world.kept(stream)
+        return world.totals(stream, n=Count())
+
+    world.run(world.kept(world.orders()))
+    world.file("in/b.csv", "cid,3\n")
+    with world.told():
+        world.run(both())
+    world.config = CONFIG.model_copy(update={"new_tables": (str(world.folder / "totals"),)})
+    world.run(both())
+    assert [row["user"] for row in world.state.read(world.spark).collect()] == ["cid"]
+    made = world.spark.sql(f"SHOW TBLPROPERTIES delta.`{world.folder}/totals` ('txn.firstTxid')")
+    assert made.first()["value"] == "2"
+    world.config = CONFIG
+    world.run(both())
+
+
 @mistake("a stream was renamed")
 def renamed_stream(world: World) -> None:
     """The advice: the former name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,6 +48,26 @@ class Definition:
         """The tables that skip a txid which they hold already."""
         return frozenset(
             sink.name for sink in self.sinks if sink.committer.semantics is Semantics.TRANSACTIONAL
+        )
+
+    def unborn_tables(self, read: Mapping[str, object]) -> frozenset[str]:
+        """The tables that may have got nothing so far, though they were always declared.
+
+        Those for which columns may have been missing, and those that get rows now and then.
+
+        Args:
+            read: stream -> what it has read, of the streams that have read anything.
+        """
+        return frozenset(
+            sink.name
+            for sink in self.sinks
+            if isinstance(sink.parent, SetAside)
+            or any(
+                read.get(node.name) is None
+                if isinstance(node, Source)
+                else isinstance(node, StateQuery) and node.sink is None
+                for node in sink.parent.ancestors()
+            )
         )
 
     @property

@@ -112,12 +112,23 @@ class Start:
         """The durable progress, once program, spouts and tables go with it; see `_fitting`."""
         name = self.definition.name
         life = self.store.incarnation()
-        context = CommitterContext(name, epoch, life.id, frozenset(life.takes_over))
+        durable = self.store.load()
+        context = CommitterContext(
+            name, epoch, life.id, frozenset(life.takes_over), durable.committed.txid + 1
+        )
         there = equipment.attach_tables(context)
-        progress, misfit = self._fitting(equipment, self.store.load(), there)
+        progress, misfit = self._fitting(equipment, durable, there)
         for table in tried:
             try_folder(self.spark, table)
-        known = by_todays_names(name, progress.committed, there, identity)
+        known = by_todays_names(
+            name,
+            progress.committed,
+            there,
+            identity,
+            unborn=self.definition.unborn_tables(progress.committed.spouts),
+            new=self.definition.config.new_tables,
+            dropped=self.definition.config.dropped_tables,
+        )
         progress = progress.model_copy(update={"committed": known})
         require_tables(name, progress.committed, there)
         self._in_time(equipment.check_and_open_tables, _TRYING)

@@ -317,3 +317,5 @@ class CommitterContext:
     """Id of this life of the topology in its ensemble; 0: unknown, and not checked."""
     takes_over: frozenset[int] = frozenset()
     """The incarnations that it replaced: it may lead tables that they led."""
+    first_txid: int = 1
+    """The first txid that a table can hold which is made in this run."""
