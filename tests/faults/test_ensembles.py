@@ -51,7 +51,10 @@ class World:
 
     def topology(self, batches: int, *tables: str) -> Topology:
         """One row a batch into each table; each batch is a version of its own."""
-        topology = Topology("twice", TopologyConfig(max_group_commit=1))
+        topology = Topology(
+            "twice",
+            TopologyConfig(max_group_commit=1, new_tables=(str(self.folder / "later"),)),
+        )
         spout = MemoryTransactionalSpout([[(n,)] for n in range(batches)], "n int")
         stream = topology.stream("s", spout)
         for table in tables or ("rows",):

@@ -59,7 +59,10 @@ class World:
 
     def topology(self) -> Topology:
         """A new one, as another process on another machine has it."""
-        topology = Topology("files", TopologyConfig(max_group_commit=1))
+        topology = Topology(
+            "files",
+            TopologyConfig(max_group_commit=1, new_tables=(str(self.warehouse / "later"),)),
+        )
         spout = FileSpout(str(self.folder / "*.txt"), format="text", files_per_batch=160)
         stream = topology.stream("s", spout)
         for name in self.tables:

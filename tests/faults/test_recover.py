@@ -365,7 +365,7 @@ def test_a_backup_that_is_one_txid_behind_a_compaction_is_refused(
     # A table that the program has now, and had not then: txid 3 is not in all of them.
     world.more = ("added",)
     with pytest.raises(RecoveryRefusedError, match="`txn recover"):
-        world.run({"p1": 4})
+        world.run({"p1": 4}, new_tables=(str(world.folder / "added"),))
     world.more = ()
     world.topology({"p1": 4}, frozenset())
     assert world.recover()["committed"]["txid"] == 3

@@ -464,6 +464,7 @@ def newer_state(world: World) -> None:
 def cleaned(world: World, error: TxnError) -> str:
     """What is told, without what differs from run to run and from machine to machine."""
     text = numbered(error).replace(str(world.folder), "/home/me").replace(__file__, "orders.py")
+    text = text.replace(world.folder.name, "chroot")
     text = re.sub(r"127\.0\.0\.1:(?!1\b)\d+", "SERVER", text)
     text = re.sub(r"(orders\.py:)\d+|(line )\d+", r"\1\2N", text)
     text = re.sub(r"pid \d+", "pid N", text)

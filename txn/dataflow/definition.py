@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,22 +50,25 @@ class Definition:
             sink.name for sink in self.sinks if sink.committer.semantics is Semantics.TRANSACTIONAL
         )
 
-    def unborn_tables(self, read: Mapping[str, object]) -> frozenset[str]:
-        """The tables that may have got nothing so far, though they were always declared.
+    def unborn_tables(self, holding: Iterable[str]) -> frozenset[str]:
+        """The tables that may hold nothing by now although they were always declared.
 
-        Those for which columns may have been missing, and those that get rows now and then.
+        A table is not made before its columns are known. But a batch that brought rows into one
+        was staged for all tables, so it has made every other table that reads no further stream.
+        The table of bad rows, and those behind a state of another topology, may come at any time.
 
         Args:
-            read: stream -> what it has read, of the streams that have read anything.
+            holding: the tables whose newest batch is committed and brought them rows.
         """
+        read = {sink.name: {s.name for s in sink.parent.sources()} for sink in self.sinks}
+        known = {stream for table in holding for stream in read[table] if len(read[table]) == 1}
         return frozenset(
             sink.name
             for sink in self.sinks
             if isinstance(sink.parent, SetAside)
+            or not read[sink.name] <= known
             or any(
-                read.get(node.name) is None
-                if isinstance(node, Source)
-                else isinstance(node, StateQuery) and node.sink is None
+                isinstance(node, StateQuery) and node.sink is None
                 for node in sink.parent.ancestors()
             )
         )

@@ -125,7 +125,11 @@ class Start:
             progress.committed,
             there,
             identity,
-            unborn=self.definition.unborn_tables(progress.committed.spouts),
+            unborn=self.definition.unborn_tables(
+                table
+                for table, entry in there.items()
+                if entry and entry[1].rows and entry[1].last_txid <= progress.committed.txid
+            ),
             new=self.definition.config.new_tables,
             dropped=self.definition.config.dropped_tables,
         )
