@@ -14,6 +14,7 @@ from txn.cli.doctor import doctor
 from txn.cli.errors import ErrorsAsParagraphs
 from txn.cli.explain import explain
 from txn.cli.history import history
+from txn.cli.new import new
 from txn.cli.plan import plan
 from txn.cli.plugins import plugins
 from txn.cli.preview import preview
@@ -39,6 +40,7 @@ for command in (
     export_command,
     history,
     import_command,
+    new,
     plan,
     plugins,
     preview,

@@ -1,0 +1,85 @@
+"""The pages of a first hour, tried as a new user would: every command and every program on them."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spouts.files import FileSpout
+from txn.operations.new_project import make_project
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """(what stands behind the fence, text) of each block of a page."""
+    text = (DOCS / page).read_text("utf-8")
+    return re.findall(r"^```([^\n]*)\n(.*?)^```$", text, re.S | re.M)
+
+
+def test_the_first_hour_goes_as_the_page_says(tmp_path: Path) -> None:
+    """From `txn new` to a job that was killed and goes on: each table that is shown is printed."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    folder, printed = tmp_path, ""
+    compared = 0
+    for kind, text in blocks("first-hour.md"):
+        if kind == "console":
+            lines = [line.removeprefix("$ ") for line in text.splitlines()]
+            lines = [line.removeprefix("pip install pytest && ") for line in lines]
+            ran = subprocess.run(
+                ["/bin/sh", "-ec", "\n".join([*lines, "pwd"])],
+                cwd=folder,
+                env=os.environ | {"PATH": path},
+                capture_output=True,
+                text=True,
+            )
+            assert ran.returncode == 0, ran.stdout + ran.stderr
+            *said, place = ran.stdout.splitlines()
+            folder, printed = Path(place), "\n".join(said)
+        elif text.startswith("+--"):
+            assert text.strip() in printed
+            compared += 1
+    assert (folder.name, compared) == ("sales", 2)
+
+
+def test_a_new_project_passes_its_own_test(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `txn new` makes runs, twice, and its totals are those of plain Python."""
+    project = make_project("sales", tmp_path)
+    monkeypatch.syspath_prepend(project)
+    found = runpy.run_path(str(project / "tests" / "test_sales.py"))
+    (tmp_path / "run").mkdir()
+    found["test_every_order_is_counted_once"](spark, tmp_path / "run")
+
+
+def test_the_tests_on_the_page_pass(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/testing.md: each test function, in a folder of its own."""
+    ((_, text),) = [b for b in blocks("testing.md") if b[0] == "python test_orders.py"]
+    (tmp_path / "test_orders.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    found = runpy.run_path("test_orders.py")
+    tests: dict[str, Callable[..., None]] = {n: f for n, f in found.items() if n[:5] == "test_"}
+    assert len(tests) == 4
+    for name, test in tests.items():
+        (tmp_path / name).mkdir()
+        test(spark, tmp_path / name)
+
+
+def test_the_spout_on_the_page_is_made() -> None:
+    """docs/files.md: it has no argument that does not exist."""
+    for kind, text in blocks("files.md"):
+        assert kind == "python"
+        found: dict[str, object] = {}
+        exec(text, found)
+        assert isinstance(found["flights"], FileSpout)

@@ -1,0 +1,89 @@
+"""A new project: a topology with sample data and a test, out of the files beside this module."""
+
+from __future__ import annotations
+
+import contextlib
+import keyword
+import os
+import re
+import shutil
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from txn.errors import SetupError, UserError
+
+__all__ = ["make_project"]
+
+_FILES = {
+    "{name}.py": "program.py",
+    "tests/test_{name}.py": "test.py",
+    "data/monday.csv": "monday.csv",
+    "data/tuesday.csv": "tuesday.csv",
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    ".gitignore": "gitignore",
+}
+"""File of the project -> its template, without `.txt`. "PROJECT" in it is the project's name."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
+_TAKEN = ("txn", "spouts", "committers", "tests", "data", "warehouse")
+
+
+def make_project(name: str, folder: Path) -> Path:
+    """Make a project, whole or not at all.
+
+    Args:
+        name: of the project, its module and its topology.
+        folder: where its folder is made.
+
+    Returns:
+        The project's folder.
+
+    Raises:
+        UserError: the name cannot be one of a module, or hides a package.
+        SetupError: there is something of this name, or the folder cannot be written to.
+    """
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in _TAKEN:
+        raise UserError(
+            f"{name!r} cannot name a project: it becomes a Python module. Use small letters, "
+            f"digits and '_', a letter first, and none of {', '.join(_TAKEN)}.",
+            number="TXN-104",
+        )
+    project = folder / name
+    if project.exists() or project.is_symlink():
+        raise SetupError(
+            f"'{project}' is there already, and nothing was changed. Choose another name, or "
+            "another folder.",
+            number="TXN-206",
+        )
+    try:
+        made = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
+    except OSError as error:
+        raise _refused(project, error) from error
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, made, ignore_errors=True)
+        try:
+            _fill(made, name)
+            made.chmod(0o755)
+            made.rename(project)  # takes nothing's place, unless it is an empty folder
+        except OSError as error:
+            raise _refused(project, error) from error
+        undo.pop_all()
+    return project
+
+
+def _fill(folder: Path, name: str) -> None:
+    for path, template in _FILES.items():
+        file = folder / path.format(name=name)
+        file.parent.mkdir(exist_ok=True)
+        text = files(__package__).joinpath(f"{template}.txt").read_text("utf-8")
+        file.write_text(text.replace("PROJECT", name), "utf-8")
+
+
+def _refused(project: Path, error: OSError) -> SetupError:
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return SetupError(
+        f"'{project}' cannot be made: {why}. Nothing was changed. Go to a folder that you may "
+        "write to, and try again.",
+        number="TXN-206",
+    )
