@@ -59,6 +59,10 @@ def test_a_new_project_passes_its_own_test(
     found = runpy.run_path(str(project / "tests" / "test_sales.py"))
     (tmp_path / "run").mkdir()
     found["test_every_order_is_counted_once"](spark, tmp_path / "run")
+    assert sorted(f.name for f in (tmp_path / "run" / "warehouse").iterdir()) == [
+        "bad_rows",
+        "totals",
+    ]
 
 
 def test_the_tests_on_the_page_pass(
