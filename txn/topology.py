@@ -151,6 +151,7 @@ class Topology:
         zookeeper: str = "embedded",
         until: Until = "forever",
         standby: bool = False,
+        progress: bool | None = None,
     ) -> RunReport:
         """Run in the foreground until `until`, Ctrl-C or SIGTERM.
 
@@ -160,12 +161,17 @@ class Topology:
             until: "forever"; "caught_up": until no spout has anything to read; or a txid.
             standby: while another process leads, start everything, wait, and take over when it
                 ends, instead of being refused. Needs servers by host, not "embedded".
+            progress: whether to show on stderr, in one line, what the run does. None: if stderr is
+                a terminal, or in a notebook.
 
         Raises:
             TxnError: why the run ended otherwise; see `txn.errors`. State is intact.
         """
+        from txn.progress_bar import progress_bar
+
         running = self.start(spark, zookeeper=zookeeper, until=until, standby=standby)
-        return running.await_termination(signals=True)
+        with progress_bar(running, until, progress):
+            return running.await_termination(signals=True)
 
     def start(
         self,
