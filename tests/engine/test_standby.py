@@ -106,14 +106,21 @@ def test_a_standby_that_is_stopped_has_run_nothing(
 
 
 def test_what_can_be_refused_early_is(
-    spark: SparkSession, hosts: str, leader: ZooKeeperProgress, make: Make
+    spark: SparkSession, hosts: str, leader: ZooKeeperProgress, make: Make, warehouse: Path
 ) -> None:
-    """Wrong columns and other streams are told when the standby starts, not when it is needed."""
+    """Wrong columns, a table that is gone, other streams: told when the standby starts, not when
+    it is needed.
+    """
     with pytest.raises(TopologyError, match="`m`"):
         make(column="m").start(spark, zookeeper=hosts, standby=True)
     leader.persist_committed(CommittedRecord(txid=1, epoch=1, spouts={"other": 1}))
     with pytest.raises(RecoveryRefusedError, match="progress for stream 'other'"):
         make().start(spark, zookeeper=hosts, standby=True)
+    tables = {str(warehouse / name): 1 for name in ("rows", "gone")}
+    leader.persist_committed(CommittedRecord(txid=2, epoch=1, spouts={"s": 1}, tables=tables))
+    with pytest.raises(RecoveryRefusedError, match="does not name table .*gone'.*dropped_tables"):
+        make().start(spark, zookeeper=hosts, standby=True)
+    assert not (warehouse / "rows").exists()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnErro
 from txn.interfaces import CommitterContext
 from txn.protocol import coordinator
 from txn.protocol.order_records import columns_record
-from txn.protocol.records import LeaderIdentity, Progress
+from txn.protocol.records import CommittedRecord, LeaderIdentity, Progress
 from txn.protocol.recovery import (
     Found,
     Recovered,
@@ -76,6 +76,8 @@ class Start:
         self._check_streams(progress)
         equipment = self._equipment(lambda *_: None)
         try:
+            there = equipment.attach_tables(CommitterContext(self.definition.name, 0))
+            self._known_tables(progress, there)
             self._open_spouts(equipment, progress)
             self._in_time(equipment.rehearse, _TRYING)
         finally:
@@ -120,19 +122,7 @@ class Start:
         progress, misfit = self._fitting(equipment, durable, there)
         for table in tried:
             try_folder(self.spark, table)
-        known = by_todays_names(
-            name,
-            progress.committed,
-            there,
-            identity,
-            unborn=self.definition.unborn_tables(
-                table
-                for table, entry in there.items()
-                if entry and entry[1].rows and entry[1].last_txid <= progress.committed.txid
-            ),
-            new=self.definition.config.new_tables,
-            dropped=self.definition.config.dropped_tables,
-        )
+        known = self._known_tables(progress, there)
         progress = progress.model_copy(update={"committed": known})
         require_tables(name, progress.committed, there)
         self._in_time(equipment.check_and_open_tables, _TRYING)
@@ -235,6 +225,23 @@ class Start:
         )
 
     # --- both --------------------------------------------------------------------------------
+
+    def _known_tables(self, progress: Progress, there: Found) -> CommittedRecord:
+        """The committed record by today's names of the tables; refuses one that is gone or new."""
+        definition, committed = self.definition, progress.committed
+        return by_todays_names(
+            definition.name,
+            committed,
+            there,
+            identity,
+            unborn=definition.unborn_tables(
+                table
+                for table, entry in there.items()
+                if entry and entry[1].rows and entry[1].last_txid <= committed.txid
+            ),
+            new=definition.config.new_tables,
+            dropped=definition.config.dropped_tables,
+        )
 
     def _equipment(self, remember: Callable[[str, dict[str, Any]], None]) -> Equipment:
         definition = self.definition
