@@ -334,6 +334,10 @@ class DeltaSpout(Spout[DeltaBatch]):
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
 
+    def planned_bytes(self, metadata: DeltaBatch) -> int:
+        """The bytes of the planned files."""
+        return sum(planned.size for planned in metadata.versions)
+
     def _files(self, metadata: DeltaBatch) -> list[AddedFile]:
         return [file for planned in metadata.versions for file in self._files_of(planned)]
 

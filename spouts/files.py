@@ -282,6 +282,10 @@ class FileSpout(Spout[FileBatch]):
         """The paths of the batch: one edge per file."""
         return [file.path for file in metadata.files]
 
+    def planned_bytes(self, metadata: FileBatch) -> int:
+        """The bytes of the files as they are stored, compressed or not."""
+        return sum(file.size for file in metadata.files)
+
     def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
         """The paths that Spark's plan of `batch` reads, spelled as they were planned."""
         planned = {plain(self._listing.uri(f.path)): f.path for f in metadata.files}

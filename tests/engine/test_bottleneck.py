@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -80,6 +81,26 @@ def test_the_stage_that_holds_the_run_up(phases: str, idle: bool, stage: str):
     assert bound(state(phases, plan_idle=idle)) == stage
 
 
+@pytest.mark.parametrize(
+    ("phases", "blocked", "stage"),
+    [
+        ("w", 0, "away"),
+        ("l", 0, "away"),
+        ("p", 0, "away"),
+        ("pw", 1, "away"),
+        ("pl", 1, "away"),
+        ("cw", 1, "away"),
+        ("cdw", 2, "commit"),
+    ],
+)
+def test_a_source_that_is_away_is_named_as_that(phases: str, blocked: int, stage: str):
+    """Also while its batch looks again; but not if processed batches already wait for a commit."""
+    found = state(phases)
+    batches = dict(found.batches)
+    batches[11 + blocked] = replace(batches[11 + blocked], blocked="gone")
+    assert bound(replace(found, batches=batches)) == stage
+
+
 def test_a_full_window_holds_planning_back():
     """Who plans waits for the oldest txid in flight."""
     assert said("pppppppp")[0] == "planning waits: 8 of 8 txids in flight"
@@ -141,7 +162,15 @@ def test_batches_that_wait_for_a_replay_are_named():
     """Those in a back-off, and those whose source is away."""
     assert "txids 11, 13 wait for a replay" in said("wpw")
     away = Batch(TransactionAttempt(11), Phase.WAITING, blocked="gone", held=True)
-    assert "txid 11 waits for a source that is away" in said("", batches={11: away})
+    assert "txid 11 waits for a source or storage that is away" in said("", batches={11: away})
+
+
+def test_a_stream_without_known_columns_is_not_told_as_a_source_that_is_away():
+    """Its batch waits as for a source, and looks again as for one, but the source is there."""
+    lacking = {11: replace(state("w").batches[11], blocked="x", lacks=frozenset({"s"}))}
+    assert "txid 11 waits for the columns of a stream" in said("", batches=lacking)
+    assert not [line for line in said("", batches=lacking) if "away" in line]
+    assert bound(state("", batches=lacking)) == "replay"
 
 
 PHASES = st.tuples(st.text("c", max_size=4), st.text("wlpd", max_size=10)).map("".join)
@@ -150,13 +179,19 @@ PHASES = st.tuples(st.text("c", max_size=4), st.text("wlpd", max_size=10)).map("
 
 @settings(deadline=None)
 @example("pddddld", False, False, False)
+@example("pwwwwpww", False, False, False)
 @given(PHASES, st.booleans(), st.booleans(), st.booleans())
 def test_any_state_has_one_stage_and_sentences_that_fit_a_terminal(phases, idle, plan, stop):
-    """Whatever the phases: a stage that has a name, and at most four lines of eighty columns."""
+    """Whatever the phases: a stage that has a name, and at most five lines of eighty columns."""
     fields = {"plan_idle": idle, "plan_scheduled": plan, "stopping": stop}
-    found = said(phases, {"turn": 1.0, "started": 1.0}, **fields)
-    assert bound(state(phases, **fields)) in STAGE_NAMES
-    assert len(found) <= 4
+    batches = dict(state(phases).batches)
+    for txid, batch in batches.items():
+        if batch.held and txid % 3:
+            columns = frozenset({"s"} if txid % 3 == 1 else ())
+            batches[txid] = replace(batch, blocked="gone", lacks=columns)
+    found = said(phases, {"turn": 1.0, "started": 1.0}, batches=batches, **fields)
+    assert bound(state(phases, batches=batches, **fields)) in STAGE_NAMES
+    assert len(found) <= 5
     assert all(len(line) <= 80 for line in found)
 
 

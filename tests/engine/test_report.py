@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from committers.append_table import AppendTable
+from spouts.memory import MemoryPosition, MemoryTransactionalSpout
+from txn import FailedException, Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
 from txn.engine.recorder import Recorder
-from txn.engine.report import BatchReport, RunReport, Timeline
+from txn.engine.report import NOTHING_READ, BatchReport, Input, RunReport, Timeline
 from txn.interfaces import Staged, StagedFile
 from txn.protocol.events import Batch, CoordinatorState, Phase
+from txn.testing import run_in_memory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 ATTEMPT = TransactionAttempt(3, 1)
 
@@ -104,6 +113,55 @@ def test_the_recorder_reports_a_committed_batch_with_its_rows_tables_and_times()
         ATTEMPT, {"table": 7}, {"table": 9}, {"started": 1000.0, "committed": 1002.0}
     )
     assert [expected] == list(recorder.report.batches)
+
+
+def test_what_was_read_and_what_was_staged_are_different_numbers():
+    """By stream in a batch, in total in a report; a total is not known if one part is not."""
+    recorder = Recorder("t", 2, 0, Clock())
+    staged = Staged(ATTEMPT, (StagedFile("f", 10, 4),))
+    first = Input({"a": 100, "b": 20}, {"a": 5000, "b": None})
+    second = Input({"a": 1}, {"a": 7})
+    for read in (first, second, NOTHING_READ):
+        recorder.committed(ATTEMPT, {"t1": staged, "t2": staged}, {}, read=read)
+    report = recorder.report
+    assert (report.input_records, report.input_bytes, report.rows_staged) == (121, None, 24)
+    found = json.loads(json.dumps(report.to_json()))
+    assert {"input_records": 121, "input_bytes": None, "rows_staged": 24}.items() <= found.items()
+    assert found["batches"][0]["input_bytes"] == {"a": 5000, "b": None}
+    assert found["batches"][2]["input_records"] == {}
+
+
+class Unsure(MemoryTransactionalSpout):
+    """It knows its rows, fails the first try of its second batch, and cannot say its bytes."""
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: MemoryPosition
+    ) -> DataFrame:
+        """The rows of the batch."""
+        if (attempt.txid, attempt.attempt_id) == (2, 0):
+            raise FailedException("once")
+        return super().emit_batch(spark, attempt, metadata)
+
+    def planned_bytes(self, metadata: MemoryPosition) -> int:
+        """A number that cannot be had must not end a run."""
+        raise OSError("no size")
+
+
+def test_a_run_counts_what_it_read_once(spark: SparkSession, warehouse: Path):
+    """Whatever transforms make of it, for however many tables; a replay does not count again."""
+    topology = Topology(warehouse.parent.name, TopologyConfig(retry_backoff_ms=1))
+    rows = topology.stream("s", Unsure([[("a", 1), ("b", 2)], [("c", 3)]], "k string, v bigint"))
+    few = rows.transform(lambda frame: frame.where("v > 1"))
+    few.partition_persist(AppendTable(warehouse / "few"))
+    many = rows.transform(lambda frame: frame.selectExpr("explode(array(v, v, v)) as v"))
+    many.partition_persist(AppendTable(warehouse / "many"))
+    report = run_in_memory(topology, spark)
+    assert (report.replays, report.committed_txid) == (1, 2)
+    assert [batch.read for batch in report.batches] == [
+        Input({"s": 2}, {"s": None}),
+        Input({"s": 1}, {"s": None}),
+    ]
+    assert (report.input_records, report.input_bytes, report.rows_staged) == (3, None, 2 + 9)
 
 
 def test_the_recorder_counts_failures_and_names_attempt_and_reason():

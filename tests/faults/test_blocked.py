@@ -90,6 +90,7 @@ def test_a_batch_waits_for_its_source_and_then_goes_on(
     assert (held.txid, held.failures, status.committed_txid) == (1, 0, 0)
     assert held.blocked == "SourceUnavailableError: partition p1 is away"
     assert held.blocked_since is not None
+    assert status.held_up_by == "away"
     assert (report.ended, report.replays, list(report.failures)) == ("caught_up", 0, [])
     assert report.waits == spout.looks
     # A question to a source that is away is no try.

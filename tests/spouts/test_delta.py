@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,9 @@ def test_each_version_is_a_batch_with_the_rows_it_added(
     assert frame.schema == schema == spout.open(spark, batches[-1])
     assert spout.parts_read(frame, batches[0]) == spout.planned_parts(batches[0]) == ["version 0"]
     assert [spout.planned_rows(batch) for batch in batches] == [20, 20, 3]
+    log = (table / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    added = [action["add"]["size"] for action in map(json.loads, log) if "add" in action]
+    assert spout.planned_bytes(batches[0]) == sum(added) > 0
 
 
 def test_only_the_planned_files_are_read(spark: SparkSession, warehouse: Path) -> None:

@@ -191,6 +191,8 @@ def test_a_uri_pattern_is_listed_and_read(spark: SparkSession, folder: Path) -> 
     spout = opened(spark, f"file://{folder}/**/*.csv", files_per_batch=9)
     (batch,) = drain(spout)
     assert names(batch) == ["c%20d.csv", "a b.csv"]
+    stored = [folder / "x" / "a b.csv", folder / "c%20d.csv"]
+    assert spout.planned_bytes(batch) == sum(file.stat().st_size for file in stored)
     frame = spout.emit_batch(spark, FIRST, batch)
     assert rows(frame) == [("a", 1), ("c", 2)]
     assert spout.parts_read(frame, batch) == sorted(spout.planned_parts(batch))

@@ -36,7 +36,7 @@ _PHASE_STYLES = {
 }
 _SPEED_SECS = 10.0
 _RECENT = 5
-_LINES_AROUND = 21
+_LINES_AROUND = 22
 """Lines of the view besides batches in flight: header, captions, who waits for whom, recent
 batches, what blocks, failure, and an empty one for the cursor."""
 _FAILURE_CHARACTERS = 150

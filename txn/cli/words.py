@@ -25,6 +25,7 @@ STAGE_NAMES = {
     "source": "the source",
     "processing": "processing",
     "commit": "commits",
+    "away": "a source or storage that is away",
     "replay": "replays",
     "idle": "nothing to read",
 }

@@ -13,10 +13,11 @@ from txn.protocol.events import Batch, CoordinatorState, Phase
 
 __all__ = ["STAGES", "Stage", "bound", "waits"]
 
-Stage = Literal["source", "processing", "commit", "replay", "idle"]
-STAGES: tuple[Stage, ...] = ("source", "processing", "commit", "replay", "idle")
+Stage = Literal["source", "processing", "commit", "away", "replay", "idle"]
+STAGES: tuple[Stage, ...] = ("source", "processing", "commit", "away", "replay", "idle")
 """The stage that holds a run up. source: planning; processing: Spark; commit: the tables
-and ZooKeeper; replay: a back-off, or a source that is away; idle: there is nothing to read."""
+and ZooKeeper; away: a source, or storage, cannot be reached; replay: a back-off after a
+failure, or a stream whose columns nobody knows yet; idle: there is nothing to read."""
 
 _STATIONS = (("published", "ZooKeeper"), ("prepared", "publish"), ("turn", "prepare"))
 """The newest station that a commit turn has come to -> what it is doing since."""
@@ -30,6 +31,9 @@ def bound(state: CoordinatorState) -> Stage:
     planning = Phase.PLANNING in phases
     if Phase.COMMITTING in phases and Phase.PROCESSED in phases:
         return "commit"
+    # Also while its batch looks whether it is back, which is neither planning nor processing.
+    if any(_is_away(batch) for batch in state.batches.values()):
+        return "away"
     if Phase.WAITING in phases[:1]:
         return "replay"
     if Phase.PROCESSING in phases:
@@ -79,10 +83,13 @@ def _planning(
 
 
 def _replays(state: CoordinatorState) -> Iterator[str]:
-    away = [b for b in state.batches.values() if b.blocked is not None]
+    away = [b for b in state.batches.values() if _is_away(b)]
+    lacking = [b for b in state.batches.values() if b.blocked is not None and b.lacks]
     failed = [b for b in state.batches.values() if b.held and b.blocked is None]
     if away:
-        yield f"{_txids(away)} for a source that is away"
+        yield f"{_txids(away)} for a source or storage that is away"
+    if lacking:
+        yield f"{_txids(lacking)} for the columns of a stream"
     if failed:
         yield f"{_txids(failed)} for a replay"
 
@@ -104,6 +111,11 @@ def _turn(state: CoordinatorState, times: Callable[[Batch], Times], now: float) 
         told = "processing" if since is None else f"processing, {_seconds(now - since)}"
         waiting = f"commit and {_named(processed)} wait" if processed else "commit waits"
         yield f"{waiting} for txid {first.attempt.txid} ({told})"
+
+
+def _is_away(batch: Batch) -> bool:
+    """Return whether it waits for a source or storage, and not for the columns of a stream."""
+    return batch.blocked is not None and not batch.lacks
 
 
 def _since(reached: Times, now: float) -> str:

@@ -333,8 +333,9 @@ class Pipeline(Shell):
         )
         self._tables.advance(order.attempt.txid, order.tables)
         for attempt in order.attempts:
-            staged = self._live[attempt].staged
-            self._recorder.committed(attempt, staged, order.tables, group=group)
+            live = self._live[attempt]
+            read = self._stations.planned_input(live.reads)
+            self._recorder.committed(attempt, live.staged, order.tables, group=group, read=read)
         reached("after-committed", first)
         self._maintenance.committed(order.attempt)
 

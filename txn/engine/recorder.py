@@ -11,7 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from txn.attempts import TransactionAttempt
 from txn.engine.bottleneck import Stage, bound, waits
-from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Timeline
+from txn.engine.report import (
+    NOTHING_READ,
+    BatchReport,
+    InFlight,
+    Input,
+    RunReport,
+    RunStatus,
+    Timeline,
+)
 from txn.interfaces import Staged
 from txn.interfaces.publication import merged_violations
 from txn.protocol.events import Batch, CoordinatorState
@@ -34,7 +42,6 @@ class Recorder:
         self.report = RunReport(topology, epoch, committed_txid=committed)
         self._clock = clock
         self._began = clock()
-        self._rows_committed = 0
         self._timelines: dict[TransactionAttempt, Timeline] = {}
         self._blocked_since: dict[int, float] = {}
         self._bound: Stage | None = None
@@ -79,18 +86,19 @@ class Recorder:
         tables: Mapping[str, int],
         *,
         group: int = 1,
+        read: Input = NOTHING_READ,
     ) -> None:
         """The txid is durable everywhere.
 
         Args:
             group: how many txids were committed together with it, itself included.
+            read: what its streams read.
         """
         self.mark(attempt, "committed")
         rows = {table: part.rows for table, part in staged.items()}
-        self._rows_committed += sum(rows.values())
         times = dict(self.timeline(attempt).at)
         broken = merged_violations(part.violations for part in staged.values())
-        self.report.add(BatchReport(attempt, rows, dict(tables), times, group, broken))
+        self.report.add(BatchReport(attempt, rows, dict(tables), times, group, broken, read))
         for known in [a for a in self._timelines if a.txid <= attempt.txid]:
             del self._timelines[known]
         for txid in [t for t in self._blocked_since if t <= attempt.txid]:
@@ -120,7 +128,7 @@ class Recorder:
             committed_txid=state.committed,
             in_flight=tuple(self._in_flight(batch) for _, batch in sorted(state.batches.items())),
             batches_committed=self.report.batches_committed,
-            rows_committed=self._rows_committed,
+            rows_committed=self.report.rows_staged,
             replays=self.report.replays,
             last_failure=self.report.failures[-1] if self.report.failures else None,
             seconds=now - self._began,

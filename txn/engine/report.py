@@ -15,7 +15,16 @@ from typing import Any
 from txn.attempts import TransactionAttempt
 from txn.interfaces.publication import Violations
 
-__all__ = ["BatchReport", "InFlight", "RunReport", "RunStatus", "Standby", "Timeline"]
+__all__ = [
+    "NOTHING_READ",
+    "BatchReport",
+    "InFlight",
+    "Input",
+    "RunReport",
+    "RunStatus",
+    "Standby",
+    "Timeline",
+]
 
 KEPT_BATCHES = 500
 """Batch records kept in memory; older ones are in the tables' logs (`txn history`)."""
@@ -53,6 +62,19 @@ class Timeline:
 
 
 @dataclass(frozen=True)
+class Input:
+    """What one txid read, by stream; a stream that had nothing to read is not in it."""
+
+    records: Mapping[str, int | None] = field(default_factory=dict)
+    """stream -> records that its batch has, before any transform; None: its spout cannot know."""
+    bytes: Mapping[str, int | None] = field(default_factory=dict)
+    """stream -> bytes as they lie in the source; None: its spout does not know."""
+
+
+NOTHING_READ = Input()
+
+
+@dataclass(frozen=True)
 class BatchReport:
     """One committed txid."""
 
@@ -67,6 +89,8 @@ class BatchReport:
     """Txids that one version of the tables holds: this one, and those committed with it."""
     violations: Violations = field(default_factory=dict)
     """stream -> rule -> rows that broke it (`Stream.expect`)."""
+    read: Input = NOTHING_READ
+    """What it read."""
 
 
 @dataclass(repr=False)
@@ -88,6 +112,12 @@ class RunReport:
     """The newest failures, each naming txid:attempt and reason."""
     batches: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=KEPT_BATCHES))
     """The newest committed batches, in txid order."""
+    input_records: int | None = 0
+    """Records that the committed txids read; None once a stream of one of them did not know."""
+    input_bytes: int | None = 0
+    """Bytes that the committed txids read; None once a stream of one of them did not know."""
+    rows_staged: int = 0
+    """Rows staged by the committed txids for all tables together."""
     violations: dict[str, dict[str, int]] = field(default_factory=dict)
     """stream -> rule -> rows of committed txids that broke it (`Stream.expect`)."""
     seconds: float = 0.0
@@ -151,6 +181,9 @@ class RunReport:
         self.first_txid = self.first_txid or batch.attempt.txid
         self.committed_txid = batch.attempt.txid
         self.batches_committed += 1
+        self.input_records = _sum(self.input_records, *batch.read.records.values())
+        self.input_bytes = _sum(self.input_bytes, *batch.read.bytes.values())
+        self.rows_staged += sum(batch.rows.values())
         for stream, rules in batch.violations.items():
             total = self.violations.setdefault(stream, {})
             for rule, rows in rules.items():
@@ -168,6 +201,8 @@ class RunReport:
                 "txid": b.attempt.txid,
                 "attempt": b.attempt.attempt_id,
                 "rows": dict(b.rows),
+                "input_records": dict(b.read.records),
+                "input_bytes": dict(b.read.bytes),
                 "tables": dict(b.tables),
                 "times": dict(b.times),
                 "group": b.group,
@@ -176,6 +211,12 @@ class RunReport:
             for b in self.batches
         ]
         return summary
+
+
+def _sum(*numbers: int | None) -> int | None:
+    """The sum; None if one of them is not known."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.graph import Sink, Source
 from txn.engine.batch_target import BatchTargets
+from txn.engine.failures import first_line
+from txn.engine.report import Input
 from txn.errors import ProgressUnreadableError
 from txn.interfaces import Keeper
 from txn.protocol.events import Metadata, Plan
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Spouts"]
+
+log = logging.getLogger("txn")
 
 KEPT = 64
 """Metadata kept as parsed. It is asked for at planning, processing and in the commit turn; with
@@ -87,6 +92,27 @@ class Spouts:
             table: {source.name: parts[source.name] for source in sources if source.name in parts}
             for table, sources in read.items()
         }
+
+    def planned_input(self, metadata: Metadata) -> Input:
+        """What a batch reads, as the spouts know it; a spout that raises does not know."""
+        records: dict[str, int | None] = {}
+        size: dict[str, int | None] = {}
+        for source in self.sources:
+            planned = metadata.get(source.name)
+            if planned is not None:
+                records[source.name] = self._known(source, source.spout.planned_rows, planned)
+                size[source.name] = self._known(source, source.spout.planned_bytes, planned)
+        return Input(records, size)
+
+    def _known(
+        self, source: Source, number: Callable[[Any], int | None], planned: Any
+    ) -> int | None:
+        try:
+            return number(self.parse(source, planned))
+        except Exception as error:  # noqa: BLE001 - plugins raise what they like
+            # A number for people must not end a run.
+            log.warning("[%s] stream '%s': %s", self._topology, source.name, first_line(error))
+            return None
 
     def commit(self, attempt: TransactionAttempt, metadata: Metadata) -> None:
         """Tell the spouts that the turn of this attempt begins; any of them may fail it."""

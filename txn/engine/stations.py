@@ -16,6 +16,7 @@ from txn.engine.commit import Committing, CommitTurn
 from txn.engine.jobs import Jobs
 from txn.engine.killpoints import reached
 from txn.engine.processing import Outcomes, Processing
+from txn.engine.report import Input
 from txn.engine.shell import Shell
 from txn.engine.spouts import Spouts
 from txn.engine.tables import Tables
@@ -92,6 +93,10 @@ class Stations:
         """
         sinks = self._tables.late if late else self._tables.early
         return self._spouts.planned_parts(sinks, metadata)
+
+    def planned_input(self, metadata: Metadata) -> Input:
+        """What a batch reads, as the spouts know it."""
+        return self._spouts.planned_input(metadata)
 
     def cancel(self, tag: str) -> None:
         """Cancel the Spark jobs of an attempt or of a commit turn."""

@@ -178,7 +178,18 @@ class Spout(ABC, Generic[M]):
         return self.planned_parts(metadata)
 
     def planned_rows(self, metadata: M) -> int | None:
-        """How many rows `metadata` stands for, if known; `verify="rows"` counts them."""
+        """How many rows `metadata` stands for; None: not known. Reports show it.
+
+        `verify="rows"` holds it against what Spark reads, so it is exact or None. Called on the
+        run's own thread, so answer from `metadata` alone.
+        """
+        return None
+
+    def planned_bytes(self, metadata: M) -> int | None:
+        """How many bytes `metadata` stands for, as they lie in the source; None: not known.
+
+        Reports show it. Called on the run's own thread, so answer from `metadata` alone.
+        """
         return None
 
     def set_batch_target(self, share: float) -> None:
