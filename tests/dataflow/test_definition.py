@@ -47,6 +47,29 @@ def test_what_is_staged_in_the_commit_turn_is_not_grouped(tmp_path: Path) -> Non
     assert not made(tmp_path, new_values=True).can_group
 
 
+def test_which_tables_may_never_have_been_made(tmp_path: Path) -> None:
+    """All but those that read nothing but what a table that holds rows reads alone."""
+    topology = Topology("t", bad_rows=AppendTable(tmp_path / "bad"))
+    one, two = (topology.stream(n, MemoryTransactionalSpout([], SCHEMA)) for n in ("one", "two"))
+    away = StateTable(tmp_path / "away")
+    for name, stream in (
+        ("first", one),
+        ("second", one.transform(lambda df: df)),
+        ("both", one.join(two, on="k")),
+        ("asking", one.state_query(away, on="k")),
+        ("set", one.expect("known", "k IS NOT NULL", "set_aside")),
+    ):
+        stream.partition_persist(AppendTable(tmp_path / name))
+
+    def unborn(*holding: str) -> set[str]:
+        names = [str(tmp_path / name) for name in holding]
+        return {Path(name).name for name in topology.definition.unborn_tables(names)}
+
+    everything = {"first", "second", "both", "asking", "set", "bad"}
+    assert unborn() == unborn("both") == everything
+    assert unborn("first") == {"both", "asking", "bad"}
+
+
 def test_a_definition_is_what_was_declared_so_far(tmp_path: Path) -> None:
     """What is declared later is in a later definition; one that leads nowhere is refused."""
     topology = Topology("t")
