@@ -113,6 +113,7 @@ class FileSpout(Spout[FileBatch]):
 
     kind = SpoutKind.TRANSACTIONAL
     metadata_type = FileBatch
+    begins_alike = True
 
     def __init__(
         self,

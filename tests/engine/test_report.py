@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,19 @@ def test_a_report_is_printed_as_a_summary_with_one_line_per_table():
         "  a<b>        11        3,000"
     )
     assert "<td>a&lt;b&gt;</td><td>11</td><td>3,000</td>" in report._repr_html_()
+
+
+def test_a_notebook_gets_a_chart_of_the_newest_txids():
+    """A bar for each, the tallest as high as the chart; one txid needs none."""
+    report = RunReport("t")
+    report.add(batch(1))
+    assert "<svg" not in report._repr_html_()
+    for txid in range(2, 302):
+        report.add(replace(batch(txid), rows={"t": 0 if txid < 301 else 10}))
+    shown = report._repr_html_()
+    assert shown.count("<rect") == 150
+    assert shown.count('y="0.0" width="3" height="40.0"') == 1
+    assert "<p>rows staged by each of the newest 150 txids, at most 10</p>" in shown
 
 
 def test_a_long_report_says_that_its_rows_are_those_of_the_newest_txids():

@@ -26,6 +26,7 @@ __all__ = [
     "Timeline",
 ]
 
+_BARS = 150
 KEPT_BATCHES = 500
 """Batch records kept in memory; older ones are in the tables' logs (`txn history`)."""
 
@@ -143,7 +144,24 @@ class RunReport:
             f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
             for row in self._table_rows()
         )
-        return f"<p>{escape(self._headline())}</p><table>{head}{body}</table>"
+        return f"<p>{escape(self._headline())}</p><table>{head}{body}</table>{self._chart()}"
+
+    def _chart(self) -> str:
+        """Rows staged by the newest txids, a bar each; empty for fewer than two."""
+        rows = [sum(batch.rows.values()) for batch in self.batches][-_BARS:]
+        if len(rows) < 2:
+            return ""
+        most = max(*rows, 1)
+        bars = "".join(
+            f'<rect x="{4 * at}" y="{40 - 40 * count / most:.1f}" width="3" '
+            f'height="{40 * count / most:.1f}"/>'
+            for at, count in enumerate(rows)
+        )
+        told = f"rows staged by each of the newest {len(rows)} txids, at most {most:,}"
+        return (
+            f'<svg width="{4 * len(rows)}" height="40" fill="steelblue" role="img">'
+            f"<title>{told}</title>{bars}</svg><p>{told}</p>"
+        )
 
     def _headline(self) -> str:
         committed = f"{self.batches_committed} txids committed"

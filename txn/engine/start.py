@@ -45,6 +45,7 @@ log = logging.getLogger("txn")
 
 START_SECS = 120.0
 """For a call of the user's code while a run starts, at least: Spark is cold then."""
+_OTHER_SCHEMA = "TXN-411"
 _TRYING = "trying what the program computes"
 
 
@@ -133,9 +134,9 @@ class Start:
     ) -> tuple[Progress, TxnError | None]:
         """The durable progress, if the spouts can go on from it.
 
-        What was planned for a program that never got anything into a table is planned anew if it
-        does not fit the program any more: or who has corrected the schema, after the first batch
-        failed, would have to begin under another name.
+        If a schema was corrected after the first batch failed, nothing is in a table, and no
+        source would begin otherwise, what was planned is planned anew. Else one would have to
+        begin under another name.
 
         Returns:
             The progress; and why its open batches do not fit and are left out, or None.
@@ -143,12 +144,13 @@ class Start:
         try:
             self._check_streams(progress)
             self._open_spouts(equipment, progress)
-        except (TopologyError, RecoveryRefusedError) as error:
-            if not progress.batches or progress.committed.txid or any(there.values()):
+        except TopologyError as error:
+            begun = progress.committed.txid or any(there.values()) or not progress.batches
+            alike = all(source.spout.begins_alike for source in self.definition.sources)
+            if error.number != _OTHER_SCHEMA or begun or not alike:
                 raise
             log.warning(
-                "[%s] nothing is committed yet, and what was planned does not fit the program any "
-                "more, so it is planned anew: %s",
+                "[%s] nothing is committed yet, so what was planned is planned anew: %s",
                 self.definition.name,
                 error,
             )

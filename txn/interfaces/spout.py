@@ -98,6 +98,9 @@ class Spout(ABC, Generic[M]):
     """Maven packages that reading needs in the Spark session (`delta_session(packages=)`)."""
     unparsed: Unparsed | None = None
     """Whether its DataFrames have records that do not parse; None: such a record is an error."""
+    begins_alike: bool = False
+    """Whether a first batch that is planned anew misses no record of the one planned before: the
+    source keeps all its records, and always begins with the same ones."""
 
     def keep_with(self, keeper: Keeper) -> None:
         """Receive the keeper, for bytes that positions should not carry. May be ignored.
