@@ -467,7 +467,7 @@ def cleaned(world: World, error: TxnError) -> str:
     text = text.replace(world.folder.name, "chroot")
     text = re.sub(r"127\.0\.0\.1:(?!1\b)\d+", "SERVER", text)
     text = re.sub(r"(orders\.py:)\d+|(line )\d+", r"\1\2N", text)
-    text = re.sub(r"pid \d+", "pid N", text)
+    text = re.sub(r"process \d+ on \S+", "process N on host", text)
     return re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.+]+", "TIME", text)
 
 
