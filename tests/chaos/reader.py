@@ -67,6 +67,9 @@ class _FileReader:
     def newest(self) -> tuple[set[str], Callable[[str], pa.Table]] | None:
         """The files of the newest version, and how to read one; None: there is no table yet."""
         if self._table is None:
+            # The log first: delta-rs raises when the folder of a failed first batch goes meanwhile.
+            if not (self._path / "_delta_log").is_dir():
+                return None
             if not deltalake.DeltaTable.is_deltatable(str(self._path)):
                 return None
             self._table = deltalake.DeltaTable(str(self._path))

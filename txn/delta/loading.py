@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from txn.delta.retrying import retried
 from txn.delta.storage import Storage
@@ -49,6 +49,11 @@ def find(storage: Storage) -> DeltaTable | None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             storage.folders("_delta_log")
         return None
+    except DeltaError as error:
+        # And this of a folder that goes while it looks: that of a first batch that failed.
+        if "Invalid table location" in str(error) and not storage.entries():
+            return None
+        raise
 
 
 def require(storage: Storage) -> DeltaTable:

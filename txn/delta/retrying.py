@@ -56,6 +56,8 @@ _REFUSED = re.compile(
 _AWAY = re.compile(
     r"AWS Error|curlCode|Generic \w+ error|error sending request|Server returned non-2xx"
     r"|[Tt]imed? ?out|[Cc]onnection (refused|reset|closed)|[Tt]oo many open files"
+    # A folder that went while delta-rs looked at it: the next look says whether it is there.
+    r"|Failed to canonicalize path"
 )
 
 

@@ -5,6 +5,7 @@ Whoever opens a location does so here, with the `storage_options` of its committ
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,8 @@ T = TypeVar("T")
 READ_LIMIT = 512 * 1024 * 1024
 """Bytes of a file that is read as a whole, such as a commit: a commit that adds 500,000 files."""
 _PIECE = 16 * 1024 * 1024
+_LOOKS = 10
+"""How often a listing is asked for while folders vanish under it."""
 
 _LONGEST_PATH = 3000
 """Bytes: Linux takes 4,096, files of the table included."""
@@ -157,10 +160,15 @@ class Storage:
 
     def _walk(self, folder: str, recursive: bool) -> list[fs.FileInfo]:
         selector = fs.FileSelector(self.absolute(folder), recursive=recursive, allow_not_found=True)
-        infos: list[fs.FileInfo] = self._retried(
-            lambda: self.filesystem.get_file_info(selector), "list"
-        )
-        return infos
+
+        def listing() -> list[fs.FileInfo]:
+            for _ in range(_LOOKS):
+                # A folder that goes while it is listed: "not found" for Arrow, all the same.
+                with contextlib.suppress(FileNotFoundError):
+                    return list(self.filesystem.get_file_info(selector))
+            return list(self.filesystem.get_file_info(selector))
+
+        return self._retried(listing, "list")
 
     def _retried(self, operation: Callable[[], T], what: str) -> T:
         """As `retried`; every read, listing and deletion comes through here."""
