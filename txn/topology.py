@@ -89,6 +89,8 @@ class Topology:
             self._bad_rows = Sink(SetAside(()), bad_rows)
         self._stragglers: list[Straggler] = []
         """Threads that runs in this process left behind; see `AbandonedError`."""
+        self._running: RunningTopology | None = None
+        """The newest run of this object."""
 
     def __repr__(self) -> str:
         """Name, streams and tables."""
@@ -207,6 +209,7 @@ class Topology:
                 resources=resources.pop_all(),
                 left_behind=self._stragglers,
             )
+        self._running = running
         running.begin()
         return running
 
@@ -226,10 +229,16 @@ class Topology:
 
         Raises:
             TxnError: as a run would raise it.
-            TopologyError: the user's code or Spark failed on the rows.
+            TopologyError: the user's code or Spark failed on the rows; or this object runs.
         """
         from txn.engine.preview import preview
 
+        if self._running is not None and self._running.is_active:
+            raise TopologyError(
+                f"Topology '{self.name}' runs: its spouts are in use. Preview it before, or after "
+                "stop(), or in another process: txn preview FILE.py:TOPOLOGY.",
+                number="TXN-116",
+            )
         return dict(preview(self.definition, spark, rows).tables)
 
     def _connect(

@@ -20,6 +20,7 @@ from txn.cli import cli
 from txn.engine.preview import preview
 from txn.errors import RuleViolatedError, TopologyError
 from txn.testing import run_in_memory
+from txn.testing.progress import MemoryProgress
 
 LINES = "ann,1\nbob,2\nann,4\nbob,x\nann,100\ncid,0\n"
 
@@ -143,6 +144,16 @@ def borrowed(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command gets the session of the tests, and does not stop it."""
     monkeypatch.setattr(txn.session, "delta_session", lambda *_, **__: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+
+
+def test_a_topology_that_runs_is_not_previewed(folder: Path, spark: SparkSession) -> None:
+    """Its spouts are in use; once the run has ended they are not."""
+    topology = everything(folder)
+    running = topology.start(spark, store=MemoryProgress("orders"))
+    with pytest.raises(TopologyError, match="'orders' runs: its spouts are in use"):
+        topology.preview(spark)
+    running.stop()
+    assert topology.preview(spark)
 
 
 @pytest.mark.usefixtures("borrowed")
