@@ -13,7 +13,7 @@ from committers import keeping
 from txn.delta.storage import Storage
 from txn.engine.keeping import TableKeeper
 from txn.errors import ProgressUnreadableError, StorageRefusedError, StorageUnavailableError
-from txn.testing.committer import RecordingCommitter
+from txn.testing.recording_committer import RecordingCommitter
 
 CONTENT = b"txnseen1" + b"12345678"
 

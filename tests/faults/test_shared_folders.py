@@ -14,7 +14,7 @@ from tests.faults.test_executor_loss import CLUSTER, CONF, executors
 from txn.engine.shared_folders import local_tables
 from txn.errors import TopologyError
 from txn.machine.java import find_java
-from txn.testing.committer import RecordingCommitter
+from txn.testing.recording_committer import RecordingCommitter
 
 LAUNCHER = """#!/bin/sh
 # Java, with a disk of its own mounted over a folder once FLAG is there.

@@ -11,7 +11,7 @@ from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from txn import Topology, TopologyConfig
 from txn.errors import TopologyError
 from txn.interfaces import SpoutKind, State
-from txn.testing.committer import RecordingCommitter
+from txn.testing.recording_committer import RecordingCommitter
 
 SCHEMA = "k string, v int"
 

@@ -15,13 +15,13 @@ pyspark nor pytest; `txn.testing.fixtures` needs pytest.
 
 from __future__ import annotations
 
-from txn.testing.bench import ContractError, SpoutBench
 from txn.testing.clock import ManualClock
-from txn.testing.committer import RecordingCommitter
 from txn.testing.committer_bench import CommitterBench
 from txn.testing.committer_contract import CommitterContract
-from txn.testing.contract import SpoutContract, Verdict, judge
 from txn.testing.progress import MemoryNodes, MemoryProgress, run_in_memory
+from txn.testing.recording_committer import RecordingCommitter
+from txn.testing.spout_bench import ContractError, SpoutBench
+from txn.testing.spout_contract import SpoutContract, Verdict, judge
 
 __all__ = [
     "CommitterBench",

@@ -26,7 +26,7 @@ from txn.interfaces import (
     Semantics,
     Staged,
 )
-from txn.testing.bench import ContractError
+from txn.testing.spout_bench import ContractError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txn.interfaces import Committer, Semantics
-from txn.testing.bench import ContractError
 from txn.testing.committer_bench import Batches, CommitterBench
+from txn.testing.spout_bench import ContractError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from txn.interfaces import Spout, SpoutKind
-from txn.testing.bench import ContractError, SpoutBench, SpoutSource
+from txn.testing.spout_bench import ContractError, SpoutBench, SpoutSource
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
