@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.thorough import SPARK, THOROUGH, is_left_out
+from tests.thorough import SPARK, THOROUGH, is_left_out, not_there
 
 # The servers of most tests are open to everybody, which has to be asked for; child processes
 # inherit it. Tests of credentials and ACLs take it away again.
@@ -85,11 +85,18 @@ def is_fast(item: pytest.Item) -> bool:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what `make test-thorough` is for, mark what is fast, and begin with `LONGEST`.
 
     Every file stays in one piece.
+
+    Raises:
+        UsageError: `sample.json` names a test that is not there.
     """
+    whole = not any("::" in argument for argument in config.args)
+    if whole and (missing := not_there(items)):
+        raise pytest.UsageError(f"tests/sample.json names what is not there: {missing}")
     if not THOROUGH:
         long = [item for item in items if is_left_out(item)]
         config.hook.pytest_deselected(items=long)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
-import os
 import re
 import subprocess
 import sys
@@ -13,8 +13,6 @@ from pathlib import Path
 
 import grimp
 import pytest
-
-from tests.thorough import SAMPLE
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("txn", "spouts", "committers")
@@ -38,6 +36,7 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
@@ -348,25 +347,3 @@ def test_links_lead_to_headings(path: Path) -> None:
         if heading not in slugs:
             lost.append(f"{name}#{heading}")
     assert lost == []
-
-
-def test_what_the_sample_names_is_there() -> None:
-    """Each file, test and case that `tests/sample.json` names exists."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    files = [f"tests/{file}" for file in SAMPLE]
-    found = subprocess.run(
-        [*command, *files],
-        cwd=ROOT,
-        env=os.environ | {"TXN_TEST_THOROUGH": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    named = {
-        f"tests/{file}::{test}" + (f"[{case}]" if case else "")
-        for file, tests in SAMPLE.items()
-        for test, cases in tests.items()
-        for case in (*cases, "")
-    }
-    tests = {line.partition("[")[0] for line in found}
-    assert sorted(named - {*found, *tests, *(name.rpartition("::")[0] for name in tests)}) == []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-__all__ = ["SAMPLE", "SPARK", "THOROUGH", "is_left_out"]
+__all__ = ["SAMPLE", "SPARK", "THOROUGH", "is_left_out", "not_there"]
 
 TESTS = Path(__file__).parent
 
@@ -43,3 +44,26 @@ def is_left_out(item: pytest.Item) -> bool:
     tests = SAMPLE.get(str(item.path.relative_to(TESTS)), {})
     stay = tests.get(item.cls.__name__ if item.cls else item.originalname)
     return stay is not None and not (hasattr(item, "callspec") and item.callspec.id in stay)
+
+
+def not_there(items: Sequence[pytest.Item]) -> list[str]:
+    """What `sample.json` names of these items' files, and is not among them.
+
+    Args:
+        items: all that was collected, nothing left out yet.
+    """
+    names: dict[str, set[tuple[str, str]]] = {}
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        file, name = str(item.path.relative_to(TESTS)), item.cls or item.originalname
+        case = item.callspec.id if hasattr(item, "callspec") else ""
+        test = name if isinstance(name, str) else name.__name__
+        names.setdefault(file, set()).update({(test, ""), (test, case)})
+    return [
+        f"{file}::{test}" + (f"[{case}]" if case else "")
+        for file, tests in SAMPLE.items()
+        if file in names or not (TESTS / file).exists()
+        for test, cases in tests.items()
+        for case in (*cases, "")
+        if (test, case) not in names.get(file, ())
+    ]
