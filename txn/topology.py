@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,8 @@ class Topology:
             self._bad_rows = Sink(SetAside(()), bad_rows)
         self._stragglers: list[Straggler] = []
         """Threads that runs in this process left behind; see `AbandonedError`."""
+        self._running: weakref.ref[RunningTopology] | None = None
+        """The newest run of this object, while somebody holds it."""
 
     def __repr__(self) -> str:
         """Name, streams and tables."""
@@ -207,6 +210,7 @@ class Topology:
                 resources=resources.pop_all(),
                 left_behind=self._stragglers,
             )
+        self._running = weakref.ref(running)
         running.begin()
         return running
 
@@ -226,10 +230,12 @@ class Topology:
 
         Raises:
             TxnError: as a run would raise it.
-            TopologyError: the user's code or Spark failed on the rows.
+            TopologyError: the user's code or Spark failed on the rows; or this object runs, whose
+                spouts a preview would open and close under the run.
         """
         from txn.engine.preview import preview
 
+        self._refuse_preview()
         return dict(preview(self.definition, spark, rows).tables)
 
     def _connect(
@@ -251,6 +257,16 @@ class Topology:
             raise AbandonedError(
                 f"Topology '{self.name}' cannot run in this process again: an earlier run of it "
                 f"left behind {'; '.join(map(str, alive))}. Start a new process."
+            )
+
+    def _refuse_preview(self) -> None:
+        running = self._running() if self._running is not None else None
+        if running is not None and running.is_active:
+            raise TopologyError(
+                f"Topology '{self.name}' runs in this process, and a preview of the same object "
+                "would open and close the spouts of that run. Nothing was read. Make another "
+                "Topology object for the preview, or stop the run before.",
+                number="TXN-116",
             )
 
     def check_complete(self, until: Until) -> None:

@@ -14,12 +14,13 @@ import txn.session
 from committers.aggregates import Avg, Count, Max, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
+from spouts.feeder import FeederSpout
 from spouts.files import FileSpout
 from txn import Topology
 from txn.cli import cli
 from txn.engine.preview import preview
 from txn.errors import RuleViolatedError, TopologyError
-from txn.testing import run_in_memory
+from txn.testing import MemoryProgress, run_in_memory
 
 LINES = "ann,1\nbob,2\nann,4\nbob,x\nann,100\ncid,0\n"
 
@@ -58,6 +59,11 @@ def rows(frame: DataFrame, *without: str) -> list[str]:
     """The rows of a DataFrame, in order, as JSON."""
     kept = frame.select(sf.to_json(sf.struct(*[c for c in frame.columns if c not in without])))
     return sorted(row[0] for row in kept.collect())
+
+
+def table_of(spark: SparkSession, folder: Path) -> DataFrame:
+    """What a table holds, without txids."""
+    return spark.read.format("delta").load(str(folder)).drop("txid")
 
 
 def tree(folder: Path) -> list[str]:
@@ -201,3 +207,18 @@ def test_plan_checks_the_columns_if_it_may_start_spark(
         assert "Stream 'orders' has no column 'm'. It has: user, n." in " ".join(told.split())
     (folder / "app.py").unlink()
     assert [p for p in tree(folder) if "__pycache__" not in p] == before
+
+
+def test_a_topology_that_runs_is_not_previewed(folder: Path, spark: SparkSession) -> None:
+    """A preview would close its spouts: whoever waits in `feed` would be told that it has ended."""
+    feeder = FeederSpout("n int")
+    topology = Topology("fed")
+    table = AppendTable(folder / "fed", semantics="opaque")
+    topology.stream("fed", feeder).partition_persist(table)
+    running = topology.start(spark, store=MemoryProgress("fed"))
+    with pytest.raises(TopologyError, match="'fed' runs in this process") as error:
+        topology.preview(spark)
+    assert error.value.number == "TXN-116"
+    assert feeder.feed([(1,)], timeout=120)
+    running.stop()
+    assert rows(table_of(spark, folder / "fed")) == ['{"n":1}']
