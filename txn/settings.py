@@ -128,7 +128,8 @@ def _of_environment(environ: Mapping[str, str]) -> dict[str, _Found]:
 
 
 def _of_files(folder: Path) -> dict[str, _Found]:
-    project = _toml(folder / "pyproject.toml").get("tool", {}).get("txn", {})
+    tool = _toml(folder / "pyproject.toml").get("tool", {})
+    project = tool.get("txn", {}) if isinstance(tool, Mapping) else {}
     if not isinstance(project, Mapping):
         raise UserError(
             f"tool.txn in {folder / 'pyproject.toml'} is not a table. Write [tool.txn].",
@@ -166,7 +167,10 @@ def _parsed(name: str, text: str, place: str) -> Any:
     """A text as pydantic takes it for this setting."""
     if name in _PAIRS:
         return _pairs(text, place)
-    return tuple(text.split(_LISTS[name])) if name in _LISTS else text
+    if name not in _LISTS:
+        return text
+    # An empty part is no path: identity("") would be the working directory.
+    return tuple(part.strip() for part in text.split(_LISTS[name]) if part.strip())
 
 
 def _lookup(variable: str, environ: Mapping[str, str], *, is_secret: bool) -> str | None:

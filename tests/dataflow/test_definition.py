@@ -48,7 +48,7 @@ def test_what_is_staged_in_the_commit_turn_is_not_grouped(tmp_path: Path) -> Non
 
 
 def test_which_tables_may_never_have_been_made(tmp_path: Path) -> None:
-    """All but those that read nothing but what a table that holds rows reads alone."""
+    """All but those whose streams were read, or are what a table that holds rows reads alone."""
     topology = Topology("t", bad_rows=AppendTable(tmp_path / "bad"))
     one, two = (topology.stream(n, MemoryTransactionalSpout([], SCHEMA)) for n in ("one", "two"))
     away = StateTable(tmp_path / "away")
@@ -61,13 +61,14 @@ def test_which_tables_may_never_have_been_made(tmp_path: Path) -> None:
     ):
         stream.partition_persist(AppendTable(tmp_path / name))
 
-    def unborn(*holding: str) -> set[str]:
+    def unborn(*holding: str, seen: tuple[str, ...] = ()) -> set[str]:
         names = [str(tmp_path / name) for name in holding]
-        return {Path(name).name for name in topology.definition.unborn_tables(names)}
+        return {Path(name).name for name in topology.definition.unborn_tables(names, seen)}
 
     everything = {"first", "second", "both", "asking", "set", "bad"}
     assert unborn() == unborn("both") == everything
-    assert unborn("first") == {"both", "asking", "bad"}
+    assert unborn("first") == unborn(seen=("one",)) == {"both", "asking", "bad"}
+    assert unborn(seen=("one", "two")) == unborn("first", seen=("two",)) == {"asking", "bad"}
 
 
 def test_a_definition_is_what_was_declared_so_far(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from spouts.files import FileSpout
 from spouts.memory import MemoryTransactionalSpout
 from tests.faults.support import rows_of
 from txn import Topology, TopologyConfig
-from txn.errors import BatchError, TopologyError
+from txn.errors import BatchError, RecoveryRefusedError, TopologyError
 from txn.testing import MemoryNodes, run_in_memory
 
 
@@ -52,3 +52,36 @@ def test_a_first_batch_is_planned_anew_where_no_record_can_be_missed(
     run_in_memory(program(tmp_path, "n string", other=other), spark, nodes)
     assert rows_of(tmp_path / "out", "n") == [("7",), ("x",)]
     assert anew in caplog.text
+
+
+@pytest.mark.parametrize("case", ["filtered", "idle", "merged"])
+def test_a_table_that_would_begin_in_the_middle_is_refused_whatever_was_read_last(
+    case: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """No row was left of the newest txid; or another stream had it; or the table reads two."""
+
+    def made(*, late: bool) -> Topology:
+        topology = Topology("t", TopologyConfig(max_group_commit=1))
+        one, two = (
+            topology.stream(n, FileSpout(f"{tmp_path}/{n}/*.csv", format="csv", schema="n int"))
+            for n in ("one", "two")
+        )
+        kept = one.transform(lambda df: df.where("n > 0"))
+        kept.partition_persist(AppendTable(tmp_path / "kept"))
+        two.partition_persist(AppendTable(tmp_path / "other"))
+        if late:
+            read = one.merge(two) if case == "merged" else one
+            read.partition_persist(AppendTable(tmp_path / "late"))
+        return topology
+
+    nodes = MemoryNodes()
+    for name, text in (
+        ("one/a.csv", "7"),
+        ("two/a.csv", "8"),
+        *([("one/b.csv", "-7")] if case == "filtered" else [("two/b.csv", "8")]),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        run_in_memory(made(late=False), spark, nodes)
+    with pytest.raises(RecoveryRefusedError, match="late' is new to topology 't'"):
+        run_in_memory(made(late=True), spark, nodes)

@@ -50,18 +50,21 @@ class Definition:
             sink.name for sink in self.sinks if sink.committer.semantics is Semantics.TRANSACTIONAL
         )
 
-    def unborn_tables(self, holding: Iterable[str]) -> frozenset[str]:
+    def unborn_tables(self, holding: Iterable[str], seen: Iterable[str] = ()) -> frozenset[str]:
         """The tables that may hold nothing by now although they were always declared.
 
         A table is not made before its columns are known. But a batch that brought rows into one
-        was staged for all tables, so it has made every other table that reads no further stream.
+        was staged for all tables, so it has made every other table that reads no further stream;
+        so has a batch of a stream whose columns are kept, whether or not a row was left of it.
         The table of bad rows, and those behind a state of another topology, may come at any time.
 
         Args:
             holding: the tables whose newest batch is committed and brought them rows.
+            seen: the streams that a committed batch has read, and whose columns are kept.
         """
         read = {sink.name: {s.name for s in sink.parent.sources()} for sink in self.sinks}
         known = {stream for table in holding for stream in read[table] if len(read[table]) == 1}
+        known |= set(seen)
         return frozenset(
             sink.name
             for sink in self.sinks

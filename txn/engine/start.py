@@ -231,16 +231,19 @@ class Start:
     def _known_tables(self, progress: Progress, there: Found) -> CommittedRecord:
         """The committed record by today's names of the tables; refuses one that is gone or new."""
         definition, committed = self.definition, progress.committed
+        holding = [
+            table
+            for table, entry in there.items()
+            if entry and entry[1].rows and entry[1].last_txid <= committed.txid
+        ]
+        read = committed.spouts.items()
+        seen = [name for name, at in read if at is not None and name in progress.columns]
         return by_todays_names(
             definition.name,
             committed,
             there,
             identity,
-            unborn=definition.unborn_tables(
-                table
-                for table, entry in there.items()
-                if entry and entry[1].rows and entry[1].last_txid <= committed.txid
-            ),
+            unborn=definition.unborn_tables(holding, seen),
             new=definition.config.new_tables,
             dropped=definition.config.dropped_tables,
         )
