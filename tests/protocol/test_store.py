@@ -225,6 +225,22 @@ def test_quarantined_txids_wait_for_a_user(place: Place) -> None:
     assert (store.requested_replay([]), store.requested_replay([3])) == (aside(3), None)
 
 
+def test_streams_of_quarantined_txids_are_known(place: Place) -> None:
+    """Whoever starts is told which streams have a txid that was committed empty, until its replay:
+    that txid has made no table.
+    """
+    store = leading(place)
+    assert store.load().set_aside == frozenset()
+    store.persist_start(start(1))
+    store.persist_committed(
+        committed(1), aside(1).model_copy(update={"spouts": {"s": 1, "t": None}})
+    )
+    assert store.load().set_aside == {"s"}
+    store.persist_start(start(2))
+    store.persist_committed(committed(2), None, 1)
+    assert store.load().set_aside == frozenset()
+
+
 @pytest.mark.parametrize("value", [object(), float("nan")], ids=["object", "nan"])
 def test_what_is_not_json_is_refused(place: Place, value: object) -> None:
     """It is the batch's fault, nothing is written, and the store goes on."""

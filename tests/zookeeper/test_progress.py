@@ -160,7 +160,7 @@ def test_five_megabytes_of_metadata(store: ZooKeeperProgress, raw: KazooClient, 
     entry = QuarantineRecord(txid=1, attempt=1, spouts=LARGE, error="x")
     store.persist_committed(committed(1, **LARGE), entry)
     assert set() == second & set(raw.get_children(parts))
-    expected = Progress(committed=committed(1, **LARGE))
+    expected = Progress(committed=committed(1, **LARGE), set_aside=entry.streams)
     assert expected == store.load()
     store.persist_start(start(2))
     store.persist_committed(committed(2))

@@ -55,12 +55,12 @@ class Definition:
 
         A table is not made before its columns are known. But a batch that brought rows into one
         was staged for all tables, so it has made every other table that reads no further stream;
-        so has a batch of a stream whose columns are kept, whether or not a row was left of it.
+        so has any other committed batch whose rows were computed, even if none was left of them.
         The table of bad rows, and those behind a state of another topology, may come at any time.
 
         Args:
             holding: the tables whose newest batch is committed and brought them rows.
-            seen: the streams that a committed batch has read, and whose columns are kept.
+            seen: the streams of which a committed batch was computed.
         """
         read = {sink.name: {s.name for s in sink.parent.sources()} for sink in self.sinks}
         known = {stream for table in holding for stream in read[table] if len(read[table]) == 1}

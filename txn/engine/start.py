@@ -236,8 +236,11 @@ class Start:
             for table, entry in there.items()
             if entry and entry[1].rows and entry[1].last_txid <= committed.txid
         ]
-        read = committed.spouts.items()
-        seen = [name for name, at in read if at is not None and name in progress.columns]
+        seen = [
+            stream
+            for stream, read in committed.spouts.items()
+            if read is not None and stream in progress.columns and stream not in progress.set_aside
+        ]
         return by_todays_names(
             definition.name,
             committed,

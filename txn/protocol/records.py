@@ -88,6 +88,11 @@ class QuarantineRecord(Record):
     spouts: dict[str, Any] = Field(default_factory=dict)
     error: _Words
 
+    @property
+    def streams(self) -> frozenset[str]:
+        """Those of which it was to read something."""
+        return frozenset(stream for stream, read in self.spouts.items() if read is not None)
+
 
 class ReplayRequests(Record):
     """`/txn/<topology>/quarantine`: the quarantined txids that users want replayed.
@@ -180,3 +185,5 @@ class Progress(BaseModel):
     """Open batches, by ascending txid, contiguous from `committed.txid + 1`."""
     columns: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """stream -> its columns, of those streams that have had any; see `ColumnsRecord`."""
+    set_aside: frozenset[str] = frozenset()
+    """The streams of which some txid was committed empty, and not replayed since."""

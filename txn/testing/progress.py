@@ -190,6 +190,7 @@ class MemoryProgress(ProgressStore):
                 committed=committed,
                 batches=tuple(batches[txid] for txid in sorted(batches)),
                 columns={record.stream: record.columns for record in kept},
+                set_aside=frozenset().union(*(r.streams for r in self.quarantined().values())),
             )
 
     def load(self) -> Progress:

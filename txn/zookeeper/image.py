@@ -66,7 +66,13 @@ class Image:
         """The state with which the coordinator starts."""
         batches = tuple(stored.record for stored in self.batches.values())
         columns = {stream: stored.record.columns for stream, stored in self.columns.items()}
-        return Progress(committed=self.committed.record, batches=batches, columns=columns)
+        aside = (stored.record.streams for stored in self.quarantine.values())
+        return Progress(
+            committed=self.committed.record,
+            batches=batches,
+            columns=columns,
+            set_aside=frozenset().union(*aside),
+        )
 
 
 def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
