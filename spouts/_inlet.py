@@ -97,16 +97,16 @@ class FileInlet(Inlet):
 
     def _csv(self, values: Sequence[Any]) -> str:
         """One line as Spark reads it; `csv` cannot tell NULL from the empty string."""
-        separator = str(self._options.get("sep", self._options.get("delimiter", ",")))
-        line = separator.join(self._field(value, separator) for value in values)
+        line = self._separator.join(self._field(value) for value in values)
         return line or self._quotes[0] * 2  # an empty line is no record
 
-    def _field(self, value: Any, separator: str) -> str:
+    def _field(self, value: Any) -> str:
         if value is None:
             return str(self._options.get("nullvalue", ""))
         text = value if isinstance(value, str) else json.dumps(value)
         quote, escape = self._quotes
-        special = (separator, quote, "\n", "\r", escape, str(self._options.get("comment", "")))
+        comment = str(self._options.get("comment", ""))
+        special = (*self._separator, quote, "\n", "\r", escape, comment)
         if not quote or (_STRIPPED.fullmatch(text) and not any(c and c in text for c in special)):
             return text
         # An escape character stands for itself, unless a quote follows.
@@ -117,8 +117,7 @@ class FileInlet(Inlet):
         return quote + text.replace(quote, escape + quote) + quote
 
     def _parsed(self, line: str) -> list[str]:
-        separator = str(self._options.get("sep", self._options.get("delimiter", ",")))
-        quote, escape = self._quotes
+        separator, (quote, escape) = self._separator, self._quotes
         if len(separator) != 1 or not quote:
             return line.split(separator)
         reader = csv.reader(
@@ -128,6 +127,12 @@ class FileInlet(Inlet):
             escapechar=None if escape == quote else escape or None,
         )
         return next(iter(reader), [])
+
+    @property
+    def _separator(self) -> str:
+        r"""One character or several; Spark takes the two of `\t` for a tab."""
+        given = str(self._options.get("sep", self._options.get("delimiter", ",")))
+        return given.replace("\\t", "\t")
 
     @property
     def _quotes(self) -> tuple[str, str]:
@@ -238,7 +243,7 @@ class FileInlet(Inlet):
         hidden, path = self._hidden(name), Path(self.place(name))
         try:
             with contextlib.suppress(FileExistsError):
-                os.link(hidden, path)
+                _link(hidden, path)
             _make_durable(path.parent)
             if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
                 raise UserError(
@@ -261,6 +266,15 @@ class FileInlet(Inlet):
             "run the same command again: nothing is doubled by it.",
             number="TXN-516",
         )
+
+
+def _link(hidden: Path, path: Path) -> None:
+    try:
+        os.link(hidden, path)
+    except FileNotFoundError:
+        # Whoever put the same file at this moment has taken the hidden one away.
+        if not path.exists():
+            raise
 
 
 def _names(position: Any) -> list[str]:

@@ -111,7 +111,8 @@ class Listing:
     def new_name(self, stem: str) -> str | None:
         """A name that the pattern matches, made from `stem`; None: it matches no such name.
 
-        `stem` takes the place of the last `*`; any other takes "txn-rows", and `**` no folder.
+        `stem` takes the place of a `*` in the last part that has one, "txn-rows" that of a `*` in
+        any other part; `**` stands for no folder.
         """
         parts = [part for part in self.pattern[len(self._base) :].split("/") if part != "**"]
         starred = [number for number, part in enumerate(parts) if "*" in part]
