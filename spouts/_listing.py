@@ -102,6 +102,36 @@ class Listing:
         below = name[len(self._base) :]
         return name.startswith(self._base) and "\0" not in name and ".." not in below.split("/")
 
+    def matches(self, name: str) -> bool:
+        """Return whether a file of this name would be among `names`."""
+        below = name[len(self._base) :]
+        fits = name.startswith(self._base) and _matcher(self.pattern[len(self._base) :])
+        return bool(fits and fits.fullmatch(below)) and not self._unfinished(name)
+
+    def new_name(self, stem: str) -> str | None:
+        """A name that the pattern matches, made from `stem`; None: it matches no such name.
+
+        `stem` takes the place of a `*` in the last part that has one, "txn-rows" that of a `*` in
+        any other part; `**` stands for no folder.
+        """
+        parts = [part for part in self.pattern[len(self._base) :].split("/") if part != "**"]
+        starred = [number for number, part in enumerate(parts) if "*" in part]
+        for number in starred:
+            before, _, after = parts[number].partition("*")
+            made = stem if number == starred[-1] else "txn-rows"
+            parts[number] = before + made + after.replace("*", "")
+        name = self._base + "/".join(parts)
+        return name if starred and self.matches(name) else None
+
+    def local(self, name: str) -> str:
+        """The absolute path of a local file."""
+        return os.path.join(self._folder, name)
+
+    @property
+    def base(self) -> str:
+        """The pattern's part without wildcards: a folder with its slash, or ""."""
+        return self._base
+
     def is_folder(self) -> bool:
         """Return whether the pattern has no wildcard and names a folder."""
         if _WILD.search(self.pattern):

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from spouts._inlet import FileInlet
 from spouts._listing import FileStat, Listing
 from spouts._schemas import as_nullable, as_struct, check_same, require_schema
 from spouts._seen import Taken, Taking
@@ -169,6 +170,10 @@ class FileSpout(Spout[FileBatch]):
                 "different things about records that do not parse. Leave one of them out.",
                 number="TXN-415",
             )
+
+    def inlet(self) -> FileInlet:
+        """The folder that the pattern names, in which every file is read once."""
+        return FileInlet(self._name, self._listing, self._format, self._options)
 
     def keep_with(self, keeper: Keeper) -> None:
         """Store digests with the keeper, so that a position has at most a few hundred."""

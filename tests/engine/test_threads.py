@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from tests.faults.harness import wait_for
+from tests.faults.harness import ROOT, wait_for
 from txn.engine.threads import Threads
 
 GRACE = 0.4
@@ -63,3 +65,44 @@ def test_a_thread_that_hangs_takes_nobody_elses_grace() -> None:
     assert [one.about for one in stragglers] == ["planning 1:0"]
     assert threads.commit.is_done
     release.set()
+
+
+COLLECTING = """
+import gc, sys, threading, time, weakref
+from txn.engine.threads import straggler
+
+class Node:
+    pass
+
+kept = []
+
+def leave_garbage():
+    node = Node()
+    node.itself = node
+    kept.append(weakref.ref(node, lambda _: sum(range(1000))))
+
+def start_threads():
+    while True:
+        thread = threading.Thread(target=time.time)
+        thread.start()
+        thread.join()
+
+sys.setswitchinterval(1e-6)
+threading.Thread(target=start_threads, daemon=True).start()
+gc.set_threshold(1)
+for _ in range(3000):
+    leave_garbage()
+    straggler(threading.main_thread(), "", 0.0)
+assert gc.isenabled()
+print("through", flush=True)
+"""
+
+
+def test_a_look_at_the_threads_stops_no_process() -> None:
+    """Where threads are does not depend on the garbage that is collected meanwhile.
+
+    In CPython up to 3.11.8, collecting it inside `sys._current_frames` can stop all threads.
+    """
+    command = [sys.executable, "-c", COLLECTING]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"through\n"

@@ -25,9 +25,10 @@ from txn.operations.progress_file import (
     write_file,
 )
 from txn.operations.transfer import export_progress, import_progress
-from txn.protocol.records import ColumnsRecord, QuarantineRecord
+from txn.protocol.records import ColumnsRecord, QuarantineRecord, RowReplayRecord
 from txn.zookeeper import ZooKeeperProgress, read_status
 from txn.zookeeper.replay_requests import request_replays
+from txn.zookeeper.row_replays import begin_row_replay, read_row_replays, settle_row_replay
 
 NAME = "orders"
 LONG = {"s": [f"part-{i:05d}.csv" for i in range(60_000)]}  # more than one node holds
@@ -35,6 +36,12 @@ COLUMNS = {"type": "struct", "fields": []}
 ASIDE = [
     QuarantineRecord(txid=txid, attempt=4, spouts={"s": txid}, error=f"no {txid}")
     for txid in (3, 5)
+]
+REPLAYED = [
+    RowReplayRecord(
+        stream="s", number=n, rules={"r": n}, first_txid=n, rows=2, file=f"{n}.csv", sha256="0"
+    )
+    for n in (1, 2)
 ]
 
 
@@ -52,6 +59,9 @@ def old(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> str:
         for stream in ("t", "s"):
             store.persist_columns(ColumnsRecord(stream=stream, columns=COLUMNS))
     request_replays(hosts, NAME, CONFIG, [5])
+    for replay in REPLAYED:
+        begin_row_replay(hosts, NAME, CONFIG, replay)
+    settle_row_replay(hosts, NAME, CONFIG, REPLAYED[0])
     return hosts
 
 
@@ -90,11 +100,14 @@ def known(hosts: str) -> dict[str, Any]:
         "progress": progress,
         "quarantine": [record.model_dump() for record in status.quarantine],
         "requests": status.replays_requested,
+        "row_replays": read_row_replays(hosts, NAME, CONFIG),
     }
 
 
 def test_everything_comes_over_under_a_higher_epoch(old: str, new: str, tmp_path: Path) -> None:
-    """Committed record, positions, open batches, quarantine, requests and columns come over."""
+    """Committed record, positions, open batches, quarantine, requests, columns and replays of rows
+    come over.
+    """
     path = tmp_path / "orders.json"
     out = json.loads(invoke("export", NAME, "-o", str(path), "--zookeeper", old, "--json").output)
     assert out == {"topology": NAME, "file": str(path), "committed_txid": 7, "epoch": 1}
@@ -104,6 +117,7 @@ def test_everything_comes_over_under_a_higher_epoch(old: str, new: str, tmp_path
     assert back == {"topology": NAME, "committed_txid": 7, "epoch": 2}
     assert known(new) == known(old)
     assert known(new)["progress"]["columns"] == {"s": COLUMNS, "t": COLUMNS}
+    assert [replay.placed for replay in known(new)["row_replays"]["s"]] == [True, False]
     assert read_status(new, NAME, CONFIG).leader is None
     with leading(new, NAME) as store:  # as the next run does
         assert (store.epoch, store.load().committed.txid) == (3, 7)
@@ -219,7 +233,7 @@ def test_a_file_of_an_earlier_release_begins_a_life_of_its_own(new: str, file: P
     document = json.loads(file.read_text())
     body = document["progress"]
     was, before = body.pop("incarnation"), body.pop("takes_over")
-    del body["columns"]
+    del body["columns"], body["row_replays"]
     assert was > 0
     assert before == []
     file.write_text(json.dumps({**document, "version": 1, "sha256": _checksum(body)}))
@@ -247,8 +261,8 @@ def test_an_import_takes_over_from_the_ensemble_of_the_file(new: str, file: Path
 def test_a_file_of_a_newer_release_is_refused(new: str, file: Path) -> None:
     """Whatever else is in it: the program that wrote it is named as the way out."""
     document = json.loads(file.read_text())
-    file.write_text(json.dumps({**document, "version": 3, "more": 1}))
-    with pytest.raises(NewerFormatError, match="format version 3.* Run the version of txn"):
+    file.write_text(json.dumps({**document, "version": 4, "more": 1}))
+    with pytest.raises(NewerFormatError, match="format version 4.* Run the version of txn"):
         read_file(file)
 
 
@@ -297,14 +311,21 @@ def small_file() -> ProgressFile:
 
 
 def test_a_file_of_an_earlier_release_is_read() -> None:
-    """Version 1 knew no columns and no incarnations; it has none, and may not have any."""
+    """Version 1 knew no columns and no incarnations, and neither did version 2 know replays of
+    rows; it has none, and may not have any.
+    """
     body = small_file().model_dump(mode="json")
-    for name in ("columns", "incarnation", "takes_over"):
-        del body[name]
-    whole = {"format": "txn-progress", "version": 1, "sha256": _checksum(body), "progress": body}
-    assert _parse(json.dumps(whole).encode(), Path("f.json")) == small_file()
-    with pytest.raises(ProgressUnreadableError, match="columns"):
-        _parse(json.dumps({**whole, "version": 2}).encode(), Path("f.json"))
+    for version, lacks, missed in (
+        (2, ("row_replays",), "lacks a field"),
+        (1, ("columns", "incarnation", "takes_over"), "columns"),
+    ):
+        for name in lacks:
+            del body[name]
+        whole = {"format": "txn-progress", "sha256": _checksum(body), "progress": body}
+        read = json.dumps({**whole, "version": version}).encode()
+        assert _parse(read, Path("f.json")) == small_file()
+        with pytest.raises(ProgressUnreadableError, match=missed):
+            _parse(json.dumps({**whole, "version": version + 1}).encode(), Path("f.json"))
 
 
 @pytest.mark.parametrize("levels", [0, 70, 300, 900])

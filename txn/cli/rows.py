@@ -1,23 +1,27 @@
-"""`txn rows list` and `txn rows show`: the rows that rules have set aside."""
+"""`txn rows`: the rows that rules have set aside, and how they go in again."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from txn.cli.completion import names
+from txn.cli.completion import names, topologies
 from txn.cli.options import console, output_options, print_json, zookeeper_option
+from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
     from txn.operations.bad_rows import BadRows
+    from txn.operations.topology_tables import TopologyTables
 
 __all__ = ["rows"]
 
 
 @click.group()
 def rows() -> None:
-    """Show the rows that rules have set aside."""
+    """Show the rows that rules have set aside, and let corrected ones go in again."""
 
 
 @rows.command("list")
@@ -25,14 +29,16 @@ def rows() -> None:
 @zookeeper_option
 @output_options
 def list_command(name: str, zookeeper: str, as_json: bool) -> None:
-    """Show how many rows each rule has set aside, and in which txids. Changes nothing.
+    """Show how many rows each rule has set aside, in which txids, and which are still open.
+
+    Changes nothing.
 
     NAME is the topology's name, or FILE.py:TOPOLOGY, which needs no ZooKeeper.
     """
     from txn.cli.tables import rule_rows_table
 
-    topology, found = _bad_rows(name, zookeeper)
-    rules = found.by_rule() if found else []
+    tables, found = _bad_rows(name, zookeeper)
+    topology, rules = tables.topology, found.by_rule(tables.row_replays) if found else []
     if as_json:
         listed = [rule.to_json() for rule in rules]
         print_json({"topology": topology, "table": found and found.table, "rules": listed})
@@ -71,7 +77,8 @@ def show_command(
     """
     from txn.cli.tables import bad_rows_table
 
-    topology, found = _bad_rows(name, zookeeper)
+    tables, found = _bad_rows(name, zookeeper)
+    topology = tables.topology
     shown = found.newest(limit, stream=stream, rule=rule, txid=txid) if found else []
     if as_json:
         listed = [row.to_json() for row in shown]
@@ -82,12 +89,116 @@ def show_command(
         click.echo(_nothing(topology, found))
 
 
-def _bad_rows(name: str, zookeeper: str) -> tuple[str, BadRows | None]:
+_target = click.argument("target", metavar="FILE.py:TOPOLOGY", shell_complete=topologies)
+_stream = click.option("--stream", required=True, help="The stream that the rows came from.")
+_rule = click.option("--rule", help="Only rows that broke this rule.")
+_file = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+
+
+@rows.command("export")
+@_target
+@_file
+@_stream
+@_rule
+@click.option("--up-to", type=click.IntRange(min=1), help="Only rows of txids up to this one.")
+@zookeeper_option
+@output_options
+def export_command(
+    target: str,
+    file: Path,
+    stream: str,
+    rule: str | None,
+    up_to: int | None,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Write the rows that are set aside and not yet replayed into a new file, to be corrected.
+
+    The file has the format that the stream's spout reads: records that do not parse as they stood,
+    and rows that broke a rule.
+    """
+    from txn.embedded.service import zookeeper_service
+    from txn.operations.row_replays import export_rows
+
+    topology = load_topology(target)
+    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
+        done = export_rows(topology, hosts, stream, file, rule=rule, up_to=up_to)
+    if as_json:
+        print_json(done.to_json())
+        return
+    counted = ", ".join(f"{count:,} of rule '{name}'" for name, count in done.rules.items())
+    click.echo(
+        f"'{file}' has the open rows of stream '{stream}' up to txid {done.up_to}: {counted}."
+    )
+    if done.foreign:
+        click.echo(
+            "Their columns are not those of the source: they are as they stood at the rule, as "
+            "JSON. The file to replay must have the source's columns, in the format of its spout."
+        )
+    words = ["txn", "rows", "replay", target, "--stream", stream]
+    words += ["--rule", rule] if rule else []
+    words += ["--number", str(done.number), "--up-to", str(done.up_to)]
+    words += ["--zookeeper", zookeeper] if zookeeper != "embedded" else []
+    click.echo(f"Correct the file, then run:\n  {shlex.join([*words, str(file)])}")
+
+
+@rows.command("replay")
+@_target
+@_file
+@_stream
+@_rule
+@click.option(
+    "--number", type=click.IntRange(min=1), required=True, help="As `txn rows export` printed it."
+)
+@click.option(
+    "--up-to",
+    type=click.IntRange(min=1),
+    required=True,
+    help="The file stands for the rows of txids up to this one, as `txn rows export` printed it.",
+)
+@zookeeper_option
+@output_options
+def replay_command(
+    target: str,
+    file: Path,
+    stream: str,
+    rule: str | None,
+    number: int,
+    up_to: int,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Put a corrected file where its stream's spout reads it, exactly once.
+
+    Works whether or not the topology runs. Running it twice is running it once.
+    """
+    from txn.embedded.service import zookeeper_service
+    from txn.operations.row_replays import replay_rows
+
+    topology = load_topology(target)
+    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
+        done = replay_rows(topology, hosts, stream, file, number=number, up_to=up_to, rule=rule)
+    if as_json:
+        print_json(done.to_json())
+        return
+    rules = ", ".join(f"rule '{name}' up to txid {txid}" for name, txid in done.rules.items())
+    rows_ = "the row that was" if done.rows == 1 else f"{done.rows:,} rows that were"
+    click.echo(f"Replay {number} of stream '{stream}' stands for {rows_} set aside: {rules}.")
+    if done.again:
+        click.echo(f"It was made before, as '{done.file}'. Nothing was changed.")
+    else:
+        click.echo(
+            f"The corrected file is '{done.file}'. A running topology reads it with one of its "
+            "next batches, a stopped one when it runs again."
+        )
+
+
+def _bad_rows(name: str, zookeeper: str) -> tuple[TopologyTables, BadRows | None]:
     from txn.operations.bad_rows import bad_rows_among
     from txn.operations.topology_tables import tables_of
 
     found = tables_of(name, zookeeper)
-    return found.topology, bad_rows_among(found.tables, found.storage_options, found.committed)
+    return found, bad_rows_among(found.tables, found.storage_options, found.committed)
 
 
 def _nothing(topology: str, found: BadRows | None) -> str:

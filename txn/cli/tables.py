@@ -155,11 +155,14 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
 
 def rule_rows_table(rules: Sequence[RuleRows]) -> RenderableType:
     """One line per rule."""
-    result = _table("stream", "rule", "rows", "txids")
+    result = _table("stream", "rule", "rows", "txids", "replayed up to", "open")
     for rule in rules:
         first, last = rule.first_txid, rule.last_txid
         txids = str(first) if first == last else f"{first} to {last}"
-        result.add_row(printable(rule.stream), printable(rule.rule), f"{rule.rows:,}", txids)
+        still_open = "?" if rule.still_open is None else f"{rule.still_open:,}"
+        replayed = "-" if rule.replayed_up_to is None else str(rule.replayed_up_to)
+        names = (printable(rule.stream), printable(rule.rule))
+        result.add_row(*names, f"{rule.rows:,}", txids, replayed, still_open)
     return result
 
 

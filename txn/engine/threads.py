@@ -7,6 +7,7 @@ exits (those of `concurrent.futures` it does), and who does not come back in tim
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import sysconfig
@@ -34,6 +35,8 @@ _CANCEL_SECS = 0.5
 """Between two cancellations of what still runs: a job may begin just after it was cancelled."""
 _OUTSIDE = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 _OURS = str(Path(__file__).parents[1])
+_LOOKING = threading.Lock()
+"""Held while garbage collection is off."""
 
 
 @dataclass(frozen=True)
@@ -264,8 +267,24 @@ def straggler(thread: threading.Thread, about: str, since: float) -> Straggler:
     Args:
         since: by `time.monotonic`.
     """
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = _current_frames().get(thread.ident or 0)
     return Straggler(thread, about, time.monotonic() - since, _where(frame))
+
+
+def _current_frames() -> dict[int, FrameType]:
+    """`sys._current_frames`, without a garbage collection in the middle of it.
+
+    Before Python 3.11.9, one that runs Python code there, such as Py4J's, may hand the GIL to a
+    thread that is starting another, and then the whole process stands still (CPython gh-106883).
+    """
+    with _LOOKING:
+        if not gc.isenabled():
+            return sys._current_frames()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            gc.enable()
 
 
 def abandoned(

@@ -34,6 +34,7 @@ from txn.interfaces.publication import (
     StagedFile,
 )
 from txn.interfaces.spout import (
+    Inlet,
     Keeper,
     PartitionedSpout,
     Spout,
@@ -49,6 +50,7 @@ __all__ = [
     "Aggregate",
     "Committer",
     "CommitterContext",
+    "Inlet",
     "Keeper",
     "Member",
     "PartitionPositions",

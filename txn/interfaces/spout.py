@@ -1,4 +1,4 @@
-"""The contracts of sources: spouts, and the keeper that stores bytes for them."""
+"""The contracts of sources: spouts, the keeper that stores bytes for them, and their inlets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Keeper", "PartitionedSpout", "Spout", "SpoutKind", "Unparsed"]
+__all__ = ["Inlet", "Keeper", "PartitionedSpout", "Spout", "SpoutKind", "Unparsed"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -81,6 +81,59 @@ class Unparsed:
     """What the records should be, such as "csv"."""
 
 
+class Inlet(ABC):
+    """Where a source takes a further file of records and reads it once: `txn rows replay` uses it.
+
+    No method needs Spark, and each may raise UserError with the way out.
+    """
+
+    @abstractmethod
+    def content(self, raw: Sequence[str], rows: Sequence[str], position: Any) -> bytes:
+        """A file with these records, as the source has them.
+
+        Args:
+            raw: records as they stood in the source.
+            rows: records as JSON objects, with the source's columns in their order.
+            position: the stream's newest committed metadata, as JSON.
+        """
+
+    @abstractmethod
+    def check(self, content: bytes, position: Any) -> None:
+        """Refuse a file that would fail its whole batch. `position` as for `content`."""
+
+    @abstractmethod
+    def name(self, stem: str) -> str:
+        """The name of a new file that the source reads, made from `stem`."""
+
+    @abstractmethod
+    def takes(self, place: str) -> bool:
+        """Whether this source would read a file at `place`, as another inlet's `place` has it."""
+
+    @abstractmethod
+    def place(self, name: str) -> str:
+        """Where the file of that name lies, for people: an absolute path."""
+
+    @abstractmethod
+    def names(self, start: str) -> list[str]:
+        """Those of the source's files whose last part begins with `start`."""
+
+    @abstractmethod
+    def stage(self, name: str, content: bytes) -> None:
+        """Store the content durably at `staged(name)`."""
+
+    @abstractmethod
+    def staged(self, name: str) -> str:
+        """Where the content waits, and nobody reads it, until it is put: an absolute path."""
+
+    @abstractmethod
+    def put(self, name: str, sha256: str) -> None:
+        """Let the staged content appear under its name, whole and durable. Twice is once.
+
+        Raises:
+            UserError: another file has the name.
+        """
+
+
 class Spout(ABC, Generic[M]):
     """A source of micro-batches. Inherit, set `kind` and `metadata_type`, implement two methods.
 
@@ -101,6 +154,10 @@ class Spout(ABC, Generic[M]):
     begins_alike: bool = False
     """Whether a first batch that is planned anew misses no record of the one planned before: the
     source keeps all its records, and always begins with the same ones."""
+
+    def inlet(self) -> Inlet | None:
+        """Where corrected records go in again; None: the source takes no file of them."""
+        return None
 
     def keep_with(self, keeper: Keeper) -> None:
         """Receive the keeper, for bytes that positions should not carry. May be ignored.

@@ -10,11 +10,12 @@ from txn.dataflow.expectations import BAD_ROW_COLUMNS
 from txn.delta.commits import TXID
 from txn.delta.retrying import retried
 from txn.errors import UserError
+from txn.protocol.records import RowReplayRecord
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-__all__ = ["BadRow", "BadRows", "RuleRows", "bad_rows_among"]
+__all__ = ["BadRow", "BadRows", "RuleRows", "bad_rows_among", "replayed_up_to"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class RuleRows:
     rows: int
     first_txid: int
     last_txid: int
+    replayed_up_to: int | None = None
+    """The last txid of those that were replayed; None: none were, or that is not known."""
+    still_open: int | None = None
+    """The rows that no replay stands for; None: that is not known."""
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""
@@ -73,23 +78,30 @@ class BadRows:
                 f"{', '.join(BAD_ROW_COLUMNS)}."
             )
 
-    def by_rule(self) -> list[RuleRows]:
-        """How many rows each rule has set aside, by stream and rule."""
+    def by_rule(self, replays: Iterable[RowReplayRecord] | None = None) -> list[RuleRows]:
+        """How many rows each rule has set aside, by stream and rule.
+
+        Args:
+            replays: those of the topology; None: they are not known.
+        """
         found = self._read(["stream", "rule", TXID])
-        grouped = found.group_by(["stream", "rule"]).aggregate(
-            [(TXID, "count"), (TXID, "min"), (TXID, "max")]
-        )
-        rows = [
+        keys = ["stream", "rule", TXID]
+        counted = found.group_by(keys).aggregate([([], "count_all")]).to_pylist()
+        by_rule: dict[tuple[str, str], dict[int, int]] = {}
+        for one in counted:
+            by_rule.setdefault((one["stream"], one["rule"]), {})[one[TXID]] = one["count_all"]
+        after = None if replays is None else replayed_up_to(replays)
+        return [
             RuleRows(
-                one["stream"],
-                one["rule"],
-                one[f"{TXID}_count"],
-                one[f"{TXID}_min"],
-                one[f"{TXID}_max"],
+                *key,
+                sum(rows.values()),
+                min(rows),
+                max(rows),
+                None if after is None else after.get(key),
+                None if after is None else _after(rows, after.get(key, 0)),
             )
-            for one in grouped.to_pylist()
+            for key, rows in sorted(by_rule.items())
         ]
-        return sorted(rows, key=lambda each: (each.stream, each.rule))
 
     def newest(
         self,
@@ -98,12 +110,14 @@ class BadRows:
         stream: str | None = None,
         rule: str | None = None,
         txid: int | None = None,
+        up_to: int | None = None,
     ) -> list[BadRow]:
         """The rows of the newest txids.
 
         Args:
             limit: at most so many rows; None: all.
             stream: only of this stream; the others alike.
+            up_to: only of txids up to this one.
         """
         wanted = {"stream": stream, "rule": rule, TXID: txid}
         only = {name: value for name, value in wanted.items() if value is not None}
@@ -112,18 +126,23 @@ class BadRows:
             # First the txids alone: the rows of older ones are not read at all.
             txids = sorted(self._read([TXID], only)[TXID].to_pylist(), reverse=True)
             lowest = txids[min(limit, len(txids)) - 1] if txids else 0
-        found = self._read([TXID, *BAD_ROW_COLUMNS], only, lowest)
+        found = self._read([TXID, *BAD_ROW_COLUMNS], only, lowest, up_to)
         keys = [(TXID, "descending"), *((name, "ascending") for name in BAD_ROW_COLUMNS)]
         return [BadRow(**row) for row in found.sort_by(keys).slice(0, limit).to_pylist()]
 
     def _read(
-        self, columns: list[str], only: Mapping[str, Any] | None = None, lowest: int = 0
+        self,
+        columns: list[str],
+        only: Mapping[str, Any] | None = None,
+        lowest: int = 0,
+        highest: int | None = None,
     ) -> Any:
         from pyarrow import dataset
 
         wanted = dataset.field(TXID) >= lowest
-        if self._committed is not None:
-            wanted &= dataset.field(TXID) <= self._committed
+        for limit in (self._committed, highest):
+            if limit is not None:
+                wanted &= dataset.field(TXID) <= limit
         for name, value in (only or {}).items():
             wanted &= dataset.field(name) == value
         data = self._data
@@ -147,6 +166,19 @@ def bad_rows_among(
         if _opened(table, own) is not None:
             return BadRows(table, own, committed)
     return None
+
+
+def replayed_up_to(replays: Iterable[RowReplayRecord]) -> dict[tuple[str, str], int]:
+    """(stream, rule) -> the last txid whose rows were replayed."""
+    return {
+        (replay.stream, rule): txid
+        for replay in sorted(replays, key=lambda each: each.number)
+        for rule, txid in replay.rules.items()
+    }
+
+
+def _after(rows: Mapping[int, int], last: int) -> int:
+    return sum(count for txid, count in rows.items() if txid > last)
 
 
 def _opened(table: str, options: Mapping[str, str] | None) -> Dataset | None:

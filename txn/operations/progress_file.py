@@ -1,9 +1,9 @@
 """A topology's progress as a file: what `txn export` writes and `txn import` reads.
 
-    {"format": "txn-progress", "version": 2, "sha256": ..., "progress": {...}}
+    {"format": "txn-progress", "version": 3, "sha256": ..., "progress": {...}}
 
-A file of version 1, of an earlier release, has no `columns` and says nothing of incarnations; it is
-read as well.
+A file of an earlier release is read as well: version 1 has no `columns` and says nothing of
+incarnations, and both 1 and 2 know no replays of rows.
 
 `sha256` is that of `progress` as JSON with sorted keys and no spaces. Reading is as strict as that
 of the znodes: another checksum, version or field is refused, and so are records that do not fit
@@ -22,7 +22,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from txn.errors import BatchError, NewerFormatError, ProgressUnreadableError, UserError
-from txn.protocol.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
+from txn.protocol.records import (
+    BatchRecord,
+    ColumnsRecord,
+    CommittedRecord,
+    QuarantineRecord,
+    RowReplayRecord,
+)
 from txn.zookeeper.znodes import encode
 
 __all__ = ["FILE_LIMIT", "ProgressFile", "dump", "read_file", "write_file"]
@@ -31,8 +37,11 @@ FILE_LIMIT = 256 * 1024 * 1024
 """Most bytes of a file: a larger one is not ours and is not read."""
 
 _FORMAT = "txn-progress"
-_VERSION = 2
-_LATER: dict[int, dict[str, Any]] = {1: {"columns": [], "incarnation": 0, "takes_over": []}}
+_VERSION = 3
+_LATER: dict[int, dict[str, Any]] = {
+    1: {"columns": [], "incarnation": 0, "takes_over": [], "row_replays": []},
+    2: {"row_replays": []},
+}
 """By version: the fields that it lacks, and what they then mean."""
 
 
@@ -55,6 +64,8 @@ class ProgressFile(BaseModel):
     """Those of them that are wanted back."""
     columns: list[ColumnsRecord]
     """By ascending stream."""
+    row_replays: list[RowReplayRecord] = Field(default_factory=list)
+    """By ascending stream and number."""
     incarnation: int = Field(default=0, ge=0, lt=2**63)
     """Which life of the topology it is; whoever imports begins another one, in its place. 0: not
     known."""
@@ -174,7 +185,7 @@ def _validated(body: Any, path: Path) -> ProgressFile:
         what = f"has an invalid field {where}" if where else "does not fit together"
         raise _unreadable(path, f"{what}: {first['msg']}") from None
     try:
-        kept = (*progress.batches, *progress.quarantine, *progress.columns)
+        kept = (*progress.batches, *progress.quarantine, *progress.columns, *progress.row_replays)
         for record in (progress.committed, *kept):
             encode(record, "record")
     except BatchError:

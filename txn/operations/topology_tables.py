@@ -10,7 +10,8 @@ from txn.embedded.service import zookeeper_service
 from txn.errors import SetupError, TopologyError
 from txn.operations.loading import named_topology
 from txn.operations.status import gather
-from txn.protocol.records import CommittedRecord
+from txn.protocol.records import CommittedRecord, RowReplayRecord
+from txn.zookeeper.row_replays import read_row_replays
 
 __all__ = ["TopologyTables", "tables_of"]
 
@@ -25,6 +26,8 @@ class TopologyTables:
     """The newest committed txid; None: ZooKeeper does not say."""
     storage_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """table -> its `storage_options`, which only a program has."""
+    row_replays: tuple[RowReplayRecord, ...] | None = None
+    """The replays of rows that were set aside; None: ZooKeeper does not say."""
 
 
 def tables_of(name: str, zookeeper: str) -> TopologyTables:
@@ -39,19 +42,20 @@ def tables_of(name: str, zookeeper: str) -> TopologyTables:
     """
     name, config, topology = named_topology(name)
     if topology is None:
-        record = _committed(name, config, zookeeper)
-        return TopologyTables(name, tuple(record.tables), record.txid)
+        record, replays = _look(name, config, zookeeper)
+        return TopologyTables(name, tuple(record.tables), record.txid, row_replays=replays)
     options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
-    return TopologyTables(name, tuple(options), _txid_or_none(name, config, zookeeper), options)
-
-
-def _txid_or_none(name: str, config: TopologyConfig, zookeeper: str) -> int | None:
     try:
-        return _committed(name, config, zookeeper).txid
+        record, replays = _look(name, config, zookeeper)
     except (SetupError, TopologyError):
-        return None
+        return TopologyTables(name, tuple(options), None, options)
+    return TopologyTables(name, tuple(options), record.txid, options, replays)
 
 
-def _committed(name: str, config: TopologyConfig, zookeeper: str) -> CommittedRecord:
+def _look(
+    name: str, config: TopologyConfig, zookeeper: str
+) -> tuple[CommittedRecord, tuple[RowReplayRecord, ...]]:
     with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        return gather(hosts, name, config).progress.committed
+        replays = read_row_replays(hosts, name, config)
+        committed = gather(hosts, name, config).progress.committed
+    return committed, tuple(replay for each in replays.values() for replay in each)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 
 from pydantic import ValidationError
@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnavailableError, ProgressUnreadableError, UserError
 from txn.operations.progress_file import ProgressFile
-from txn.protocol.records import ColumnsRecord, CommittedRecord
+from txn.protocol.records import ColumnsRecord, CommittedRecord, RowReplayRecord
 from txn.zookeeper.progress import ZooKeeperProgress
 from txn.zookeeper.replay_requests import request_replays
+from txn.zookeeper.row_replays import begin_row_replay, read_row_replays
 from txn.zookeeper.status import TopologyStatus, find_status, list_topologies, read_status
 
 __all__ = ["export_progress", "import_progress"]
@@ -41,7 +42,9 @@ def export_progress(
     reason = ""
     for _ in range(_LOOKS):
         try:
-            return _file(read_status(hosts, topology, config), wall())
+            # The replays first: they stand for rows that were committed before.
+            replays = read_row_replays(hosts, topology, config)
+            return _file(read_status(hosts, topology, config), replays, wall())
         except ValidationError as error:
             # Records that do not fit each other were read while a commit came between.
             reason = str(error.errors(include_url=False, include_input=False)[0]["msg"])
@@ -53,7 +56,9 @@ def export_progress(
     )
 
 
-def _file(status: TopologyStatus, now: datetime) -> ProgressFile:
+def _file(
+    status: TopologyStatus, replays: Mapping[str, Sequence[RowReplayRecord]], now: datetime
+) -> ProgressFile:
     return ProgressFile(
         topology=status.topology,
         exported_at=now.isoformat(timespec="seconds"),
@@ -66,6 +71,7 @@ def _file(status: TopologyStatus, now: datetime) -> ProgressFile:
             ColumnsRecord(stream=stream, columns=columns)
             for stream, columns in sorted(status.progress.columns.items())
         ],
+        row_replays=[replay for _, own in sorted(replays.items()) for replay in own],
         incarnation=status.incarnation.id if status.incarnation else 0,
         takes_over=list(status.incarnation.takes_over) if status.incarnation else [],
     )
@@ -115,6 +121,9 @@ def import_progress(
             store.persist_start(batch.model_copy(update={"epoch": epoch}))
         if progress.replays_requested:
             request_replays(hosts, name, config, progress.replays_requested)
+        # None is ever taken back: where there is one already, it stays.
+        for replay in progress.row_replays:
+            begin_row_replay(hosts, name, config, replay)
         store.persist_committed(progress.committed.model_copy(update={"epoch": epoch}))
     finally:
         store.close()

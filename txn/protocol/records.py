@@ -22,6 +22,7 @@ __all__ = [
     "QuarantineRecord",
     "Record",
     "ReplayRequests",
+    "RowReplayRecord",
     "StandbyIdentity",
 ]
 
@@ -103,6 +104,29 @@ class ReplayRequests(Record):
 
     replay: list[int] = Field(default_factory=list)
     """Ascending."""
+
+
+class RowReplayRecord(Record):
+    """`/txn/<topology>/row_replays/<stream>/<number>`: rows set aside that go in again as a file.
+
+    Written by `txn rows replay` before the file appears, and never deleted: no later replay stands
+    for these rows.
+    """
+
+    stream: str
+    number: int = Field(ge=1)
+    """1, 2, ... of the stream."""
+    rules: dict[str, int]
+    """rule -> the last txid of the rows that it stands for; the first is above all before it."""
+    first_txid: int = Field(ge=1)
+    """The first txid of any of the rows."""
+    rows: int = Field(ge=1)
+    file: str
+    """Its name, as the spout spells names."""
+    sha256: str
+    """Of the file's content."""
+    placed: bool = False
+    """Whether the file is known to have appeared."""
 
 
 class ColumnsRecord(Record):

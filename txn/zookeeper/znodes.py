@@ -150,6 +150,11 @@ class Paths:
         return f"{self.root}/columns"
 
     @property
+    def row_replays(self) -> str:
+        """Parent of one node per stream of which rows were replayed; not there before the first."""
+        return f"{self.root}/row_replays"
+
+    @property
     def standbys(self) -> str:
         """Parent of one ephemeral node per waiting process; not there before the first one."""
         return f"{self.root}/standbys"
@@ -169,6 +174,14 @@ class Paths:
     def columns_of(self, stream: str) -> str:
         """Holds the `ColumnsRecord` of one stream."""
         return f"{self.columns}/{stream}"
+
+    def row_replays_of(self, stream: str) -> str:
+        """Parent of the replays of one stream's rows."""
+        return f"{self.row_replays}/{stream}"
+
+    def row_replay(self, stream: str, number: int) -> str:
+        """Holds the `RowReplayRecord` of one replay."""
+        return f"{self.row_replays_of(stream)}/{number}"
 
     def part(self, name: str) -> str:
         """Holds one part."""

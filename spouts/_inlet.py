@@ -1,0 +1,294 @@
+"""Corrected records go in again as a file of their own, which a FileSpout reads once.
+
+A file is staged under a hidden name of the same folder, and then linked under its own name: readers
+see all of it or none, and a name that is taken is never overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spouts._listing import Listing
+from txn.errors import UserError
+from txn.interfaces import Inlet
+
+__all__ = ["FileInlet"]
+
+_COMPRESSED = (".gz", ".gzip", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".zstd", ".xz")
+"""Endings by which Spark takes a file for a compressed one."""
+_STRIPPED = re.compile(r"\S(.*\S)?", re.DOTALL)
+
+
+class FileInlet(Inlet):
+    """The folder of a FileSpout.
+
+    Args:
+        whose: the spout, for errors.
+        listing: of its pattern.
+        form: its format.
+        options: those of Spark's reader.
+    """
+
+    def __init__(self, whose: str, listing: Listing, form: str, options: Mapping[str, Any]) -> None:
+        """See the class."""
+        self._whose = whose
+        self._listing = listing
+        self._form = form
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    # --- what the file holds -----------------------------------------------------------------
+
+    def content(self, raw: Sequence[str], rows: Sequence[str], position: Any) -> bytes:
+        """The records, one a line, in the spout's own format; a CSV header first if it has one.
+
+        Raises:
+            UserError: no file of this format can be written here.
+        """
+        whole = {"json": "multiline", "text": "wholetext"}.get(self._form)
+        if self._form not in ("csv", "json", "text") or (whole and self._is(whole)):
+            what = f"{self._form} of whole files" if whole else self._form
+            raise UserError(
+                f"{self._whose} reads {what}, which `txn rows export` does not write. Take the "
+                "rows from `txn rows show --json`, write a file of that format yourself, and give "
+                "it to `txn rows replay`.",
+                number="TXN-516",
+            )
+        lines = [self._csv(_names(position))] if self._has_header else []
+        lines += [*raw, *(self._record(row) for row in rows)]
+        end = str(self._options.get("linesep", "\n"))
+        return "".join(line + end for line in lines).encode(self._encoding)
+
+    def check(self, content: bytes, position: Any) -> None:
+        """Refuse a CSV file without the header on which the spout insists.
+
+        Raises:
+            UserError: its first line is another.
+        """
+        if not self._has_header or self._is("enforceschema") or not content:
+            return
+        names = _names(position)
+        first = content.decode(self._encoding, "replace").lstrip("\ufeff").splitlines()[0]
+        if _lower(self._parsed(first)) != _lower(names):
+            raise UserError(
+                f"{self._whose} reads a header, and the first line of the file is not "
+                f"{self._csv(names)!r} but {first[:200]!r}: the batch that reads it would fail. "
+                "Correct the first line. Nothing was changed.",
+                number="TXN-516",
+            )
+
+    def _record(self, row: str) -> str:
+        if self._form == "json":
+            return row
+        # Numbers as they stand: a float would round a decimal.
+        values = json.loads(row, parse_float=str, parse_int=str)
+        if self._form == "text":
+            return values["value"] or ""
+        return self._csv(list(values.values()))
+
+    def _csv(self, values: Sequence[Any]) -> str:
+        """One line as Spark reads it; `csv` cannot tell NULL from the empty string."""
+        line = self._separator.join(self._field(value) for value in values)
+        return line or self._quotes[0] * 2  # an empty line is no record
+
+    def _field(self, value: Any) -> str:
+        if value is None:
+            return str(self._options.get("nullvalue", ""))
+        text = value if isinstance(value, str) else json.dumps(value)
+        quote, escape = self._quotes
+        comment = str(self._options.get("comment", ""))
+        special = (*self._separator, quote, "\n", "\r", escape, comment)
+        if not quote or (_STRIPPED.fullmatch(text) and not any(c and c in text for c in special)):
+            return text
+        # An escape character stands for itself, unless a quote follows.
+        if escape and escape != quote:
+            text = re.sub(
+                f"({re.escape(escape)}+)(?={re.escape(quote)}|$)", lambda m: m[1] * 2, text
+            )
+        return quote + text.replace(quote, escape + quote) + quote
+
+    def _parsed(self, line: str) -> list[str]:
+        separator, (quote, escape) = self._separator, self._quotes
+        if len(separator) != 1 or not quote:
+            return line.split(separator)
+        reader = csv.reader(
+            io.StringIO(line),
+            delimiter=separator,
+            quotechar=quote,
+            escapechar=None if escape == quote else escape or None,
+        )
+        return next(iter(reader), [])
+
+    @property
+    def _separator(self) -> str:
+        r"""One character or several; Spark takes the two of `\t` for a tab."""
+        given = str(self._options.get("sep", self._options.get("delimiter", ",")))
+        return given.replace("\\t", "\t")
+
+    @property
+    def _quotes(self) -> tuple[str, str]:
+        """Quote and escape character; Spark's own by default."""
+        return str(self._options.get("quote", '"')), str(self._options.get("escape", "\\"))
+
+    @property
+    def _has_header(self) -> bool:
+        return self._form == "csv" and self._is("header")
+
+    @property
+    def _encoding(self) -> str:
+        return str(self._options.get("encoding", self._options.get("charset", "utf-8")))
+
+    def _is(self, option: str) -> bool:
+        return str(self._options.get(option, False)).lower() == "true"
+
+    # --- where it lies -----------------------------------------------------------------------
+
+    def name(self, stem: str) -> str:
+        """The name that the pattern matches, spelled as the spout spells its files.
+
+        Raises:
+            UserError: the pattern matches no new name, or the storage is not a local folder.
+        """
+        if self._listing.remote:
+            raise UserError(
+                f"{self._whose} reads remote storage, where `txn rows replay` cannot put a file "
+                "without the danger of replacing one. Upload the corrected file there yourself, "
+                "under a new name; it is read once. `txn rows list` goes on calling its rows open.",
+                number="TXN-516",
+            )
+        name = self._listing.new_name(stem)
+        if name is None:
+            raise UserError(
+                f"The pattern of {self._whose} matches no file like '{stem}', so a file of "
+                "corrected rows would never be read. Give the spout a pattern with a * in it that "
+                "also matches the files read so far, such as 'data/*.csv'.",
+                number="TXN-516",
+            )
+        if name.lower().endswith(_COMPRESSED):
+            raise UserError(
+                f"{self._whose} reads compressed files, and '{name}' would not be one. Compress "
+                "the corrected file yourself and move it into the folder under a new name, or "
+                "widen the pattern so that it ends in *.",
+                number="TXN-516",
+            )
+        if not Path(self._listing.local(self._listing.base)).is_dir():
+            raise UserError(
+                f"There is no folder '{self._listing.local(self._listing.base)}', which "
+                f"{self._whose} reads. Run this in the folder in which the topology runs.",
+                number="TXN-516",
+            )
+        return name
+
+    def takes(self, place: str) -> bool:
+        """Whether the pattern matches that path."""
+        if self._listing.remote:
+            return False
+        folder = self._listing.local("")
+        relative = self._listing.kind == "relative"
+        return self._listing.matches(os.path.relpath(place, folder) if relative else place)
+
+    def place(self, name: str) -> str:
+        """The absolute path."""
+        return os.path.normpath(self._listing.local(name))
+
+    def names(self, start: str) -> list[str]:
+        """The files there whose own name begins with `start`."""
+        found = self._listing.names()
+        return [name for name in found if name.rpartition("/")[2].startswith(start)]
+
+    def stage(self, name: str, content: bytes) -> None:
+        """Write the content, durably, under a hidden name beside the file.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        hidden = self._hidden(name)
+        try:
+            hidden.parent.mkdir(parents=True, exist_ok=True)
+            number, unique = tempfile.mkstemp(prefix=".txn-", suffix=".tmp", dir=hidden.parent)
+            try:
+                with open(number, "wb") as file:  # noqa: PTH123 - a descriptor
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(unique).chmod(0o644)
+                # Whoever stages the same at this moment links a whole file, ours or its own.
+                Path(unique).replace(hidden)
+            except BaseException:
+                Path(unique).unlink(missing_ok=True)
+                raise
+            _make_durable(hidden.parent)
+        except OSError as error:
+            raise self._cannot(hidden, error) from error
+
+    def staged(self, name: str) -> str:
+        """The hidden name."""
+        return str(self._hidden(name))
+
+    def put(self, name: str, sha256: str) -> None:
+        """Link the staged file under its own name, unless that is done already.
+
+        Raises:
+            UserError: another file has the name, or the file cannot be written.
+        """
+        hidden, path = self._hidden(name), Path(self.place(name))
+        try:
+            with contextlib.suppress(FileExistsError):
+                _link(hidden, path)
+            _make_durable(path.parent)
+            if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+                raise UserError(
+                    f"There is a file '{path}' with other content than that of the replay. It was "
+                    "left as it is. Find out who put it there, move it away, and run the same "
+                    "command again.",
+                    number="TXN-516",
+                )
+            hidden.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._cannot(path, error) from error
+
+    def _hidden(self, name: str) -> Path:
+        path = Path(self.place(name))
+        return path.with_name(f".{path.name}.tmp")
+
+    def _cannot(self, path: Path, error: OSError) -> UserError:
+        return UserError(
+            f"The file '{path}' cannot be written: {error.strerror or error}. Correct that and "
+            "run the same command again: nothing is doubled by it.",
+            number="TXN-516",
+        )
+
+
+def _link(hidden: Path, path: Path) -> None:
+    try:
+        os.link(hidden, path)
+    except FileNotFoundError:
+        # Whoever put the same file at this moment has taken the hidden one away.
+        if not path.exists():
+            raise
+
+
+def _names(position: Any) -> list[str]:
+    return [field["name"] for field in json.loads(position["read_schema"])["fields"]]
+
+
+def _lower(names: Sequence[str]) -> list[str]:
+    return [name.strip().lower() for name in names]
+
+
+def _make_durable(folder: Path) -> None:
+    """Flush a folder's entries to disk."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,459 @@
+"""Rows that rules have set aside go into their stream again, once corrected, exactly once.
+
+`export_rows` writes them into a file. `replay_rows` takes the corrected file, and
+
+1. stages it under a hidden name in the source's folder,
+2. writes into ZooKeeper for which rows it stands (`txn.zookeeper.row_replays`),
+3. lets it appear under a name that its source has never seen, and so reads once,
+4. notes in ZooKeeper that it has.
+
+Killed anywhere, the same call completes it. Rows that were set aside after the export are left
+alone: the caller says up to which txid the file goes, and which replay it is, so that a file of
+before another replay is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from txn.dataflow.expectations import Expectation, SetAside
+from txn.dataflow.graph import Node, Source
+from txn.errors import UserError
+from txn.interfaces import Inlet
+from txn.operations.bad_rows import BadRow, BadRows, bad_rows_among, replayed_up_to
+from txn.operations.status import gather
+from txn.protocol.records import CommittedRecord, RowReplayRecord
+from txn.topology import Topology
+from txn.zookeeper.row_replays import begin_row_replay, read_row_replays, settle_row_replay
+
+__all__ = ["Exported", "Replayed", "export_rows", "replay_rows"]
+
+NUMBER = "TXN-516"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file of rows to be corrected."""
+
+    topology: str
+    stream: str
+    rules: Mapping[str, int]
+    """rule -> its rows in the file."""
+    number: int
+    """Which replay of the stream it is going to be."""
+    up_to: int
+    """The last txid of the rows."""
+    file: str
+    foreign: bool
+    """True: the columns are not those of the source, so the file to replay must have others."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A file of corrected rows that is in its source's folder."""
+
+    topology: str
+    stream: str
+    rules: Mapping[str, int]
+    """rule -> the last txid of its rows that are replayed now."""
+    number: int
+    rows: int
+    """How many rows that were set aside the file stands for, whatever it holds."""
+    file: str
+    """Absolute."""
+    again: bool
+    """True: it was there already, and nothing was changed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+def export_rows(
+    topology: Topology,
+    hosts: str,
+    stream: str,
+    path: Path,
+    *,
+    rule: str | None = None,
+    up_to: int | None = None,
+) -> Exported:
+    """Write the rows of a stream that are set aside and not yet replayed into a new file.
+
+    Args:
+        rule: only those that broke this rule.
+        up_to: only those of txids up to this one.
+
+    Raises:
+        UserError: there are none, the file exists, or they cannot go in again; says what to do.
+        TxnError: as `read_status`.
+    """
+    look = _Look.at(topology, hosts, stream)
+    rows = look.open_rows(look.ledger, rule, up_to)
+    if not rows:
+        raise look.nothing_left()
+    look.check_tables({row.rule for row in rows})
+    raw, own, foreign = look.sorted_by_form(rows)
+    if foreign and (raw or own):
+        raise UserError(
+            f"Rows of rule '{foreign[0].rule}' have other columns than the source of stream "
+            f"'{stream}', and those of rule '{(raw + own)[0].rule}' have its own: they do not fit "
+            "into one file. Name one rule with --rule.",
+            number=NUMBER,
+        )
+    if foreign:
+        content = "".join(f"{row.row}\n" for row in foreign).encode()
+    else:
+        texts = [[row.row for row in kind] for kind in (raw, own)]
+        content = look.inlet.content(texts[0], texts[1], look.position)
+    _write_new(path, content)
+    counted = {name: sum(row.rule == name for row in rows) for name in _names(rows)}
+    last = max(row.txid for row in rows)
+    number = len(look.ledger) + 1
+    return Exported(topology.name, stream, counted, number, last, str(path), bool(foreign))
+
+
+def replay_rows(
+    topology: Topology,
+    hosts: str,
+    stream: str,
+    path: Path,
+    *,
+    number: int,
+    up_to: int,
+    rule: str | None = None,
+) -> Replayed:
+    """Put a file of corrected rows where the stream's spout reads it once. Doing it twice is once.
+
+    Args:
+        path: what is to be read; it stays as it is.
+        number: which replay of the stream it is, as `export_rows` said.
+        up_to: it stands for the rows up to this txid, as `export_rows` said.
+        rule: only for those that broke this rule.
+
+    Raises:
+        UserError: nothing is left to replay, another file was replayed under this number, or the
+            file cannot go in; says what to do.
+        TxnError: as `read_status`.
+    """
+    look = _Look.at(topology, hosts, stream)
+    content = _read(path)
+    digest = hashlib.sha256(content).hexdigest()
+    look.check_number(number)
+    rows = look.open_rows(look.ledger[: number - 1], rule, up_to)
+    if not rows:
+        raise look.nothing_left()
+    known = look.ledger[number - 1] if number <= len(look.ledger) else None
+    record = known or look.new_record(number, rows, digest)
+    if known is None:
+        look.check_new(record, content)
+    look.check_same(record, digest, rows)
+    if not record.placed:
+        look.check_taken(record)
+        look.inlet.stage(record.file, content)
+        found = begin_row_replay(hosts, topology.name, topology.settings, record)
+        look.check_same(found, digest, rows)
+        look.inlet.put(found.file, digest)
+        settle_row_replay(hosts, topology.name, topology.settings, found)
+    return Replayed(
+        topology.name,
+        stream,
+        record.rules,
+        number,
+        record.rows,
+        look.inlet.place(record.file),
+        again=record.placed,
+    )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A stream, what was set aside of it, and what was replayed so far."""
+
+    topology: Topology
+    stream: str
+    inlet: Inlet
+    bad_rows: BadRows
+    committed: CommittedRecord
+    ledger: tuple[RowReplayRecord, ...]
+
+    @classmethod
+    def at(cls, topology: Topology, hosts: str, stream: str) -> _Look:
+        """Look at ZooKeeper and at the table of bad rows."""
+        inlet = _inlet(topology, stream)
+        # The ledger first: what it stands for was committed before.
+        ledger = read_row_replays(hosts, topology.name, topology.settings).get(stream, ())
+        committed = gather(hosts, topology.name, topology.settings).progress.committed
+        options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
+        tables = [name for name in options if name in committed.tables]
+        bad_rows = bad_rows_among(tables, options, committed.txid)
+        if bad_rows is None:
+            raise UserError(
+                f"Topology '{topology.name}' has set no rows aside: it has published to no table "
+                "of bad rows. There is nothing to export or replay.",
+                number=NUMBER,
+            )
+        return cls(topology, stream, inlet, bad_rows, committed, ledger)
+
+    @property
+    def position(self) -> Any:
+        """The newest metadata of the stream."""
+        return self.committed.spouts.get(self.stream)
+
+    def open_rows(
+        self, before: Sequence[RowReplayRecord], rule: str | None, up_to: int | None
+    ) -> list[BadRow]:
+        """The rows up to a txid for which none of the replays `before` stands, the oldest first."""
+        if up_to is not None and up_to > self.committed.txid:
+            raise UserError(
+                f"Txid {up_to} of topology '{self.topology.name}' is not committed: rows of txids "
+                f"after {self.committed.txid} may still be taken back. Name a smaller --up-to.",
+                number=NUMBER,
+            )
+        after = replayed_up_to(before)
+        found = self.bad_rows.newest(None, stream=self.stream, rule=rule, up_to=up_to)
+        left = [row for row in found if row.txid > after.get((row.stream, row.rule), 0)]
+        return sorted(left, key=lambda row: row.txid)
+
+    def sorted_by_form(
+        self, rows: Sequence[BadRow]
+    ) -> tuple[list[BadRow], list[BadRow], list[BadRow]]:
+        """Records as they stood in the source; rows with its columns; rows with other columns."""
+        rules = {rule.name: rule for rule in self._rules()}
+        raw: list[BadRow] = []
+        own: list[BadRow] = []
+        foreign: list[BadRow] = []
+        for row in rows:
+            rule = rules.get(row.rule)
+            if rule is None or not isinstance(rule.base, Source):
+                foreign.append(row)
+            else:
+                (own if rule.unparsed is None else raw).append(row)
+        return raw, own, foreign
+
+    def new_record(self, number: int, rows: Sequence[BadRow], digest: str) -> RowReplayRecord:
+        """What is to be written down about a replay."""
+        return RowReplayRecord(
+            stream=self.stream,
+            number=number,
+            rules=_last_txids(rows),
+            first_txid=rows[0].txid,
+            rows=len(rows),
+            # The digest: a name that was read once is never read again, whatever it holds.
+            file=self.inlet.name(f"{self._stem(number)}{digest[:8]}"),
+            sha256=digest,
+        )
+
+    def check_number(self, number: int) -> None:
+        """Refuse a number that is not that of the next replay, nor of one that there was.
+
+        Raises:
+            UserError: see there; or the replay before it is half done.
+        """
+        there = len(self.ledger)
+        if number > there + 1:
+            raise UserError(
+                f"The next replay of stream '{self.stream}' is number {there + 1}, not {number}. "
+                "Use the number that `txn rows export` has printed for this file.",
+                number=NUMBER,
+            )
+        if number == there + 1 and self.ledger and not self.ledger[-1].placed:
+            half = self.ledger[-1]
+            raise UserError(
+                f"Replay {half.number} of stream '{self.stream}' is half done: "
+                f"'{self.inlet.place(half.file)}' may be missing. {self._way_out(half)}",
+                number=NUMBER,
+            )
+
+    def check_same(self, record: RowReplayRecord, digest: str, rows: Sequence[BadRow]) -> None:
+        """Refuse to do a replay again that was another one.
+
+        Raises:
+            UserError: it had other content, or stands for other rows.
+        """
+        if record.sha256 == digest and record.rules == _last_txids(rows):
+            return
+        what = "other content" if record.sha256 != digest else "other rules or txids"
+        if record.placed:
+            out = (
+                "Nothing was changed. Run `txn rows export` again: it has the rows that are still "
+                "open."
+            )
+        else:
+            out = self._way_out(record)
+        raise UserError(
+            f"Replay {record.number} of stream '{self.stream}' was begun with {what} "
+            f"({record.rows} rows, {_told(record.rules)}). {out}",
+            number=NUMBER,
+        )
+
+    def check_new(self, record: RowReplayRecord, content: bytes) -> None:
+        """Refuse a file that could not be read exactly once.
+
+        Raises:
+            UserError: it has no header, tables have its rows already, another stream would read
+                it, or there are files of replays that ZooKeeper does not know.
+        """
+        self.check_tables(record.rules)
+        self.inlet.check(content, self.position)
+        place = self.inlet.place(record.file)
+        for source in self.topology.sources:
+            other = source.spout.inlet()
+            if source.name != self.stream and other is not None and other.takes(place):
+                raise UserError(
+                    f"Stream '{source.name}' would read '{place}' as well, and have its rows "
+                    "twice. Give the two streams folders of their own.",
+                    number=NUMBER,
+                )
+        known = {each.file for each in self.ledger}
+        strange = [name for name in self.inlet.names(self._stem(None)) if name not in known]
+        if strange:
+            raise UserError(
+                f"'{self.inlet.place(strange[0])}' looks like the file of a replay, and ZooKeeper "
+                "knows of none with it: its data was lost, or is another's. Its rows are in the "
+                "tables. Take them out of your file, move that file to another folder, and run "
+                "this again.",
+                number=NUMBER,
+            )
+
+    def check_tables(self, rules: Mapping[str, object] | set[str]) -> None:
+        """Refuse rows that a table has although they were set aside: it does not ask their rule.
+
+        Raises:
+            UserError: there is such a table.
+        """
+        for rule in self._rules():
+            if rule.name not in rules:
+                continue
+            for sink in self.topology.sinks:
+                if isinstance(sink.parent, SetAside) or not _passes_by(sink.parent, rule):
+                    continue
+                raise UserError(
+                    f"Table '{sink.name}' takes rows of stream '{self.stream}' that were not asked "
+                    f"about rule '{rule.name}', so it may have these rows already, and would have "
+                    "them twice. Rows can be replayed if their rule stands before all tables of "
+                    "the stream. If the table has none of them, move the corrected file into the "
+                    "spout's folder yourself, under a new name.",
+                    number=NUMBER,
+                )
+
+    def check_taken(self, record: RowReplayRecord) -> None:
+        """Refuse to complete a replay whose file the spout would not read any more.
+
+        Raises:
+            UserError: the pattern has changed since it was begun.
+        """
+        place = self.inlet.place(record.file)
+        if not self.inlet.takes(place):
+            raise UserError(
+                f"Replay {record.number} of stream '{self.stream}' was to put '{place}' there, "
+                "which the spout's pattern does not match any more. Complete it with the former "
+                "pattern.",
+                number=NUMBER,
+            )
+
+    def nothing_left(self) -> UserError:
+        """The refusal where no row is open."""
+        done = f"; {len(self.ledger)} replays were made" if self.ledger else ""
+        return UserError(
+            f"No rows of stream '{self.stream}' are set aside and not yet replayed, within these "
+            f"rules and txids{done}. `txn rows list` shows what there is.",
+            number=NUMBER,
+        )
+
+    def _rules(self) -> list[Expectation]:
+        rules = self.topology.definition.rules
+        return [rule for rule in rules if rule.label() == self.stream]
+
+    def _stem(self, number: int | None) -> str:
+        stream = re.sub(r"[^A-Za-z0-9_]", "_", self.stream)
+        return f"txn-rows-{stream}-" + (f"{number:04d}-" if number else "")
+
+    def _way_out(self, half: RowReplayRecord) -> str:
+        return (
+            f"Complete it first: run it again as it was, with the file of that time (a copy is "
+            f"'{self.inlet.staged(half.file)}')."
+        )
+
+
+def _inlet(topology: Topology, stream: str) -> Inlet:
+    known = {source.name: source for source in topology.sources}
+    if stream not in known:
+        several = "+" in stream and set(stream.split("+")) <= known.keys()
+        raise UserError(
+            f"Rows of '{stream}' came from several streams, so no file of one of them can bring "
+            "them again. Put corrected records into the sources yourself."
+            if several
+            else f"Topology '{topology.name}' has no stream '{stream}'. It has: "
+            f"{', '.join(known)}.",
+            number=NUMBER,
+        )
+    spout = known[stream].spout
+    inlet = spout.inlet()
+    if inlet is None:
+        raise UserError(
+            f"Stream '{stream}' is read by a {type(spout).__name__}, which takes no files: rows "
+            "are exported and replayed for a FileSpout only. Take the rows from `txn rows show "
+            "--json` and put the corrected records into the source yourself: produce them to the "
+            "topic of a KafkaSpout, append them to the table of a DeltaSpout.",
+            number=NUMBER,
+        )
+    return inlet
+
+
+def _passes_by(node: Node, rule: Expectation) -> bool:
+    """Whether rows of the rule's source come to `node` on a way without that rule."""
+    if node is rule:
+        return False
+    if isinstance(node, Source):
+        return node.name == rule.label()
+    return any(_passes_by(parent, rule) for parent in node.parents)
+
+
+def _names(rows: Sequence[BadRow]) -> list[str]:
+    return sorted({row.rule for row in rows})
+
+
+def _last_txids(rows: Sequence[BadRow]) -> dict[str, int]:
+    return {name: max(row.txid for row in rows if row.rule == name) for name in _names(rows)}
+
+
+def _told(rules: Mapping[str, int]) -> str:
+    return ", ".join(f"rule '{rule}' up to txid {txid}" for rule, txid in rules.items())
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+    except FileExistsError as error:
+        raise UserError(
+            f"There is a file '{path}' already, and it is not overwritten. Name a new one.",
+            number=NUMBER,
+        ) from error
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        raise UserError(
+            f"The rows cannot be written to '{path}': {getattr(error, 'strerror', None) or error}. "
+            "Name another file.",
+            number=NUMBER,
+        ) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"The file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}. "
+            "Check the path.",
+            number=NUMBER,
+        ) from error

@@ -1,0 +1,125 @@
+"""The ledger of rows that were set aside and go in again: one node per replay of a stream's rows.
+
+A node is created once, under a number that no other replay has, before the file of the replay
+appears; it is written once more when the file is known to be there. Users write these nodes and
+leaders never do, so neither can disturb the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from txn.config import TopologyConfig
+from txn.errors import ProgressUnreadableError
+from txn.protocol.records import RowReplayRecord
+from txn.zookeeper.connection import Connection, Create, OutcomeUnknownError, Put, RefusedError
+from txn.zookeeper.status import existing_topology
+from txn.zookeeper.znodes import Paths, decode, encode, require, txid_of
+
+__all__ = ["begin_row_replay", "read_row_replays", "settle_row_replay"]
+
+_ADVICE = (
+    "Nothing is guessed: restore ZooKeeper's data from a backup. Who deletes the node lets rows "
+    "go in again that were replayed before."
+)
+
+
+def read_row_replays(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, tuple[RowReplayRecord, ...]]:
+    """The replays so far: stream -> its own, by number. Changes nothing.
+
+    Raises:
+        TopologyError: there is no such topology.
+        ProgressUnreadableError: a node is unreadable, or one is missing between others.
+        ProgressUnavailableError: ZooKeeper did not answer.
+    """
+    with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
+        streams = connection.children(paths.row_replays, deadline) or []
+        return {name: _of_stream(connection, paths, name, deadline) for name in streams}
+
+
+def begin_row_replay(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    record: RowReplayRecord,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> RowReplayRecord:
+    """Make a replay durable, unless another has its number; return the one that has it.
+
+    Raises:
+        TopologyError, ProgressUnreadableError, ProgressUnavailableError: as `read_row_replays`.
+    """
+    with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
+        connection.ensure_path(paths.row_replays_of(record.stream), deadline)
+        path = paths.row_replay(record.stream, record.number)
+        data = encode(record, "replay of rows")
+        while (node := connection.get(path, deadline)) is None:
+            # Another process made it, or we did and lost the answer: the next look shows which.
+            with contextlib.suppress(OutcomeUnknownError, RefusedError):
+                connection.multi([Create(path, data)], deadline)
+        return _decoded(node.data, path, record.stream, record.number)
+
+
+def settle_row_replay(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    record: RowReplayRecord,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Note that the file of a replay is there. Doing it twice is doing it once.
+
+    Raises:
+        TopologyError, ProgressUnreadableError, ProgressUnavailableError: as `read_row_replays`.
+    """
+    with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
+        path = paths.row_replay(record.stream, record.number)
+        data = encode(record.model_copy(update={"placed": True}), "replay of rows")
+        while True:
+            node = require(connection.get(path, deadline), path)
+            if _decoded(node.data, path, record.stream, record.number).placed:
+                return
+            with contextlib.suppress(OutcomeUnknownError, RefusedError):
+                connection.multi([Put(path, data, node.version)], deadline)
+
+
+def _of_stream(
+    connection: Connection, paths: Paths, stream: str, deadline: float
+) -> tuple[RowReplayRecord, ...]:
+    parent = paths.row_replays_of(stream)
+    names = require(connection.children(parent, deadline), parent)
+    numbers = sorted(txid_of(name, parent) for name in names)
+    if numbers != list(range(1, len(numbers) + 1)):
+        raise ProgressUnreadableError(
+            f"ZooKeeper node '{parent}' has the replays {numbers[:5]}, which should be numbered "
+            f"from 1 without a gap. {_ADVICE}"
+        )
+    found = []
+    for number in numbers:
+        path = paths.row_replay(stream, number)
+        node = require(connection.get(path, deadline), path)
+        found.append(_decoded(node.data, path, stream, number))
+    return tuple(found)
+
+
+def _decoded(data: bytes, path: str, stream: str, number: int) -> RowReplayRecord:
+    record = decode(RowReplayRecord, data, path, _ADVICE)
+    if (record.stream, record.number) != (stream, number):
+        raise ProgressUnreadableError(
+            f"ZooKeeper node '{path}' holds replay {record.number} of stream '{record.stream}'. "
+            f"{_ADVICE}"
+        )
+    return record
