@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from txn.attempts import TransactionAttempt
-from txn.interfaces.publication import Violations
+from txn.interfaces.publication import Violations, summed_violations
 
 __all__ = [
     "NOTHING_READ",
@@ -202,10 +202,7 @@ class RunReport:
         self.input_records = _sum(self.input_records, *batch.read.records.values())
         self.input_bytes = _sum(self.input_bytes, *batch.read.bytes.values())
         self.rows_staged += sum(batch.rows.values())
-        for stream, rules in batch.violations.items():
-            total = self.violations.setdefault(stream, {})
-            for rule, rows in rules.items():
-                total[rule] = total.get(rule, 0) + rows
+        self.violations = summed_violations((self.violations, batch.violations))
         self.batches.append(batch)
 
     def to_json(self) -> dict[str, Any]:
