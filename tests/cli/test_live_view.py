@@ -11,7 +11,7 @@ from txn.attempts import TransactionAttempt
 from txn.cli.live_view import LiveView, Speed, render
 from txn.cli.observers import JsonLines, PlainLines, RunInfo
 from txn.cli.tables import history_table
-from txn.engine.report import STATIONS, BatchReport, InFlight, RunReport, RunStatus
+from txn.engine.report import STATIONS, BatchReport, InFlight, RunReport, RunStatus, Totals
 from txn.operations.history import HistoryEntry
 
 INFO = RunInfo("flights", 3, "embedded", "caught_up", 6)
@@ -58,6 +58,28 @@ def test_header_says_what_runs_and_how_far_it_is() -> None:
     )
 
 
+def test_header_says_what_was_read_staged_and_written() -> None:
+    """In one line; what a source or a log does not say is left out."""
+    known = Totals(12_345, 1_250_000, 340, 340)
+    assert drawn(picture(replace(status(), totals=known)))[2].rstrip() == (
+        "read 12,345 records, 1.2 MB; staged 340 rows; wrote 340 rows"
+    )
+    unknown = Totals(None, None, 340, None)
+    third = drawn(picture(replace(status(), totals=unknown)))[2]
+    assert third.rstrip() == "staged 340 rows"
+
+
+def test_what_the_tables_have_nothing_of_is_one_line_and_only_if_there_is_something() -> None:
+    """Rows dropped, rows set aside, txids quarantined, of this run."""
+    lost = Totals(rows_dropped=1200, quarantined=1)
+    lines = [line.rstrip() for line in drawn(picture(replace(status(), totals=lost)))]
+    assert "left out  1,200 rows dropped, 1 txid quarantined" in lines
+    aside = Totals(rows_set_aside=3, quarantined=2)
+    lines = [line.rstrip() for line in drawn(picture(replace(status(), totals=aside)))]
+    assert "left out  3 rows set aside, 2 txids quarantined" in lines
+    assert not any("left out" in line for line in drawn(picture(status())))
+
+
 def test_batches_in_flight_show_attempt_phase_and_seconds_in_it() -> None:
     """Each open txid has a line with its attempt, phase, seconds in that phase and failures."""
     flying = [InFlight(8, 1, "committing", 1, 107.5), InFlight(9, 0, "processing", 0, 100.0)]
@@ -79,9 +101,8 @@ def test_view_fits_its_terminal(width: int, height: int) -> None:
     """However many batches are in flight and however long a failure, the view fits."""
     flying = [InFlight(8 + i, 0, "processing", 0, 100.0) for i in range(1000)]
     failure = "8:0: " + "something went wrong " * 100
-    lines = drawn(
-        picture(status(flying, failure), [batch(i) for i in range(1, 8)], height), width, height
-    )
+    state = replace(status(flying, failure), totals=Totals(rows_dropped=1))
+    lines = drawn(picture(state, [batch(i) for i in range(1, 8)], height), width, height)
     assert len(lines) <= height
     assert max(len(line) for line in lines) <= width
     assert any("more" in line for line in lines)

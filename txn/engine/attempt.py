@@ -42,6 +42,8 @@ class LiveAttempt:
     had_turn: bool = False
     """Its commit turn has begun: a table may refer to its files."""
     staged: dict[str, Staged] = field(default_factory=dict)
+    written: Mapping[str, int | None] = field(default_factory=dict)
+    """`BatchReport.written`."""
 
     @property
     def reads(self) -> Metadata:
@@ -123,6 +125,16 @@ class CommitResult:
         """
         held = {name: published.version for name, published in self.published.items()}
         return {name: version for name, version in held.items() if version >= 0}
+
+    @property
+    def written(self) -> dict[str, int | None]:
+        """Table -> rows in the files that its version adds; None: its log does not say."""
+        return {
+            name: None if any(file.rows < 0 for file in files) else sum(f.rows for f in files)
+            for name, published in self.published.items()
+            if not published.skipped
+            for files in (published.files,)
+        }
 
 
 def table_publication(publication: Publication, staged: Staged) -> Publication:

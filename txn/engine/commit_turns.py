@@ -125,6 +125,7 @@ class CommitTurns:
             self._shell.failed(turn.last.attempt, error)
             return
         self._turn = None
+        turn.last.written = done.written
         self._shell.post(BatchPublished(turn.last.attempt, done.tables, turn.attempts[:-1]))
 
     def _turn_raised(self, turn: CommitTurn, error: BaseException) -> None:
