@@ -12,6 +12,7 @@ from txn.cli.live_view import LiveView, Speed, render
 from txn.cli.observers import JsonLines, PlainLines, RunInfo
 from txn.cli.tables import history_table
 from txn.engine.report import STATIONS, BatchReport, InFlight, RunReport, RunStatus, Totals
+from txn.interfaces import Lag
 from txn.operations.history import HistoryEntry
 
 INFO = RunInfo("flights", 3, "embedded", "caught_up", 6)
@@ -69,6 +70,15 @@ def test_header_says_what_was_read_staged_and_written() -> None:
     assert third.rstrip() == "staged 340 rows"
 
 
+def test_lag_is_one_line_with_what_each_source_can_say() -> None:
+    """Zeros are shown, because they are known; without any number there is no line."""
+    lags = {"a": Lag(files=1200, bytes=2_100_000), "b": Lag(records=0, seconds=75), "c": Lag()}
+    lines = [line.rstrip() for line in drawn(picture(replace(status(), lags=lags)))]
+    assert "lag  a 1,200 files, 2.1 MB; b 0 records, 1 min 15 s" in lines
+    lines = drawn(picture(replace(status(), lags={"c": Lag()})))
+    assert not any(line.startswith("lag") for line in lines)
+
+
 def test_what_the_tables_have_nothing_of_is_one_line_and_only_if_there_is_something() -> None:
     """Rows dropped, rows set aside, txids quarantined, of this run."""
     lost = Totals(rows_dropped=1200, quarantined=1)
@@ -102,6 +112,7 @@ def test_view_fits_its_terminal(width: int, height: int) -> None:
     flying = [InFlight(8 + i, 0, "processing", 0, 100.0) for i in range(1000)]
     failure = "8:0: " + "something went wrong " * 100
     state = replace(status(flying, failure), totals=Totals(rows_dropped=1))
+    state = replace(state, lags={"s" * 500: Lag(files=1)})
     lines = drawn(picture(state, [batch(i) for i in range(1, 8)], height), width, height)
     assert len(lines) <= height
     assert max(len(line) for line in lines) <= width
@@ -165,7 +176,8 @@ def test_json_lines_are_one_object_per_event() -> None:
     lines = JsonLines(out, wall=lambda: 5.0)
     lines.started(INFO)
     lines.update(status(), [batch()], ["7:0: lost: an executor"])
-    lines.ended(RunReport("flights"), status(), ValueError("bad"))
+    lag = {"flights": Lag(files=3, bytes=0)}
+    lines.ended(RunReport("flights"), replace(status(), lags=lag), ValueError("bad"))
     started, failed, committed, ended = map(json.loads, out.getvalue().splitlines())
     assert (started["event"], started["at"], started["committed_txid"]) == ("started", 5.0, 6)
     assert failed == {
@@ -178,6 +190,7 @@ def test_json_lines_are_one_object_per_event() -> None:
     assert (committed["event"], committed["txid"], committed["attempt"]) == ("committed", 7, 0)
     assert committed["tables"] == {"warehouse/delays": 9, "warehouse/routes": 8}
     assert committed["ms"]["published"] == 100.0
+    assert ended["lag"] == {"flights": {"files": 3, "bytes": 0}}
     assert (ended["ended"], ended["error"]) == ("error", "ValueError: bad")
 
 

@@ -201,7 +201,7 @@ class Pipeline(Shell):
 
     def status(self) -> RunStatus:
         """A snapshot for the live view. Safe from any thread."""
-        return self._recorder.status(self._state)
+        return self._recorder.status(self._state, self._stations.lags)
 
     @property
     def report(self) -> RunReport:
@@ -336,13 +336,12 @@ class Pipeline(Shell):
         self._tables.advance(order.attempt.txid, order.tables)
         for attempt in order.attempts:
             live = self._live[attempt]
-            read = self._stations.planned_input(live.reads)
             self._recorder.committed(
                 attempt,
                 live.staged,
                 order.tables,
                 group=group,
-                read=read,
+                read=live.input,
                 written=live.written,
                 quarantined=order.quarantined is not None,
             )

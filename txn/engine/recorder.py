@@ -20,7 +20,7 @@ from txn.engine.report import (
     RunStatus,
     Timeline,
 )
-from txn.interfaces import Staged
+from txn.interfaces import Lag, Staged
 from txn.interfaces.publication import merged_violations
 from txn.protocol.events import Batch, CoordinatorState
 
@@ -141,8 +141,12 @@ class Recorder:
         self.report.ended = how or self.report.ended
         self.report.seconds = self._clock() - self._began
 
-    def status(self, state: CoordinatorState) -> RunStatus:
-        """A snapshot for the live view."""
+    def status(self, state: CoordinatorState, lags: Mapping[str, Lag] | None = None) -> RunStatus:
+        """A snapshot for the live view.
+
+        Args:
+            lags: `RunStatus.lags`.
+        """
         now = self._clock()
         return RunStatus(
             topology=self.report.topology,
@@ -157,6 +161,7 @@ class Recorder:
             held_up_by=bound(state),
             waits=waits(state, self._times, now),
             totals=self.report.totals,
+            lags=lags or {},
         )
 
     def _times(self, batch: Batch) -> Mapping[str, float]:

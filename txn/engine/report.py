@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from txn.attempts import TransactionAttempt
+from txn.interfaces import Lag
 from txn.interfaces.publication import Violations, summed_violations
 from txn.text import size
 
@@ -352,6 +353,9 @@ class RunStatus:
     """Which stage is waiting on which, a sentence each."""
     totals: Totals = NOTHING
     """The numbers of the txids that this run has committed so far."""
+    lags: Mapping[str, Lag] = field(default_factory=dict)
+    """stream -> what its source had beyond the newest plan (`Spout.lag`); a stream whose spout does
+    not know is not in it."""
 
 
 @dataclass(frozen=True)

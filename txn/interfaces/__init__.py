@@ -35,6 +35,7 @@ from txn.interfaces.publication import (
 )
 from txn.interfaces.spout import (
     Keeper,
+    Lag,
     PartitionedSpout,
     Spout,
     SpoutKind,
@@ -50,6 +51,7 @@ __all__ = [
     "Committer",
     "CommitterContext",
     "Keeper",
+    "Lag",
     "Member",
     "PartitionPositions",
     "PartitionedSpout",

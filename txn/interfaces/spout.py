@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Keeper", "PartitionedSpout", "Spout", "SpoutKind", "Unparsed"]
+__all__ = ["Keeper", "Lag", "PartitionedSpout", "Spout", "SpoutKind", "Unparsed"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -79,6 +79,20 @@ class Unparsed:
     """Name of the column with the place of every record, such as its file."""
     form: str
     """What the records should be, such as "csv"."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What a source has and no txid was planned for yet. None: the spout does not know it."""
+
+    records: int | None = None
+    bytes: int | None = None
+    """As they lie in the source."""
+    files: int | None = None
+    versions: int | None = None
+    """Versions of a table."""
+    seconds: float | None = None
+    """For how long the next batch has been due."""
 
 
 class Spout(ABC, Generic[M]):
@@ -183,15 +197,31 @@ class Spout(ABC, Generic[M]):
     def planned_rows(self, metadata: M) -> int | None:
         """How many rows `metadata` stands for; None: not known. Reports show it.
 
-        `verify="rows"` holds it against what Spark reads, so it is exact or None. Called on the
-        run's own thread, so answer from `metadata` alone.
+        `verify="rows"` holds it against what Spark reads, so it is exact or None. Called on several
+        threads while batches wait for it, so answer from `metadata` alone. What it raises is
+        logged once, and the number is not known.
         """
         return None
 
     def planned_bytes(self, metadata: M) -> int | None:
         """How many bytes `metadata` stands for, as they lie in the source; None: not known.
 
-        Reports show it. Called on the run's own thread, so answer from `metadata` alone.
+        Reports show it. As for `planned_rows`: answer from `metadata` alone.
+        """
+        return None
+
+    def lag(self, newest: M | None) -> Lag | None:
+        """How much the source has beyond `newest`, as it was seen when that was planned.
+
+        Who and how often: the planner's thread, after each answer of `initialize_transaction` for a
+        new txid; the next planning waits for it, so answer from what that call has looked at. The
+        live view shows it, and nothing else depends on it. What it raises is logged once.
+
+        Args:
+            newest: the newest metadata of any txid, or None.
+
+        Returns:
+            None: not known. A source that has nothing to read lags by zeros.
         """
         return None
 
