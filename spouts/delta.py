@@ -32,7 +32,7 @@ from txn.errors import (
     SourceUnavailableError,
     TopologyError,
 )
-from txn.interfaces import Spout, SpoutKind
+from txn.interfaces import Lag, Spout, SpoutKind
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -148,6 +148,8 @@ class DeltaSpout(Spout[DeltaBatch]):
         self._schema = schema
         self._changes = changes
         self._versions = BatchSize(versions_per_batch, self._name, "versions_per_batch")
+        self._left = 0
+        """Versions after those that were planned last."""
         self._bytes = None
         if bytes_per_batch is not None:
             self._bytes = BatchSize(bytes_per_batch, self._name, "bytes_per_batch")
@@ -212,12 +214,14 @@ class DeltaSpout(Spout[DeltaBatch]):
         """
         try:
             now = self._table(previous)
-            return None if now is None else self._plan(now, previous)
+            planned = None if now is None else self._plan(now, previous)
         except (OSError, DeltaError) as error:
             raise FailedException(
                 f"{self._name} could not read its table's log for {attempt}: {error}. It will try "
                 "again."
             ) from error
+        self._left = 0 if now is None or planned is None else now.version - planned.last_version
+        return planned
 
     def _plan(self, now: TableNow, previous: DeltaBatch | None) -> DeltaBatch | None:
         rules = self._rules(now, previous.read_schema if previous else now.schema)
@@ -337,6 +341,13 @@ class DeltaSpout(Spout[DeltaBatch]):
     def planned_bytes(self, metadata: DeltaBatch) -> int:
         """The bytes of the planned files."""
         return sum(planned.size for planned in metadata.versions)
+
+    def lag(self, newest: DeltaBatch | None) -> Lag:
+        """The versions after the newest batch, with rows or without, as it was planned.
+
+        Their rows and bytes are not known: for these, every commit file would have to be read.
+        """
+        return Lag(versions=self._left)
 
     def _files(self, metadata: DeltaBatch) -> list[AddedFile]:
         return [file for planned in metadata.versions for file in self._files_of(planned)]

@@ -17,7 +17,7 @@ from spouts._rows import Row, frame_of
 from spouts._schemas import as_struct
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException
-from txn.interfaces import Spout, SpoutKind
+from txn.interfaces import Lag, Spout, SpoutKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,6 +141,13 @@ class FeederSpout(Spout[Feeding]):
         with self._changed:
             rows = self._batches.get(metadata.number)
         return len(rows) if rows is not None and metadata.feeder == self._name else None
+
+    def lag(self, newest: Feeding | None) -> Lag:
+        """The rows that were fed after `newest`."""
+        ours = newest is not None and newest.feeder == self._name
+        taken = newest.number if newest is not None and ours else 0
+        with self._changed:
+            return Lag(records=sum(len(self._batches[n]) for n in self._batches if n > taken))
 
     def success(self, txid: int) -> None:
         """The batch of the txid is committed: its `feed` returns, and its rows are forgotten."""

@@ -33,7 +33,7 @@ from txn.errors import (
     StorageUnavailableError,
     TopologyError,
 )
-from txn.interfaces import Keeper, Spout, SpoutKind, Unparsed
+from txn.interfaces import Keeper, Lag, Spout, SpoutKind, Unparsed
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ BadRows = Literal["fail", "drop", "set_aside"]
 _PARSED = ("csv", "json")
 """Formats of records that may not parse."""
 
+_SIZED = 10_000
+"""Most files whose sizes are looked up for `lag`."""
 _LOOK = 100_000
 """How many names of one look at the folder are kept, so that later batches need no look."""
 
@@ -148,6 +150,10 @@ class FileSpout(Spout[FileBatch]):
         self._schema: StructType | None = None
         self._taking = Taking()
         self._backlog: deque[str] = deque()
+        self._beyond = 0
+        """Files that were listed and are not in the backlog."""
+        self._sizes: dict[str, int] = {}
+        """Sizes of files in the backlog, as far as somebody asked."""
         self._planned: FileBatch | None = None
         self._told_empty = False
 
@@ -242,6 +248,8 @@ class FileSpout(Spout[FileBatch]):
             unseen = deque(self._taking.unseen(names, taken))
             files = self._next_files(unseen)
             self._backlog = deque(islice(unseen, _LOOK))
+            self._beyond = len(unseen) - len(self._backlog)
+            self._sizes.clear()
         if not files:
             return None
         taken = self._taking.after(taken, [file.path for file in files])
@@ -291,6 +299,24 @@ class FileSpout(Spout[FileBatch]):
     def planned_bytes(self, metadata: FileBatch) -> int:
         """The bytes of the files as they are stored, compressed or not."""
         return sum(file.size for file in metadata.files)
+
+    def lag(self, newest: FileBatch | None) -> Lag:
+        """The files that were listed and are in no batch, and their bytes.
+
+        The bytes are not known if the pattern is a URI, where each file may be one more request,
+        nor of more than 10,000 files.
+
+        Raises:
+            OSError: the storage does not answer.
+        """
+        left = len(self._backlog) + self._beyond
+        if self._listing.remote or self._beyond or left > _SIZED:
+            return Lag(files=left)
+        for name in self._backlog:
+            if name not in self._sizes:
+                found = self._listing.stat(name)
+                self._sizes[name] = found.size if found else 0
+        return Lag(files=left, bytes=sum(self._sizes[name] for name in self._backlog))
 
     def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
         """The paths that Spark's plan of `batch` reads, spelled as they were planned."""

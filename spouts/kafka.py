@@ -39,7 +39,7 @@ from txn.errors import (
     TopologyError,
     TxnError,
 )
-from txn.interfaces import PartitionedSpout, PartitionPositions, SpoutKind
+from txn.interfaces import Lag, PartitionedSpout, PartitionPositions, SpoutKind
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -158,6 +158,8 @@ class KafkaSpout(PartitionedSpout):
             self._settings, bootstrap_servers, self._name, refresh_interval_secs
         )
         self._decided: dict[str, Position] = {}
+        self._left = 0
+        """Offsets after those that were decided last."""
         self._gone: set[str] = set()
 
     def __repr__(self) -> str:
@@ -255,13 +257,15 @@ class KafkaSpout(PartitionedSpout):
             if start.lost is not None:
                 self._note_loss(start.lost)
         turns = {name: position.turn for name, position in stored.items()}
+        available = {name_of(p): max(0, look.latest[p] - s.offset) for p, s in starts.items()}
         shares = fair_shares(
-            {name_of(p): max(0, look.latest[p] - start.offset) for p, start in starts.items()},
+            available,
             self._limit("max_records_per_partition"),
             self._limit("max_records_per_batch"),
             turns,
         )
         records = shares.records
+        self._left = sum(available.values()) - sum(records.values())
         return {
             name: Position(
                 start=start.offset,
@@ -351,6 +355,13 @@ class KafkaSpout(PartitionedSpout):
         """One edge per partition that has records to read."""
         stored = stored_positions(metadata.read, self._name)
         return sorted(name for name, p in stored.items() if p.end > p.start)
+
+    def lag(self, newest: PartitionPositions | None) -> Lag:
+        """The offsets after the newest batch, as it was planned.
+
+        Transactions and compaction leave gaps, so there may be fewer records.
+        """
+        return Lag(records=self._left)
 
     def parts_read(self, batch: DataFrame, metadata: PartitionPositions) -> Sequence[str]:
         """The partitions that Spark's plan of `batch` reads from the first to the last offset."""

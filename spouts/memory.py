@@ -19,7 +19,7 @@ from spouts.feeder import FeederSpout
 from spouts.memory_partitions import MemoryPartitionedSpout
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
-from txn.interfaces import Spout, SpoutKind
+from txn.interfaces import Lag, Spout, SpoutKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,6 +68,8 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
         self._batches = batches
         self._schema = schema
         self._cycle = cycle and bool(batches)
+        self._before = [0]
+        """Rows before each batch that was counted so far."""
         self._raised: set[tuple[int, int]] = set()
         self._lock = Lock()  # attempts of several txids are emitted at once
 
@@ -106,7 +108,16 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
     def planned_rows(self, metadata: MemoryPosition) -> int | None:
         """The number of rows to be emitted; None for a batch that this object does not have."""
         rows = self._rows(metadata.index)
-        return None if rows is None else sum(not isinstance(row, Exception) for row in rows)
+        return None if rows is None else _count(rows)
+
+    def lag(self, newest: MemoryPosition | None) -> Lag | None:
+        """The rows of the batches after `newest`; None with `cycle`, which never ends."""
+        if self._cycle:
+            return None
+        for rows in self._batches[len(self._before) - 1 :]:
+            self._before.append(self._before[-1] + _count(rows))
+        taken = 0 if newest is None else min(newest.index + 1, len(self._before) - 1)
+        return Lag(records=self._before[-1] - self._before[taken])
 
     def _rows(self, index: int) -> Rows | None:
         if self._cycle:
@@ -119,6 +130,10 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
                 if isinstance(row, Exception) and (index, place) not in self._raised:
                     self._raised.add((index, place))
                     raise row
+
+
+def _count(rows: Rows) -> int:
+    return sum(not isinstance(row, Exception) for row in rows)
 
 
 class ScriptedAttempt(BaseModel):

@@ -15,7 +15,7 @@ from spouts._schemas import as_struct
 from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError
-from txn.interfaces import PartitionedSpout, PartitionPositions, SpoutKind
+from txn.interfaces import Lag, PartitionedSpout, PartitionPositions, SpoutKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,6 +193,18 @@ class MemoryPartitionedSpout(PartitionedSpout):
     def planned_rows(self, metadata: PartitionPositions) -> int:
         """The number of rows to be emitted."""
         return sum(position["end"] - position["start"] for position in metadata.read.values())
+
+    def lag(self, newest: PartitionPositions | None) -> Lag:
+        """The rows after `newest` of all partitions that are there."""
+        with self._lock:
+            left = {name: len(self._rows[name]) for name in {*self._rows} - self._disabled}
+        latest = {} if newest is None else newest.latest
+        return Lag(
+            records=sum(
+                max(0, rows - (latest[name]["end"] if name in latest else 0))
+                for name, rows in left.items()
+            )
+        )
 
     def _check_there(self, attempt: TransactionAttempt, partition: str, end: int) -> None:
         if partition in self._rows and partition not in self._disabled:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
-from txn.interfaces import Spout, SpoutKind
+from txn.interfaces import Lag, Spout, SpoutKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,6 +121,19 @@ class RateSpout(Spout[RateSpan]):
     def planned_rows(self, metadata: RateSpan) -> int:
         """The number of rows to be emitted."""
         return metadata.end - metadata.start
+
+    def lag(self, newest: RateSpan | None) -> Lag | None:
+        """The values that are due, or left of `total`; paced: also for how long the first is due.
+
+        None where they never end and have no pace.
+        """
+        taken = newest.end if newest is not None else 0
+        due = self._due() if self._total is None else min(self._due(), self._total)
+        if math.isinf(due):
+            return None
+        left = max(0, math.floor(due) - taken)
+        pace = self._rows_per_second
+        return Lag(records=left, seconds=None if pace is None else left / pace)
 
     def _due(self) -> float:
         """The value up to which the pace allows batches by now."""

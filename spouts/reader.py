@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from spouts._schemas import as_struct
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
-from txn.interfaces import Spout, SpoutKind
+from txn.interfaces import Lag, Spout, SpoutKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,6 +95,14 @@ class ReaderSpout(Spout[Reading]):
         if self._every is None or now < previous.planned_at + self._every:
             return None
         return Reading(number=previous.number + 1, planned_at=now)
+
+    def lag(self, newest: Reading | None) -> Lag | None:
+        """For how long the next reading is due; none is, if it reads only once and has read."""
+        if newest is None:
+            return None
+        if self._every is None:
+            return Lag(seconds=0.0)
+        return Lag(seconds=max(0.0, self._clock() - newest.planned_at - self._every))
 
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: Reading

@@ -18,9 +18,11 @@ __all__ = [
     "place_of",
     "placed",
     "printable",
+    "size",
     "users_line",
 ]
 
+_UNITS = ("kB", "MB", "GB", "TB", "PB")
 _OURS = tuple(f"{Path(__file__).parents[1] / name}/" for name in ("txn", "spouts", "committers"))
 _SPARK_OR_PYTHON = re.compile(
     r"[/\\](?:pyspark|py4j)(?:[/\\]|-[^/\\]*\.zip)|[/\\][Ll]ib[/\\]python3[^/\\]*[/\\](?!site-packages"
@@ -112,6 +114,17 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def size(count: int) -> str:
+    """Bytes for people, in decimal units: `740 bytes`, `1.2 MB`."""
+    if count < 1000:
+        return f"{count} bytes"
+    value, unit = float(count), 0
+    # 999,950 would be rounded to 1000.0 kB.
+    while value >= 999.95 and unit < len(_UNITS):
+        value, unit = value / 1000, unit + 1
+    return f"{value:,.1f} {_UNITS[unit - 1]}"
 
 
 def describe(metadata: Any) -> str:

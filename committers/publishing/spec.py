@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from committers.keeping import KEPT
 from committers.publishing.files import BUCKET
+from txn.delta.commits import FIRST_TXID
 from txn.delta.features import refused_features
 from txn.delta.locations import normal
 from txn.errors import TableRefusedError
@@ -91,7 +92,7 @@ class TableSpec:
 
     def first_properties(self) -> dict[str, str]:
         """The txid with which the table begins, if rows were committed before; as a property."""
-        return {_FIRST_TXID: str(self.first_txid)} if self.first_txid > 1 else {}
+        return {FIRST_TXID: str(self.first_txid)} if self.first_txid > 1 else {}
 
     def session_properties(self) -> dict[str, str]:
         """The settings of the session, as Delta table properties."""
@@ -178,7 +179,6 @@ class TableSpec:
             )
 
 
-_FIRST_TXID = "txn.firstTxid"
 _REMEDY = (
     "Restore the definition that the table was made with, or give this committer a path of its own."
 )

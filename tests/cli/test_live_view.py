@@ -11,7 +11,8 @@ from txn.attempts import TransactionAttempt
 from txn.cli.live_view import LiveView, Speed, render
 from txn.cli.observers import JsonLines, PlainLines, RunInfo
 from txn.cli.tables import history_table
-from txn.engine.report import STATIONS, BatchReport, InFlight, RunReport, RunStatus
+from txn.engine.report import STATIONS, BatchReport, InFlight, RunReport, RunStatus, Totals
+from txn.interfaces import Lag
 from txn.operations.history import HistoryEntry
 
 INFO = RunInfo("flights", 3, "embedded", "caught_up", 6)
@@ -58,6 +59,37 @@ def test_header_says_what_runs_and_how_far_it_is() -> None:
     )
 
 
+def test_header_says_what_was_read_staged_and_written() -> None:
+    """In one line; what a source or a log does not say is left out."""
+    known = Totals(12_345, 1_250_000, 340, 340)
+    assert drawn(picture(replace(status(), totals=known)))[2].rstrip() == (
+        "read 12,345 records, 1.2 MB; staged 340 rows; wrote 340 rows"
+    )
+    unknown = Totals(None, None, 340, None)
+    third = drawn(picture(replace(status(), totals=unknown)))[2]
+    assert third.rstrip() == "staged 340 rows"
+
+
+def test_lag_is_one_line_with_what_each_source_can_say() -> None:
+    """Zeros are shown, because they are known; without any number there is no line."""
+    lags = {"a": Lag(files=1200, bytes=2_100_000), "b": Lag(records=0, seconds=75), "c": Lag()}
+    lines = [line.rstrip() for line in drawn(picture(replace(status(), lags=lags)))]
+    assert "lag  a 1,200 files, 2.1 MB; b 0 records, 1 min 15 s" in lines
+    lines = drawn(picture(replace(status(), lags={"c": Lag()})))
+    assert not any(line.startswith("lag") for line in lines)
+
+
+def test_what_the_tables_have_nothing_of_is_one_line_and_only_if_there_is_something() -> None:
+    """Rows dropped, rows set aside, txids quarantined, of this run."""
+    lost = Totals(rows_dropped=1200, quarantined=1)
+    lines = [line.rstrip() for line in drawn(picture(replace(status(), totals=lost)))]
+    assert "left out  1,200 rows dropped, 1 txid quarantined" in lines
+    aside = Totals(rows_set_aside=3, quarantined=2)
+    lines = [line.rstrip() for line in drawn(picture(replace(status(), totals=aside)))]
+    assert "left out  3 rows set aside, 2 txids quarantined" in lines
+    assert not any("left out" in line for line in drawn(picture(status())))
+
+
 def test_batches_in_flight_show_attempt_phase_and_seconds_in_it() -> None:
     """Each open txid has a line with its attempt, phase, seconds in that phase and failures."""
     flying = [InFlight(8, 1, "committing", 1, 107.5), InFlight(9, 0, "processing", 0, 100.0)]
@@ -79,9 +111,9 @@ def test_view_fits_its_terminal(width: int, height: int) -> None:
     """However many batches are in flight and however long a failure, the view fits."""
     flying = [InFlight(8 + i, 0, "processing", 0, 100.0) for i in range(1000)]
     failure = "8:0: " + "something went wrong " * 100
-    lines = drawn(
-        picture(status(flying, failure), [batch(i) for i in range(1, 8)], height), width, height
-    )
+    state = replace(status(flying, failure), totals=Totals(rows_dropped=1))
+    state = replace(state, lags={"s" * 500: Lag(files=1)})
+    lines = drawn(picture(state, [batch(i) for i in range(1, 8)], height), width, height)
     assert len(lines) <= height
     assert max(len(line) for line in lines) <= width
     assert any("more" in line for line in lines)
@@ -144,7 +176,8 @@ def test_json_lines_are_one_object_per_event() -> None:
     lines = JsonLines(out, wall=lambda: 5.0)
     lines.started(INFO)
     lines.update(status(), [batch()], ["7:0: lost: an executor"])
-    lines.ended(RunReport("flights"), status(), ValueError("bad"))
+    lag = {"flights": Lag(files=3, bytes=0)}
+    lines.ended(RunReport("flights"), replace(status(), lags=lag), ValueError("bad"))
     started, failed, committed, ended = map(json.loads, out.getvalue().splitlines())
     assert (started["event"], started["at"], started["committed_txid"]) == ("started", 5.0, 6)
     assert failed == {
@@ -157,6 +190,7 @@ def test_json_lines_are_one_object_per_event() -> None:
     assert (committed["event"], committed["txid"], committed["attempt"]) == ("committed", 7, 0)
     assert committed["tables"] == {"warehouse/delays": 9, "warehouse/routes": 8}
     assert committed["ms"]["published"] == 100.0
+    assert ended["lag"] == {"flights": {"files": 3, "bytes": 0}}
     assert (ended["ended"], ended["error"]) == ("error", "ValueError: bad")
 
 

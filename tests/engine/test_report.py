@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from committers.aggregates import Sum
 from committers.append_table import AppendTable
+from committers.state_table import StateTable
 from spouts.memory import MemoryPosition, MemoryTransactionalSpout
 from txn import FailedException, Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
@@ -15,7 +17,7 @@ from txn.engine.recorder import Recorder
 from txn.engine.report import NOTHING_READ, BatchReport, Input, RunReport, Timeline
 from txn.interfaces import Staged, StagedFile
 from txn.protocol.events import Batch, CoordinatorState, Phase
-from txn.testing import run_in_memory
+from txn.testing import MemoryProgress, run_in_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,10 +70,14 @@ def test_a_report_is_printed_as_a_summary_with_one_line_per_table():
     report = RunReport("t", seconds=2.5, replays=1, ended="caught_up")
     assert repr(report) == "t: caught_up, 0 txids committed in 2.5 s, 1 replays."
     for txid in (7, 8):
-        report.add(BatchReport(TransactionAttempt(txid), {"a<b>": 1500}, {"a<b>": txid + 3}, {}))
+        done = BatchReport(TransactionAttempt(txid), {"a<b>": 1500}, {"a<b>": txid + 3}, {})
+        read, broken = Input({"s": 15}, {"s": 1050}), {"s": {"r": 2}}
+        report.add(replace(done, read=read, violations=broken, written={"a<b>": 6}))
     report.failures.append("8:0: lost")
     assert str(report) == (
         "t: caught_up, 2 txids committed (7 to 8) in 2.5 s, 1 replays. Last failure: 8:0: lost\n"
+        "Read 30 records, 2.1 kB; staged 3,000 rows; wrote 12 rows.\n"
+        "4 rows dropped.\n"
         "  table  version  rows staged\n"
         "  a<b>        11        3,000"
     )
@@ -176,6 +182,59 @@ def test_a_run_counts_what_it_read_once(spark: SparkSession, warehouse: Path):
         Input({"s": 1}, {"s": None}),
     ]
     assert (report.input_records, report.input_bytes, report.rows_staged) == (3, None, 2 + 9)
+    assert report.rows_written == 2 + 9
+
+
+def test_rows_written_are_those_of_the_files_that_a_version_adds(
+    spark: SparkSession, warehouse: Path
+):
+    """With aggregates also rows that were stored before; txids of one version share them."""
+    rows = [[("a", 1), ("b", 2)], [("c", 3)], [("c", 4)]]
+    topology = Topology(warehouse.parent.name)
+    stream = topology.stream("s", MemoryTransactionalSpout(rows, "k string, v bigint"))
+    table = StateTable(warehouse / "sums", buckets=1)
+    stream.group_by("k").persistent_aggregate(table, total=Sum("v"))
+    report = run_in_memory(topology, spark)
+    name = str(warehouse / "sums")
+    assert report.rows_staged == 2 + 1 + 1
+    by_version: dict[int, int] = {}
+    for batch in report.batches:
+        assert len(batch.written) <= 1
+        written = by_version.setdefault(batch.tables[name], 0)
+        by_version[batch.tables[name]] = written + (batch.written.get(name) or 0)
+    first, *_, last = [number for _, number in sorted(by_version.items())]
+    assert (first in {2, 3}, last) == (True, 3)
+    assert report.rows_written == sum(by_version.values())
+
+
+class Unreadable(MemoryTransactionalSpout):
+    """Its second batch cannot be read."""
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: MemoryPosition
+    ) -> DataFrame:
+        """The rows of the batch."""
+        if attempt.txid == 2:
+            raise FailedException("never")
+        return super().emit_batch(spark, attempt, metadata)
+
+
+def test_a_run_tells_what_its_tables_have_nothing_of(spark: SparkSession, warehouse: Path):
+    """Rows dropped, rows set aside, txids quarantined: three numbers, in report and status."""
+    config = TopologyConfig(max_batch_attempts=1, on_exhausted="quarantine")
+    bad = AppendTable(warehouse / "bad")
+    topology = Topology(warehouse.parent.name, config, bad_rows=bad)
+    batches = [[("a", 1), ("b", 2), (None, 3)], [("c", 3)], [("d", -1), (None, 1)]]
+    stream = topology.stream("s", Unreadable(batches, "k string, v bigint"))
+    kept = stream.expect("a key", "k IS NOT NULL", on_violation="drop")
+    kept = kept.expect("more than 1", "v > 1", on_violation="set_aside")
+    kept.partition_persist(AppendTable(warehouse / "kept"))
+    store = MemoryProgress(topology.name)
+    running = topology.start(spark, until="caught_up", store=store)
+    report = running.await_termination()
+    assert report.totals.left_out() == "2 rows dropped, 2 rows set aside, 1 txid quarantined"
+    assert running.status().totals == report.totals
+    assert [batch.quarantined for batch in report.batches] == [False, True, False]
 
 
 def test_the_recorder_counts_failures_and_names_attempt_and_reason():

@@ -17,6 +17,7 @@ from txn.cli.tables import quarantine_table, status_table
 from txn.errors import NewerFormatError, ProgressUnreadableError, TxnError
 from txn.operations.progress_file import _checksum, _parse, dump
 from txn.operations.status import status_of
+from txn.operations.table_status import TableStatus
 from txn.protocol.records import (
     BatchRecord,
     CommittedRecord,
@@ -130,7 +131,7 @@ def test_a_topology_with_one_bad_node_is_shown_or_refused(model: Any, data: st.D
     )
     out = io.StringIO()
     console = Console(file=out, width=120, markup=False, emoji=False)
-    console.print(status_table(status, "h:1"), highlight=False)
+    console.print(status_table(status, TableStatus(), "h:1"), highlight=False)
     console.print(quarantine_table(status.quarantine), highlight=False)
     out.getvalue().encode("utf-8")
     assert not {"\x1b", "\x07", "\u202e"} & set(out.getvalue())

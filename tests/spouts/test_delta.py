@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 from spouts.delta import DeltaBatch, DeltaSpout
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError, TopologyError
+from txn.interfaces import Lag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,10 +76,12 @@ def test_each_version_is_a_batch_with_the_rows_it_added(
     schema = spout.open(spark, None)
     assert schema is not None
     assert schema.simpleString() == data.schema.simpleString()
-    batches, previous = [], None
+    batches, lags, previous = [], [], None
     while (batch := plan(spout, previous)) is not None:
         batches.append(batch)
+        lags.append(spout.lag(batch))
         previous = batch
+    assert [*lags, spout.lag(previous)] == [Lag(versions=left) for left in (3, 2, 0, 0)]
     assert [[v.version for v in batch.versions] for batch in batches] == [[0], [1], [3]]
     found = [[r[0] for r in rows(spark, spout, batch)] for batch in batches]
     assert found == [list(range(0, 40, 2)), list(range(1, 40, 2)), [0, 1, 2]]

@@ -13,6 +13,7 @@ from spouts.feeder import Feeding
 from spouts.memory import FeederSpout
 from tests.faults.support import Points, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
+from txn.interfaces import Lag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,3 +120,12 @@ def test_what_was_fed_is_in_the_table_when_feed_comes_back(
         (True, [("a", 1), ("b", 2)]),
         (True, [("a", 1), ("b", 2), ("c", 3)]),
     ]
+
+
+def test_lag_is_the_rows_that_were_fed_and_are_in_no_batch() -> None:
+    """After the newest batch of this object; another object's positions say nothing here."""
+    spout = FeederSpout(SCHEMA, name="f")
+    spout.feed([("a", 1), ("b", 2)], timeout=0)
+    spout.feed([("c", 3)], timeout=0)
+    newest = (None, Feeding(feeder="g", number=9), Feeding(feeder="f", number=1))
+    assert [spout.lag(each) for each in newest] == [Lag(records=rows) for rows in (3, 3, 1)]

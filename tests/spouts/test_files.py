@@ -15,6 +15,7 @@ from spouts._listing import Listing
 from spouts.files import FileBatch, FileSpout, PlannedFile
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError, StorageUnavailableError, TopologyError
+from txn.interfaces import Lag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -181,6 +182,30 @@ def test_paths_spelled_otherwise_are_refused(
     (first,) = drain(opened(spark, "*.csv"))
     with pytest.raises(TopologyError, match="relative then, absolute now"):
         opened(spark, folder / "*.csv", first)
+
+
+def test_lag_is_the_files_that_are_in_no_batch(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And their bytes, unless the pattern is a URI, or they are too many to look at."""
+    for name in "abcd":
+        csv(folder / f"{name}.csv", *[(name, number) for number in range(ord(name) - 96)])
+    size = {name: (folder / f"{name}.csv").stat().st_size for name in "cd"}
+    spout = opened(spark, folder / "*.csv", files_per_batch=2)
+    seen = [spout.lag(batch) for batch in drain(spout)]
+    assert seen == [Lag(files=2, bytes=size["c"] + size["d"]), Lag(files=0, bytes=0)]
+    spout = opened(spark, f"file://{folder}/*.csv", files_per_batch=1)
+    assert [spout.lag(batch) for batch in drain(spout)] == [Lag(files=n) for n in (3, 2, 1, 0)]
+    with monkeypatch.context() as patched:
+        patched.setattr("spouts.files._SIZED", 1)
+        spout = opened(spark, folder / "*.csv", files_per_batch=1)
+        seen = [spout.lag(batch) for batch in drain(spout)]
+    last = [Lag(files=1, bytes=size["d"]), Lag(files=0, bytes=0)]
+    assert seen == [Lag(files=3), Lag(files=2), *last]
+    monkeypatch.setattr("spouts.files._LOOK", 2)  # c is the last name that is kept, d is beyond
+    spout = opened(spark, folder / "*.csv", files_per_batch=1)
+    seen = [spout.lag(batch) for batch in drain(spout)]
+    assert seen == [Lag(files=3), Lag(files=2), Lag(files=1), last[1]]
 
 
 def test_a_uri_pattern_is_listed_and_read(spark: SparkSession, folder: Path) -> None:

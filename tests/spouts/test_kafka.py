@@ -20,7 +20,7 @@ from spouts.kafka import KafkaSpout
 from tests.spouts.kafka_broker import PASSWORD, USER, Broker, wait_until
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError
-from txn.interfaces import PartitionPositions
+from txn.interfaces import Lag, PartitionPositions
 
 JAAS = (
     'org.apache.kafka.common.security.plain.PlainLoginModule required username="{}" password="{}";'
@@ -198,11 +198,14 @@ def test_limits_are_spread_over_the_partitions(kafka: Broker) -> None:
     spout = KafkaSpout(kafka.servers, topics=[name], max_records_per_batch=14)
     first = plan(spout)
     assert spans(first) == {"0": (0, 2), "1": (0, 6), "2": (0, 6)}
+    assert spout.lag(first) == Lag(records=28)
     second = plan(spout, first)
+    assert spout.lag(second) == Lag(records=14)
     assert spans(second) == {"1": (6, 13), "2": (6, 13)}
     third = plan(spout, second)
     assert spans(third) == {"1": (13, 20), "2": (13, 20)}
     assert plan(spout, third) is None
+    assert spout.lag(third) == Lag(records=0)
     assert {n.rpartition("-")[2] for n in third.latest} == {"0", "1", "2"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +15,7 @@ from spouts.memory import (
 )
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, TopologyError
-from txn.interfaces import SpoutKind
+from txn.interfaces import Lag, SpoutKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,6 +158,17 @@ def test_a_cycle_begins_again_after_the_last_batch(spark: SparkSession) -> None:
     assert seen == [("a", 1), ("b", 2)] * 2
     nothing = MemoryTransactionalSpout([], SCHEMA, cycle=True)
     assert nothing.initialize_transaction(attempt(1), None) is None
+
+
+def test_lag_is_the_rows_of_the_batches_that_are_left() -> None:
+    """Also of batches that were added since; with `cycle` there is no end, so nobody knows."""
+    batches: list[Any] = [[("a", 1), FailedException("down"), ("b", 2)], [("c", 3)]]
+    spout = MemoryTransactionalSpout(batches, SCHEMA)
+    left = [spout.lag(MemoryPosition(index=at - 1) if at else None) for at in (0, 1, 2, 7)]
+    assert left == [Lag(records=rows) for rows in (3, 1, 0, 0)]
+    batches.append([("d", 4), ("e", 5)])
+    assert spout.lag(MemoryPosition(index=1)) == Lag(records=2)
+    assert MemoryTransactionalSpout(batches, SCHEMA, cycle=True).lag(None) is None
 
 
 def test_the_rows_of_a_batch_are_counted_without_its_failures() -> None:

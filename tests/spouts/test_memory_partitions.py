@@ -15,7 +15,7 @@ from txn.errors import (
     SourceUnavailableError,
     TopologyError,
 )
-from txn.interfaces import PartitionPositions, SpoutKind
+from txn.interfaces import Lag, PartitionPositions, SpoutKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,6 +84,16 @@ def test_the_acker_has_an_edge_per_partition_and_the_rows_are_known() -> None:
     second = planned(source, 2, first)
     assert [source.planned_parts(first), source.planned_parts(second)] == [["p0", "p1"], ["p1"]]
     assert [source.planned_rows(first), source.planned_rows(second)] == [3, 1]
+
+
+def test_lag_is_the_rows_of_the_partitions_that_are_there() -> None:
+    """After the newest batch; what is disabled cannot be read, so it does not count."""
+    source = spout()
+    assert source.lag(None) == Lag(records=4)
+    first = planned(source, 1)
+    assert source.lag(first) == Lag(records=1)
+    source.set_disabled("p1", True)
+    assert source.lag(first) == Lag(records=0)
 
 
 @BOTH

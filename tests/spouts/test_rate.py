@@ -10,6 +10,7 @@ import pytest
 from spouts.rate import RateSpan, RateSpout
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
+from txn.interfaces import Lag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,6 +91,19 @@ def test_a_paced_batch_is_due_when_its_time_has_come(spark: SparkSession) -> Non
     assert spans(spout, 4) == [(0, 10), (10, 20), (20, 30), None]
     clock.now += 1.0
     assert spans(spout, 1, RateSpan(start=20, end=30, interval_us=1)) == [(30, 35)]
+
+
+def test_lag_is_what_is_due_and_for_how_long(spark: SparkSession) -> None:
+    """Without a pace it is what is left of `total`; without both there is no end to count to."""
+    clock = Clock()
+    spout = RateSpout(10, rows_per_second=5, total=35, clock=clock)
+    spout.open(spark, None)
+    clock.now += 4.1
+    assert spout.lag(RateSpan(start=0, end=10, interval_us=1)) == Lag(records=10, seconds=2.0)
+    clock.now += 100
+    assert spout.lag(RateSpan(start=30, end=35, interval_us=1)) == Lag(records=0, seconds=0.0)
+    assert RateSpout(10, total=35).lag(None) == Lag(records=35)
+    assert RateSpout(10).lag(None) is None
 
 
 def test_a_new_run_keeps_the_pace_from_where_the_last_one_stood(spark: SparkSession) -> None:

@@ -13,7 +13,7 @@ from spouts.reader import ReaderSpout, Reading
 from tests.faults.support import Points, attempts, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.errors import TopologyError
-from txn.interfaces import SpoutKind
+from txn.interfaces import Lag, SpoutKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,6 +54,15 @@ def test_with_every_it_reads_again_when_the_time_has_passed() -> None:
     clock.now = 1005.0
     again = spout.initialize_transaction(TransactionAttempt(9), last)
     assert again == Reading(number=8, planned_at=1005.0)
+
+
+def test_lag_is_for_how_long_a_reading_is_due() -> None:
+    """A spout that reads once, and has read, lags by nothing."""
+    last = Reading(number=7, planned_at=995.0)
+    again = ReaderSpout(values("('a', 1L)"), SCHEMA, every=2, clock=Clock())
+    assert (again.lag(last), again.lag(None)) == (Lag(seconds=3.0), None)
+    once = ReaderSpout(values("('a', 1L)"), SCHEMA, clock=Clock())
+    assert once.lag(last) == Lag(seconds=0.0)
 
 
 def test_it_promises_nothing_and_stronger_tables_are_refused() -> None:

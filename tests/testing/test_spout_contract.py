@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceUnavailableError
-from txn.interfaces import PartitionedSpout, Spout, SpoutKind
+from txn.interfaces import Lag, PartitionedSpout, Spout, SpoutKind
 from txn.testing import ContractError, SpoutContract, judge
 
 if TYPE_CHECKING:
@@ -188,6 +188,27 @@ class CountsWrong(HonestSpout):
         return metadata.end - metadata.start + 1
 
 
+class LagsBelowZero(HonestSpout):
+    """Forgets that a batch may be planned ahead of what was counted."""
+
+    def lag(self, newest):
+        return Lag(records=-1 if newest else 0)
+
+
+class LagsByANumber(HonestSpout):
+    """Does not say which unit."""
+
+    def lag(self, newest):
+        return 3
+
+
+class LagsForEver(HonestSpout):
+    """Counts what it has, and not what is left."""
+
+    def lag(self, newest):
+        return Lag(records=len(self.log))
+
+
 class NeverIdle(HonestSpout):
     """Plans empty batches for ever."""
 
@@ -269,6 +290,9 @@ LAST = "test_its_metadata_and_schema_last"
         (StoresTheRecords, LAST, r"Store where to read, not what was read"),
         (NamesAPartTwice, LAST, r"planned_parts of 1:0 must be one or more different names"),
         (ReadsAnotherPart, LAST, r"planned to read \['batch'\], and reads \['another'\]"),
+        (LagsBelowZero, LAST, r"lag\(\) has -1 records, but a number cannot be below 0"),
+        (LagsByANumber, LAST, r"lag\(\) returned int, not a txn.interfaces.Lag"),
+        (LagsForEver, "test_an_idle_source_has_nothing_to_read", r"but all was read"),
         (CountsWrong, LAST, r"1:0 was planned to have 4 rows"),
         (ChangesItsSchema, "test_an_idle_source_has_nothing_to_read",
          r"its columns were \[\('id', 'int'\)\], and the batch of 2:0 has \[\('id', 'bigint'\)\]"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from txn.attempts import TransactionAttempt
-from txn.text import duration, first_line, last_users_frame, users_line
+from txn.text import duration, first_line, last_users_frame, size, users_line
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,23 @@ from txn.text import duration, first_line, last_users_frame, users_line
 def test_durations_read_well(seconds: float, text: str) -> None:
     """Durations are given in the two units that matter."""
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1_250, "1.2 kB"),
+        (999_949, "999.9 kB"),
+        (999_951, "1.0 MB"),
+        (3 * 10**15, "3.0 PB"),
+        (2 * 10**18, "2,000.0 PB"),
+    ],
+)
+def test_sizes_read_well(count: int, text: str) -> None:
+    """Bytes are given in the unit that leaves at most three digits before the point."""
+    assert size(count) == text
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from txn.cli.words import (
     STAGE_NAMES,
     broken_in,
     held_up,
+    lagging,
     phases_ms,
     short_versions,
     standing_by,
@@ -36,9 +37,9 @@ _PHASE_STYLES = {
 }
 _SPEED_SECS = 10.0
 _RECENT = 5
-_LINES_AROUND = 22
-"""Lines of the view besides batches in flight: header, captions, who waits for whom, recent
-batches, what blocks, failure, and an empty one for the cursor."""
+_LINES_AROUND = 25
+"""Lines of the view besides batches in flight: header, lag, what was left out, captions, who waits
+for whom, recent batches, what blocks, failure, and an empty one for the cursor."""
 _FAILURE_CHARACTERS = 150
 """Two lines of 80; the whole of it is in the log."""
 
@@ -132,7 +133,12 @@ def _header(info: RunInfo, status: RunStatus, speed: tuple[float, float]) -> Ren
         no_wrap=True,
         overflow="ellipsis",
     )
-    return Group(first, second)
+    lines = [first, second, Text(status.totals.amounts(), no_wrap=True, overflow="ellipsis")]
+    if ahead := lagging(status.lags):
+        lines.append(Text(f"lag  {ahead}", no_wrap=True, overflow="ellipsis"))
+    if left_out := status.totals.left_out():
+        lines.append(_caption("left out", left_out, "yellow"))
+    return Group(*lines)
 
 
 def _flight_table(batches: Sequence[InFlight], now: float, room: int) -> RenderableType:

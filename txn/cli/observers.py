@@ -203,6 +203,8 @@ class JsonLines(Observer):
                     "rows": dict(batch.rows),
                     "input_records": dict(batch.read.records),
                     "input_bytes": dict(batch.read.bytes),
+                    "rows_written": dict(batch.written),
+                    "quarantined": batch.quarantined,
                     "tables": dict(batch.tables),
                     "ms": Timeline(dict(batch.times)).durations_ms(),
                     **_violations(batch.violations),
@@ -213,7 +215,7 @@ class JsonLines(Observer):
         if status.waits != self._waits and now >= self._waits_told + _WAITING_EVENT_SECS:
             self._waits, self._waits_told = status.waits, now
             held = {"held_up_by": status.held_up_by, "waits": list(status.waits)}
-            self._print("waiting", held)
+            self._print("waiting", {**held, "lag": _lags(status)})
 
     def note(self, text: str) -> None:
         """Event `note`."""
@@ -229,9 +231,8 @@ class JsonLines(Observer):
                 "number": getattr(error, "number", None),
                 "committed_txid": status.committed_txid,
                 "batches_committed": report.batches_committed,
-                "input_records": report.input_records,
-                "input_bytes": report.input_bytes,
-                "rows_staged": report.rows_staged,
+                **vars(report.totals),
+                "lag": _lags(status),
                 "rows_committed": status.rows_committed,
                 "replays": report.replays,
                 **_violations(report.violations),
@@ -245,6 +246,14 @@ class JsonLines(Observer):
     def _print(self, event: str, fields: Mapping[str, Any]) -> None:
         line = json.dumps({"event": event, "at": round(self._wall(), 3), **fields})
         print(line, file=self._out, flush=True)
+
+
+def _lags(status: RunStatus) -> dict[str, dict[str, float]]:
+    """Stream -> unit -> number, as far as the spouts know."""
+    return {
+        stream: {unit: number for unit, number in vars(lag).items() if number is not None}
+        for stream, lag in status.lags.items()
+    }
 
 
 def _violations(violations: Violations) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`txn status`: what ZooKeeper knows of a topology."""
+"""`txn status`: what ZooKeeper and the tables know of a topology."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ __all__ = ["status"]
 @zookeeper_option
 @output_options
 def status(name: str, zookeeper: str, as_json: bool) -> None:
-    """Show what ZooKeeper knows of a topology. Changes nothing.
+    """Show what ZooKeeper and the tables know of a topology. Changes nothing.
 
-    NAME is the topology's name, or FILE.py:TOPOLOGY, whose ZooKeeper credentials are then used.
+    NAME is the topology's name, or FILE.py:TOPOLOGY, whose credentials for ZooKeeper and for the
+    storage of its tables are then used.
     """
     from txn.cli.tables import status_table
     from txn.embedded.service import zookeeper_service
     from txn.operations.status import gather
+    from txn.operations.table_status import read_tables
 
-    name, config, _ = named_topology(name)
+    name, config, topology = named_topology(name)
+    sinks = topology.sinks if topology else ()
     with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
         found = gather(hosts, name, config)
+    committed = found.progress.committed
+    options = {sink.name: sink.committer.storage_options for sink in sinks}
+    tables = read_tables(name, committed.tables, committed.txid, options)
     if as_json:
-        print_json(found.to_json())
+        print_json({**found.to_json(), **tables.to_json()})
     else:
-        console().print(status_table(found, zookeeper), highlight=False)
+        console().print(status_table(found, tables, zookeeper), highlight=False)

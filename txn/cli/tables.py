@@ -14,6 +14,7 @@ from txn.operations.bad_rows import BadRow, RuleRows
 from txn.operations.history import HistoryEntry
 from txn.operations.quarantine import Quarantined
 from txn.operations.status import Status
+from txn.operations.table_status import TableStatus
 from txn.protocol.records import BatchRecord, Progress
 from txn.text import describe, printable
 
@@ -33,7 +34,7 @@ _SHOWN_TXIDS = 5
 # --- status ----------------------------------------------------------------------------------
 
 
-def status_table(status: Status, zookeeper: str) -> RenderableType:
+def status_table(status: Status, tables: TableStatus, zookeeper: str) -> RenderableType:
     """A short overview for people."""
     committed, open_batches = status.progress.committed, status.progress.batches
     overview = _grid()
@@ -45,6 +46,8 @@ def status_table(status: Status, zookeeper: str) -> RenderableType:
     overview.add_row("epoch", str(status.epoch))
     overview.add_row("zookeeper", zookeeper)
     overview.add_row("quarantined", _quarantined(status))
+    if tables.txids and tables.violations:
+        overview.add_row("broken rules", _broken(tables, tables.txids))
     parts: list[RenderableType] = [overview]
     newest = {**committed.spouts}
     for batch in (b for b in open_batches if b.replay_of is None):
@@ -55,7 +58,7 @@ def status_table(status: Status, zookeeper: str) -> RenderableType:
             streams.add_row(printable(stream), describe(metadata))
         parts += [Text(), streams]
     if committed.tables:
-        parts += [Text(), _versions(committed.tables)]
+        parts += [Text(), _versions(committed.tables, tables)]
     return Group(*parts)
 
 
@@ -93,10 +96,18 @@ def _quarantined(status: Status) -> str:
     return f"{len(txids)}: txid {newest}{more} (txn quarantine list {status.topology})"
 
 
-def _versions(tables: Mapping[str, int]) -> Table:
-    result = _table("table", "version")
-    for table, version in tables.items():
-        result.add_row(printable(table), str(version))
+def _broken(tables: TableStatus, txids: tuple[int, int]) -> str:
+    first, last = txids
+    rows = broken_rules(tables.violations) or "none"
+    return f"{rows}; in txid{f's {first} to {last}' if first < last else f' {last}'}"
+
+
+def _versions(versions: Mapping[str, int], tables: TableStatus) -> Table:
+    result = _table("table", "version", "first txid", *(["not read"] if tables.unread else []))
+    for table, version in versions.items():
+        first, unread = tables.first_txids.get(table), tables.unread.get(table)
+        told = (printable(table), str(version), "?" if first is None else str(first))
+        result.add_row(*told, *([printable(unread or "")] if tables.unread else []))
     return result
 
 
@@ -210,11 +221,11 @@ def _grid() -> Table:
 def _table(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in columns:
-        right = name in ("epoch", "version", "processing")
+        right = name in ("epoch", "version", "first txid", "processing")
         table.add_column(
             name,
             justify="right" if right else "left",
             overflow="fold",
-            no_wrap=name in ("txid", "epoch", "published", "processing", "version"),
+            no_wrap=right or name in ("txid", "published"),
         )
     return table

@@ -6,14 +6,16 @@ import time
 from collections.abc import Mapping
 
 from txn.engine.report import BatchReport, RunReport, RunStatus, Standby, Timeline
+from txn.interfaces import Lag
 from txn.interfaces.publication import Violations
-from txn.text import duration, printable
+from txn.text import duration, printable, size
 
 __all__ = [
     "STAGE_NAMES",
     "broken_in",
     "broken_rules",
     "held_up",
+    "lagging",
     "phases_ms",
     "short_name",
     "short_versions",
@@ -85,6 +87,20 @@ def held_up(report: RunReport) -> str | None:
         return None
     told = ", ".join(f"{STAGE_NAMES[stage]} {share:.0%}" for stage, share in shares)
     return f"{report.topology}: held up by {told}."
+
+
+def lagging(lags: Mapping[str, Lag]) -> str:
+    """How far each source is ahead, such as "flights 3 files, 2.1 MB"; empty if none says."""
+    told = {stream: _lag(lag) for stream, lag in lags.items()}
+    return "; ".join(f"{printable(stream)} {words}" for stream, words in told.items() if words)
+
+
+def _lag(lag: Lag) -> str:
+    counts = {"records": lag.records, "files": lag.files, "versions": lag.versions}
+    told = [f"{count:,} {name}" for name, count in counts.items() if count is not None]
+    told += [] if lag.bytes is None else [size(lag.bytes)]
+    told += [] if lag.seconds is None else [duration(lag.seconds)]
+    return ", ".join(told)
 
 
 def broken_rules(violations: Violations) -> str:

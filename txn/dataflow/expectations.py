@@ -32,6 +32,7 @@ __all__ = [
     "SetAside",
     "by_stream",
     "check_rule",
+    "set_aside_rules",
 ]
 
 OnViolation = Literal["fail", "drop", "set_aside"]
@@ -214,6 +215,16 @@ def by_stream(sinks: Sequence[Sink]) -> dict[Node, tuple[Expectation, ...]]:
         for each in rule.chain:
             found.setdefault(rule.base, {}).setdefault(each)
     return {base: tuple(rules) for base, rules in found.items()}
+
+
+def set_aside_rules(sinks: Sequence[Sink]) -> frozenset[tuple[str, str]]:
+    """(stream, rule) of the rules whose rows go to the table of bad rows."""
+    return frozenset(
+        (rule.label(), rule.name)
+        for sink in sinks
+        if isinstance(sink.parent, SetAside)
+        for rule in sink.parent.rules
+    )
 
 
 def _rules(sinks: Sequence[Sink]) -> Iterator[Expectation]:

@@ -31,6 +31,7 @@ from txn.interfaces import (
 
 __all__ = [
     "BROKEN",
+    "FIRST_TXID",
     "TOKEN_KEY",
     "TXID",
     "Commit",
@@ -48,6 +49,8 @@ BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, Overf
 """The errors of parsing a commit file that is not Delta's."""
 TXID = "txid"
 """The column of our tables that says which txid last wrote a row."""
+FIRST_TXID = "txn.firstTxid"
+"""Table property: the txid with which a table begins that was made after others had committed."""
 TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append
 """Key of the random token by which a writer knows its own commit again."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from txn.delta.commits import (
+    FIRST_TXID,
     Commit,
     commit_path,
     epoch_app,
@@ -81,6 +82,15 @@ class TableLog:
     def incarnation(self, topology: str) -> int:
         """The incarnation that leads this table; 0 if none is recorded."""
         return self._table.transaction_version(incarnation_app(topology)) or 0
+
+    @property
+    def first_txid(self) -> int:
+        """The txid with which the table begins: 1, unless it was made after others had committed.
+
+        Raises:
+            ValueError: somebody has changed the property.
+        """
+        return int(self._table.metadata().configuration.get(FIRST_TXID) or 1)
 
     def require_nothing_of(self, topology: str) -> None:
         """Refuse a table without any publication in its log that has had one.

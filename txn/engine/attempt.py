@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation
-from txn.engine.report import Timeline
+from txn.engine.report import NOTHING_READ, Input, Timeline
 from txn.engine.row_counts import PlannedRows
 from txn.errors import FailedException, TxnError
 from txn.interfaces import Prepared, Publication, Published, Staged, StoredRows
@@ -42,6 +42,10 @@ class LiveAttempt:
     had_turn: bool = False
     """Its commit turn has begun: a table may refer to its files."""
     staged: dict[str, Staged] = field(default_factory=dict)
+    input: Input = NOTHING_READ
+    """What it reads, as the spouts know it; from its commit turn on."""
+    written: Mapping[str, int | None] = field(default_factory=dict)
+    """`BatchReport.written`."""
 
     @property
     def reads(self) -> Metadata:
@@ -114,6 +118,8 @@ class CommitResult:
     published: Mapping[str, Published]
     late: Mapping[str, Staging]
     """Table -> what was staged in the turn itself."""
+    inputs: Mapping[TransactionAttempt, Input] = field(default_factory=dict)
+    """What each attempt of the turn reads, as the spouts know it."""
 
     @property
     def tables(self) -> dict[str, int]:
@@ -123,6 +129,16 @@ class CommitResult:
         """
         held = {name: published.version for name, published in self.published.items()}
         return {name: version for name, version in held.items() if version >= 0}
+
+    @property
+    def written(self) -> dict[str, int | None]:
+        """Table -> rows in the files that its version adds; None: its log does not say."""
+        return {
+            name: None if any(file.rows < 0 for file in files) else sum(f.rows for f in files)
+            for name, published in self.published.items()
+            if not published.skipped
+            for files in (published.files,)
+        }
 
 
 def table_publication(publication: Publication, staged: Staged) -> Publication:

@@ -16,6 +16,7 @@ from txn.engine.commit import CommitTurn, TurnGivenUpError
 from txn.engine.failures import first_line, is_lost_work
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.recorder import Recorder
+from txn.engine.report import NOTHING_READ
 from txn.engine.shell import Shell
 from txn.engine.stations import Stations
 from txn.engine.threads import Threads
@@ -125,6 +126,9 @@ class CommitTurns:
             self._shell.failed(turn.last.attempt, error)
             return
         self._turn = None
+        turn.last.written = done.written
+        for live in turn.lives:
+            live.input = done.inputs.get(live.attempt, NOTHING_READ)
         self._shell.post(BatchPublished(turn.last.attempt, done.tables, turn.attempts[:-1]))
 
     def _turn_raised(self, turn: CommitTurn, error: BaseException) -> None:

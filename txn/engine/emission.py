@@ -82,7 +82,7 @@ class Emissions:
                     frame = source.spout.emit_batch(self._spark, attempt, parsed)
                 self._columns.learn(source.name, frame.schema)
                 parts[source.name] = source.spout.parts_read(frame, parsed)
-                rows = source.spout.planned_rows(parsed) if self._counts_sources else None
+                rows = self._spouts.planned_rows(source, parsed) if self._counts_sources else None
                 if rows is not None:
                     counts[source.name] = PlannedRows(source.name, rows)
                     # Spark reports an observation to the session that runs the job.

@@ -31,6 +31,7 @@ from typing import Any
 
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
+from txn.dataflow.expectations import set_aside_rules
 from txn.engine.attempt import LiveAttempt
 from txn.engine.attempt_failures import AttemptFailures
 from txn.engine.commit_turns import CommitTurns
@@ -128,7 +129,8 @@ class Pipeline(Shell):
         self._last_start = float("-inf")
         self._settled = 0
         self._scheduled = 0
-        self._recorder = recorder = Recorder(name, self._epoch, state.committed, clock)
+        aside = set_aside_rules(equipment.tables.all)
+        self._recorder = recorder = Recorder(name, self._epoch, state.committed, clock, aside)
         patience = config.stop_grace_secs, config.message_timeout_secs
         self._threads = threads = Threads(name, config.max_spout_pending, *patience)
         self._tracking = tracking = Tracking(ACKER_TICKS, enabled=config.ackers > 0)
@@ -199,7 +201,7 @@ class Pipeline(Shell):
 
     def status(self) -> RunStatus:
         """A snapshot for the live view. Safe from any thread."""
-        return self._recorder.status(self._state)
+        return self._recorder.status(self._state, self._stations.lags)
 
     @property
     def report(self) -> RunReport:
@@ -334,8 +336,15 @@ class Pipeline(Shell):
         self._tables.advance(order.attempt.txid, order.tables)
         for attempt in order.attempts:
             live = self._live[attempt]
-            read = self._stations.planned_input(live.reads)
-            self._recorder.committed(attempt, live.staged, order.tables, group=group, read=read)
+            self._recorder.committed(
+                attempt,
+                live.staged,
+                order.tables,
+                group=group,
+                read=live.input,
+                written=live.written,
+                quarantined=order.quarantined is not None,
+            )
         reached("after-committed", first)
         self._maintenance.committed(order.attempt)
 

@@ -7,7 +7,7 @@ state is never changed in place.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from txn.attempts import TransactionAttempt
 from txn.engine.bottleneck import Stage, bound, waits
@@ -20,7 +20,7 @@ from txn.engine.report import (
     RunStatus,
     Timeline,
 )
-from txn.interfaces import Staged
+from txn.interfaces import Lag, Staged
 from txn.interfaces.publication import merged_violations
 from txn.protocol.events import Batch, CoordinatorState
 
@@ -34,13 +34,20 @@ class Recorder:
 
     Args:
         clock: seconds since the epoch.
+        set_aside: (stream, rule) of the rules whose rows go to the table of bad rows.
     """
 
     def __init__(
-        self, topology: str, epoch: int, committed: int, clock: Callable[[], float]
+        self,
+        topology: str,
+        epoch: int,
+        committed: int,
+        clock: Callable[[], float],
+        set_aside: Collection[tuple[str, str]] = (),
     ) -> None:
         self.report = RunReport(topology, epoch, committed_txid=committed)
         self._clock = clock
+        self._set_aside = set_aside
         self._began = clock()
         self._timelines: dict[TransactionAttempt, Timeline] = {}
         self._blocked_since: dict[int, float] = {}
@@ -87,18 +94,33 @@ class Recorder:
         *,
         group: int = 1,
         read: Input = NOTHING_READ,
+        written: Mapping[str, int | None] | None = None,
+        quarantined: bool = False,
     ) -> None:
         """The txid is durable everywhere.
 
         Args:
             group: how many txids were committed together with it, itself included.
             read: what its streams read.
+            written: `BatchReport.written`.
+            quarantined: it was committed empty.
         """
         self.mark(attempt, "committed")
         rows = {table: part.rows for table, part in staged.items()}
         times = dict(self.timeline(attempt).at)
         broken = merged_violations(part.violations for part in staged.values())
-        self.report.add(BatchReport(attempt, rows, dict(tables), times, group, broken, read))
+        batch = BatchReport(
+            attempt,
+            rows,
+            dict(tables),
+            times,
+            group,
+            broken,
+            read,
+            dict(written or {}),
+            quarantined,
+        )
+        self.report.add(batch, self._set_aside)
         for known in [a for a in self._timelines if a.txid <= attempt.txid]:
             del self._timelines[known]
         for txid in [t for t in self._blocked_since if t <= attempt.txid]:
@@ -119,8 +141,12 @@ class Recorder:
         self.report.ended = how or self.report.ended
         self.report.seconds = self._clock() - self._began
 
-    def status(self, state: CoordinatorState) -> RunStatus:
-        """A snapshot for the live view."""
+    def status(self, state: CoordinatorState, lags: Mapping[str, Lag] | None = None) -> RunStatus:
+        """A snapshot for the live view.
+
+        Args:
+            lags: `RunStatus.lags`.
+        """
         now = self._clock()
         return RunStatus(
             topology=self.report.topology,
@@ -134,6 +160,8 @@ class Recorder:
             seconds=now - self._began,
             held_up_by=bound(state),
             waits=waits(state, self._times, now),
+            totals=self.report.totals,
+            lags=lags or {},
         )
 
     def _times(self, batch: Batch) -> Mapping[str, float]:

@@ -6,14 +6,16 @@ All times are seconds since the epoch, from the clock given to the run; duration
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from itertools import pairwise
 from typing import Any
 
 from txn.attempts import TransactionAttempt
-from txn.interfaces.publication import Violations
+from txn.interfaces import Lag
+from txn.interfaces.publication import Violations, summed_violations
+from txn.text import size
 
 __all__ = [
     "NOTHING_READ",
@@ -24,6 +26,7 @@ __all__ = [
     "RunStatus",
     "Standby",
     "Timeline",
+    "Totals",
 ]
 
 _BARS = 150
@@ -76,6 +79,46 @@ NOTHING_READ = Input()
 
 
 @dataclass(frozen=True)
+class Totals:
+    """What the committed txids of a run read, staged, wrote and left out."""
+
+    input_records: int | None = 0
+    """None once a stream of one of them did not know; the next three alike."""
+    input_bytes: int | None = 0
+    rows_staged: int = 0
+    rows_written: int | None = 0
+    rows_dropped: int = 0
+    """Rows that broke a rule and went no further."""
+    rows_set_aside: int = 0
+    """Rows that broke a rule and went to the table of bad rows."""
+    quarantined: int = 0
+    """Txids that were committed empty."""
+
+    def amounts(self) -> str:
+        """What was read, staged and written, in one line; what is not known is left out."""
+        records, read = self.input_records, self.input_bytes
+        known = [] if records is None else [f"{records:,} records"]
+        known += [size(read)] if read else []
+        told = [f"read {', '.join(known)}"] if known else []
+        told.append(f"staged {self.rows_staged:,} rows")
+        told += [] if self.rows_written is None else [f"wrote {self.rows_written:,} rows"]
+        return "; ".join(told)
+
+    def left_out(self) -> str:
+        """Rows and txids of which the tables have nothing, in one line; empty if there are none."""
+        txids = f"{self.quarantined} txid{'s' if self.quarantined > 1 else ''} quarantined"
+        told = {
+            f"{self.rows_dropped:,} rows dropped": self.rows_dropped,
+            f"{self.rows_set_aside:,} rows set aside": self.rows_set_aside,
+            txids: self.quarantined,
+        }
+        return ", ".join(words for words, number in told.items() if number)
+
+
+NOTHING = Totals()
+
+
+@dataclass(frozen=True)
 class BatchReport:
     """One committed txid."""
 
@@ -92,6 +135,12 @@ class BatchReport:
     """stream -> rule -> rows that broke it (`Stream.expect`)."""
     read: Input = NOTHING_READ
     """What it read."""
+    written: Mapping[str, int | None] = field(default_factory=dict)
+    """table -> rows in the files that its version adds; None: its log does not say. For a table
+    with aggregates also stored rows that were rewritten. A group's version is told at its last
+    txid, and none at the others; nor is one that a run before this one had published."""
+    quarantined: bool = False
+    """Whether it was committed empty."""
 
 
 @dataclass(repr=False)
@@ -119,8 +168,17 @@ class RunReport:
     """Bytes that the committed txids read; None once a stream of one of them did not know."""
     rows_staged: int = 0
     """Rows staged by the committed txids for all tables together."""
+    rows_written: int | None = 0
+    """Rows in the files that the tables' new versions added (`BatchReport.written`); None once a
+    log did not say."""
     violations: dict[str, dict[str, int]] = field(default_factory=dict)
     """stream -> rule -> rows of committed txids that broke it (`Stream.expect`)."""
+    rows_dropped: int = 0
+    """Those of `violations` that went no further."""
+    rows_set_aside: int = 0
+    """Those of `violations` that went to the table of bad rows."""
+    quarantined: int = 0
+    """Txids that were committed empty, as `on_exhausted="quarantine"` says."""
     seconds: float = 0.0
     bound_seconds: dict[str, float] = field(default_factory=dict)
     """Stage -> seconds for which it was the one that held the run up; see `bottleneck`."""
@@ -135,7 +193,8 @@ class RunReport:
             f"  {name:{widths[0]}}  {version:>{widths[1]}}  {rows:>{widths[2]}}"
             for name, version, rows in cells
         ]
-        return "\n".join([self._headline(), *(lines if len(cells) > 1 else ())])
+        told = self._numbers()
+        return "\n".join([self._headline(), *told, *(lines if len(cells) > 1 else ())])
 
     def _repr_html_(self) -> str:
         """The table that a notebook shows."""
@@ -144,7 +203,8 @@ class RunReport:
             f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
             for row in self._table_rows()
         )
-        return f"<p>{escape(self._headline())}</p><table>{head}{body}</table>{self._chart()}"
+        lines = "<br>".join(map(escape, (self._headline(), *self._numbers())))
+        return f"<p>{lines}</p><table>{head}{body}</table>{self._chart()}"
 
     def _chart(self) -> str:
         """Rows staged by the newest txids, a bar each; empty for fewer than two."""
@@ -171,6 +231,11 @@ class RunReport:
         told += f", {self.replays} replays" if self.replays else ""
         return f"{told}. Last failure: {self.failures[-1]}" if self.failures else f"{told}."
 
+    def _numbers(self) -> list[str]:
+        """What the committed txids read, staged, wrote and left out; a line each."""
+        told = [self.totals.amounts(), self.totals.left_out()] if self.batches_committed else []
+        return [f"{line[0].upper()}{line[1:]}." for line in told if line]
+
     def _table_rows(self) -> list[tuple[str, str, str]]:
         """Table, version and rows of the batches that are kept."""
         rows: dict[str, int] = {}
@@ -194,18 +259,30 @@ class RunReport:
         ranked = sorted(self.bound_seconds.items(), key=lambda entry: -entry[1])
         return {stage: seconds / total for stage, seconds in ranked}
 
-    def add(self, batch: BatchReport) -> None:
-        """Count a committed batch."""
+    @property
+    def totals(self) -> Totals:
+        """The numbers of all committed txids so far."""
+        return Totals(**{each.name: getattr(self, each.name) for each in fields(Totals)})
+
+    def add(self, batch: BatchReport, set_aside: Collection[tuple[str, str]] = ()) -> None:
+        """Count a committed batch.
+
+        Args:
+            set_aside: (stream, rule) of the rules whose rows go to the table of bad rows.
+        """
         self.first_txid = self.first_txid or batch.attempt.txid
         self.committed_txid = batch.attempt.txid
         self.batches_committed += 1
         self.input_records = _sum(self.input_records, *batch.read.records.values())
         self.input_bytes = _sum(self.input_bytes, *batch.read.bytes.values())
         self.rows_staged += sum(batch.rows.values())
+        self.rows_written = _sum(self.rows_written, *batch.written.values())
+        self.quarantined += batch.quarantined
         for stream, rules in batch.violations.items():
-            total = self.violations.setdefault(stream, {})
-            for rule, rows in rules.items():
-                total[rule] = total.get(rule, 0) + rows
+            aside = sum(rows for rule, rows in rules.items() if (stream, rule) in set_aside)
+            self.rows_set_aside += aside
+            self.rows_dropped += sum(rules.values()) - aside
+        self.violations = summed_violations((self.violations, batch.violations))
         self.batches.append(batch)
 
     def to_json(self) -> dict[str, Any]:
@@ -221,6 +298,8 @@ class RunReport:
                 "rows": dict(b.rows),
                 "input_records": dict(b.read.records),
                 "input_bytes": dict(b.read.bytes),
+                "rows_written": dict(b.written),
+                "quarantined": b.quarantined,
                 "tables": dict(b.tables),
                 "times": dict(b.times),
                 "group": b.group,
@@ -272,6 +351,11 @@ class RunStatus:
     """The stage without which it would go on faster at this moment; see `txn.engine.bottleneck`."""
     waits: tuple[str, ...] = ()
     """Which stage is waiting on which, a sentence each."""
+    totals: Totals = NOTHING
+    """The numbers of the txids that this run has committed so far."""
+    lags: Mapping[str, Lag] = field(default_factory=dict)
+    """stream -> what its source had beyond the newest plan (`Spout.lag`); a stream whose spout does
+    not know is not in it."""
 
 
 @dataclass(frozen=True)

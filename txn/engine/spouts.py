@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
+import operator
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,13 +19,15 @@ from txn.engine.batch_target import BatchTargets
 from txn.engine.failures import first_line
 from txn.engine.report import Input
 from txn.errors import ProgressUnreadableError
-from txn.interfaces import Keeper
+from txn.interfaces import Keeper, Lag
 from txn.protocol.events import Metadata, Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Spouts"]
+
+T = TypeVar("T")
 
 log = logging.getLogger("txn")
 
@@ -45,6 +49,10 @@ class Spouts:
         self._targets = BatchTargets({source.name: source.spout for source in sources})
         self._parsed: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._parsing = threading.Lock()
+        self._told: set[tuple[str, str]] = set()
+        self.lags: Mapping[str, Lag] = {}
+        """stream -> what its source has beyond the newest plan, where its spout knows. Replaced as
+        a whole, so that any thread may read it."""
 
     def open(
         self, spark: SparkSession, newest: Metadata, keeper: Keeper, columns: StreamColumns
@@ -74,6 +82,8 @@ class Spouts:
             parsed = None if previous is None else self.parse(source, previous)
             answer = source.spout.initialize_transaction(order.attempt, parsed)
             answers[source.name] = None if answer is None else answer.model_dump(mode="json")
+            if order.is_new:
+                self._learn_lag(source, parsed if answer is None else answer)
         if order.is_new:
             self._targets.learn(answers, window_full=window_full)
         return answers
@@ -100,18 +110,45 @@ class Spouts:
         for source in self.sources:
             planned = metadata.get(source.name)
             if planned is not None:
-                records[source.name] = self._known(source, source.spout.planned_rows, planned)
-                size[source.name] = self._known(source, source.spout.planned_bytes, planned)
+                parsed = self.parse(source, planned)
+                records[source.name] = self.planned_rows(source, parsed)
+                size[source.name] = self._planned_bytes(source, parsed)
         return Input(records, size)
 
-    def _known(
-        self, source: Source, number: Callable[[Any], int | None], planned: Any
-    ) -> int | None:
+    def planned_rows(self, source: Source, metadata: Any) -> int | None:
+        """The rows of a source's part of a batch; a spout that raises does not know.
+
+        Args:
+            metadata: as `parse` returns it.
+        """
+        spout = source.spout
+        return self._known(source, "planned_rows", lambda: _count(spout.planned_rows(metadata)))
+
+    def _planned_bytes(self, source: Source, metadata: Any) -> int | None:
+        spout = source.spout
+        return self._known(source, "planned_bytes", lambda: _count(spout.planned_bytes(metadata)))
+
+    def _learn_lag(self, source: Source, newest: Any) -> None:
+        found = self._known(source, "lag", lambda: _checked(source.spout.lag(newest)))
+        rest = {stream: lag for stream, lag in self.lags.items() if stream != source.name}
+        self.lags = rest if found is None else {**rest, source.name: found}
+
+    def _known(self, source: Source, what: str, ask: Callable[[], T]) -> T | None:
+        """The answer to a question whose answer people see and nothing depends on."""
         try:
-            return number(self.parse(source, planned))
+            return ask()
         except Exception as error:  # noqa: BLE001 - plugins raise what they like
-            # A number for people must not end a run.
-            log.warning("[%s] stream '%s': %s", self._topology, source.name, first_line(error))
+            if (source.name, what) not in self._told:
+                self._told.add((source.name, what))
+                log.warning(
+                    "[%s] %s.%s of stream '%s' raised %s. Its number is shown as not known; "
+                    "the run goes on, and this is told once.",
+                    self._topology,
+                    type(source.spout).__name__,
+                    what,
+                    source.name,
+                    first_line(error),
+                )
             return None
 
     def commit(self, attempt: TransactionAttempt, metadata: Metadata) -> None:
@@ -160,3 +197,29 @@ class Spouts:
                 "wrote it, or give the stream a new name.",
                 number="TXN-416",
             ) from error
+
+
+def _count(answer: object) -> int | None:
+    """A plugin's number as an int, so that it can be summed and written as JSON.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if answer is None:
+        return None
+    number = operator.index(answer)  # type: ignore[arg-type]
+    if number < 0:
+        raise ValueError(f"{number} is below 0")
+    return number
+
+
+def _checked(lag: Lag | None) -> Lag | None:
+    """A plugin's answer, once it can be shown; raises as `_count`."""
+    if lag is None:
+        return None
+    seconds = None if lag.seconds is None else float(lag.seconds)
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise ValueError(f"{seconds} seconds")
+    return Lag(
+        _count(lag.records), _count(lag.bytes), _count(lag.files), _count(lag.versions), seconds
+    )

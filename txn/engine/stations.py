@@ -7,7 +7,7 @@ wrong. Between them stand the two writes to ZooKeeper: START before `process`, C
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txn.attempts import TransactionAttempt
@@ -16,11 +16,10 @@ from txn.engine.commit import Committing, CommitTurn
 from txn.engine.jobs import Jobs
 from txn.engine.killpoints import reached
 from txn.engine.processing import Outcomes, Processing
-from txn.engine.report import Input
 from txn.engine.shell import Shell
 from txn.engine.spouts import Spouts
 from txn.engine.tables import Tables
-from txn.interfaces import Publication
+from txn.interfaces import Lag, Publication
 from txn.protocol.events import Metadata, Plan
 
 __all__ = ["Stations"]
@@ -65,6 +64,8 @@ class Stations:
     def commit(self, turn: CommitTurn, publication: Publication, shell: Shell) -> CommitResult:
         """Prepare every table side by side, then publish one after the other."""
         self._committing.announce(turn)
+        # Here, and not on the protocol's thread: plugins count, and may take long.
+        inputs = {live.attempt: self._spouts.planned_input(live.reads) for live in turn.lives}
         prepared, late = self._committing.prepare(turn, publication)
         turn.mark("prepared")
         reached("before-publish", turn.attempts[0])
@@ -72,7 +73,7 @@ class Stations:
         published = self._committing.publish(turn, publication, prepared, shell)
         turn.mark("published")
         reached("after-publish", turn.attempts[0])
-        return CommitResult(prepared, published, late)
+        return CommitResult(prepared, published, late, inputs)
 
     def succeed(self, attempt: TransactionAttempt) -> None:
         """Tell the spouts that the txid is durable everywhere."""
@@ -94,9 +95,10 @@ class Stations:
         sinks = self._tables.late if late else self._tables.early
         return self._spouts.planned_parts(sinks, metadata)
 
-    def planned_input(self, metadata: Metadata) -> Input:
-        """What a batch reads, as the spouts know it."""
-        return self._spouts.planned_input(metadata)
+    @property
+    def lags(self) -> Mapping[str, Lag]:
+        """Stream -> what its source has beyond the newest plan. Safe from any thread."""
+        return self._spouts.lags
 
     def cancel(self, tag: str) -> None:
         """Cancel the Spark jobs of an attempt or of a commit turn."""

@@ -19,6 +19,7 @@ from txn.interfaces.committer import (
     State,
     StoredRows,
 )
+from txn.interfaces.inlet import Inlet
 from txn.interfaces.publication import (
     COMPACTION_KEY,
     FENCE_KEY,
@@ -34,8 +35,8 @@ from txn.interfaces.publication import (
     StagedFile,
 )
 from txn.interfaces.spout import (
-    Inlet,
     Keeper,
+    Lag,
     PartitionedSpout,
     Spout,
     SpoutKind,
@@ -52,6 +53,7 @@ __all__ = [
     "CommitterContext",
     "Inlet",
     "Keeper",
+    "Lag",
     "Member",
     "PartitionPositions",
     "PartitionedSpout",

@@ -36,6 +36,7 @@ __all__ = [
     "StagedFile",
     "Violations",
     "merged_violations",
+    "summed_violations",
 ]
 
 PUBLICATION_KEY = "txn"
@@ -67,6 +68,17 @@ def merged_violations(each: Iterable[Violations]) -> dict[str, dict[str, int]]:
     for violations in each:
         for stream, rules in violations.items():
             whole.setdefault(stream, {}).update(rules)
+    return whole
+
+
+def summed_violations(each: Iterable[Violations]) -> dict[str, dict[str, int]]:
+    """The violations of several txids together."""
+    whole: dict[str, dict[str, int]] = {}
+    for violations in each:
+        for stream, rules in violations.items():
+            total = whole.setdefault(stream, {})
+            for rule, rows in rules.items():
+                total[rule] = total.get(rule, 0) + rows
     return whole
 
 

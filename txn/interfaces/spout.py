@@ -1,4 +1,4 @@
-"""The contracts of sources: spouts, the keeper that stores bytes for them, and their inlets."""
+"""The contracts of sources: spouts, and the keeper that stores bytes for them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel
 
 from txn.attempts import TransactionAttempt
-from txn.interfaces.publication import (
-    PartitionPositions,
-)
+from txn.interfaces.inlet import Inlet
+from txn.interfaces.publication import PartitionPositions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Inlet", "Keeper", "PartitionedSpout", "Spout", "SpoutKind", "Unparsed"]
+__all__ = ["Keeper", "Lag", "PartitionedSpout", "Spout", "SpoutKind", "Unparsed"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -81,57 +80,18 @@ class Unparsed:
     """What the records should be, such as "csv"."""
 
 
-class Inlet(ABC):
-    """Where a source takes a further file of records and reads it once: `txn rows replay` uses it.
+@dataclass(frozen=True)
+class Lag:
+    """What a source has and no txid was planned for yet. None: the spout does not know it."""
 
-    No method needs Spark, and each may raise UserError with the way out.
-    """
-
-    @abstractmethod
-    def content(self, raw: Sequence[str], rows: Sequence[str], position: Any) -> bytes:
-        """A file with these records, as the source has them.
-
-        Args:
-            raw: records as they stood in the source.
-            rows: records as JSON objects, with the source's columns in their order.
-            position: the stream's newest committed metadata, as JSON.
-        """
-
-    @abstractmethod
-    def check(self, content: bytes, position: Any) -> None:
-        """Refuse a file that would fail its whole batch. `position` as for `content`."""
-
-    @abstractmethod
-    def name(self, stem: str) -> str:
-        """The name of a new file that the source reads, made from `stem`."""
-
-    @abstractmethod
-    def takes(self, place: str) -> bool:
-        """Whether this source would read a file at `place`, as another inlet's `place` has it."""
-
-    @abstractmethod
-    def place(self, name: str) -> str:
-        """Where the file of that name lies, for people: an absolute path."""
-
-    @abstractmethod
-    def names(self, start: str) -> list[str]:
-        """Those of the source's files whose last part begins with `start`."""
-
-    @abstractmethod
-    def stage(self, name: str, content: bytes) -> None:
-        """Store the content durably at `staged(name)`."""
-
-    @abstractmethod
-    def staged(self, name: str) -> str:
-        """Where the content waits, and nobody reads it, until it is put: an absolute path."""
-
-    @abstractmethod
-    def put(self, name: str, sha256: str) -> None:
-        """Let the staged content appear under its name, whole and durable. Twice is once.
-
-        Raises:
-            UserError: another file has the name.
-        """
+    records: int | None = None
+    bytes: int | None = None
+    """As they lie in the source."""
+    files: int | None = None
+    versions: int | None = None
+    """Versions of a table."""
+    seconds: float | None = None
+    """For how long the next batch has been due."""
 
 
 class Spout(ABC, Generic[M]):
@@ -240,15 +200,31 @@ class Spout(ABC, Generic[M]):
     def planned_rows(self, metadata: M) -> int | None:
         """How many rows `metadata` stands for; None: not known. Reports show it.
 
-        `verify="rows"` holds it against what Spark reads, so it is exact or None. Called on the
-        run's own thread, so answer from `metadata` alone.
+        `verify="rows"` holds it against what Spark reads, so it is exact or None. Called on several
+        threads while batches wait for it, so answer from `metadata` alone. What it raises is
+        logged once, and the number is not known.
         """
         return None
 
     def planned_bytes(self, metadata: M) -> int | None:
         """How many bytes `metadata` stands for, as they lie in the source; None: not known.
 
-        Reports show it. Called on the run's own thread, so answer from `metadata` alone.
+        Reports show it. As for `planned_rows`: answer from `metadata` alone.
+        """
+        return None
+
+    def lag(self, newest: M | None) -> Lag | None:
+        """How much the source has beyond `newest`, as it was seen when that was planned.
+
+        Who and how often: the planner's thread, after each answer of `initialize_transaction` for a
+        new txid; the next planning waits for it, so answer from what that call has looked at. The
+        live view shows it, and nothing else depends on it. What it raises is logged once.
+
+        Args:
+            newest: the newest metadata of any txid, or None.
+
+        Returns:
+            None: not known. A source that has nothing to read lags by zeros.
         """
         return None
 

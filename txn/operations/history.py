@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HistoryEntry",
     "history",
+    "history_of",
     "opened_table",
     "recent_publications",
     "table_log",
@@ -143,11 +144,20 @@ def history(
         UserError: a table is not there.
         RecoveryRefusedError: a publication of an unknown format.
     """
+    logs = {table: table_log(table, (options or {}).get(table)) for table in tables}
+    return history_of(topology, logs, committed, limit)
+
+
+def history_of(
+    topology: str,
+    logs: Mapping[str, TableLog],
+    committed: int | None = None,
+    limit: int | None = None,
+) -> list[HistoryEntry]:
+    """`history`, out of logs that are open: table -> its log."""
     by_txid: dict[int, dict[str, TablePublication]] = {}
-    names = list(tables)
-    for table in names:
+    for table, log in logs.items():
         above: int | None = None
-        log = table_log(table, (options or {}).get(table))
         for entry in _newest(log, topology, limit):
             first, last = entry.publication.first_txid, entry.publication.last_txid
             # A replay publishes txids again, and takes back whatever came with them; the newest
@@ -157,7 +167,7 @@ def history(
             above = first if above is None else min(above, first)
     newest = sorted(by_txid, reverse=True)[:limit]
     if committed is None:
-        committed = max((t for t in newest if len(by_txid[t]) == len(names)), default=0)
+        committed = max((t for t in newest if len(by_txid[t]) == len(logs)), default=0)
     return [_entry(txid, by_txid[txid], committed) for txid in newest]
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException
-from txn.interfaces import Spout, SpoutKind
+from txn.interfaces import Lag, Spout, SpoutKind
 from txn.zookeeper.znodes import NODE_LIMIT
 
 if TYPE_CHECKING:
@@ -328,8 +328,31 @@ class SpoutBench:
                 last = error
                 self.bring_partition_back()
             else:
-                return None if answer is None else self._stored(answer, attempt)
+                stored = None if answer is None else self._stored(answer, attempt)
+                self.check_lag(previous if answer is None else answer)
+                return stored
         raise self.broken(f"{attempt} could not be planned {TRIES} times in a row: {last}")
+
+    def check_caught_up(self) -> None:
+        """Check, right after `commit_all`, that the spout lags by nothing."""
+        self.check_lag(self._previous(len(self.committed) + 1), caught_up=True)
+
+    def check_lag(self, newest: Any, *, caught_up: bool = False) -> None:
+        """Check that the lag is None, or numbers that can be shown.
+
+        Args:
+            newest: the newest metadata.
+            caught_up: nothing is left, so that they must be zeros.
+        """
+        lag = self._on_planner(lambda: self.spout.lag(newest))
+        if lag is None:
+            return
+        if not isinstance(lag, Lag):
+            raise self.broken(f"lag() returned {type(lag).__name__}, not a txn.interfaces.Lag")
+        for unit, number in vars(lag).items():
+            if number is not None and (number < 0 or (caught_up and number)):
+                what = "all was read" if caught_up else "a number cannot be below 0"
+                raise self.broken(f"lag() has {number} {unit}, but {what}")
 
     def _stored(self, metadata: Any, attempt: TransactionAttempt) -> str:
         """Metadata as JSON, if it may be stored at all."""

@@ -114,6 +114,7 @@ class SpoutContract:
             for _ in range(2):
                 bench.grow()
                 bench.commit_all()
+                bench.check_caught_up()
             bench.check_every_record_once()
 
     def test_its_metadata_and_schema_last(self, spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""What the tables of a topology add to its status: where each begins, and rows that broke rules.
+
+ZooKeeper has neither; both stand in the tables' own logs. A table that cannot be read is named
+with the reason, because a status is wanted most when something is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+
+from txn.errors import TxnError
+from txn.interfaces.publication import Violations, merged_violations, summed_violations
+from txn.operations.history import history_of, table_log
+from txn.text import first_line
+
+__all__ = ["NEWEST_TXIDS", "TableStatus", "read_tables"]
+
+NEWEST_TXIDS = 20
+"""The txids whose violations are added up: as many commit files of each table are read at most."""
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """What the tables of a topology say at one moment."""
+
+    first_txids: Mapping[str, int] = field(default_factory=dict)
+    """table -> the txid with which it begins; a table that cannot be read is left out."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """table -> why it cannot be read."""
+    txids: tuple[int, int] | None = None
+    """The first and the last of the newest committed txids, at most `NEWEST_TXIDS`, to which
+    `violations` belong; None: there are none."""
+    violations: Violations = field(default_factory=dict)
+    """stream -> rule -> rows of these txids that broke it (`Stream.expect`)."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields; nothing is left out."""
+        return {
+            "first_txids": dict(self.first_txids),
+            "unread_tables": dict(self.unread),
+            "violations": {stream: dict(rules) for stream, rules in self.violations.items()},
+            "violations_txids": list(self.txids) if self.txids else None,
+        }
+
+
+def read_tables(
+    topology: str,
+    tables: Iterable[str],
+    committed: int,
+    options: Mapping[str, Mapping[str, str]] | None = None,
+) -> TableStatus:
+    """Look into the tables' logs. Changes nothing; raises nothing for a table it cannot read.
+
+    Args:
+        committed: ZooKeeper's committed txid; later ones do not count yet.
+        options: table -> its committer's `storage_options`.
+    """
+    first: dict[str, int] = {}
+    unread: dict[str, str] = {}
+    found: dict[int, list[Violations]] = {}
+    for table in tables:
+        try:
+            log = table_log(table, (options or {}).get(table))
+            first[table] = log.first_txid
+            for entry in history_of(topology, {table: log}, committed, NEWEST_TXIDS):
+                if entry.committed:
+                    found.setdefault(entry.txid, []).append(entry.violations)
+        except (TxnError, DeltaError, OSError, ValueError) as error:
+            unread[table] = first_line(error)
+    newest = sorted(found)[-NEWEST_TXIDS:]
+    total = summed_violations(merged_violations(found[txid]) for txid in newest)
+    return TableStatus(first, unread, (newest[0], newest[-1]) if newest else None, total)
