@@ -45,6 +45,9 @@ def status_table(status: Status, zookeeper: str) -> RenderableType:
     overview.add_row("epoch", str(status.epoch))
     overview.add_row("zookeeper", zookeeper)
     overview.add_row("quarantined", _quarantined(status))
+    if changed := status.changes:
+        said = "\n".join(changed["changes"])
+        overview.add_row("program", printable(f"from txid {changed['since_txid']} on: {said}"))
     parts: list[RenderableType] = [overview]
     newest = {**committed.spouts}
     for batch in (b for b in open_batches if b.replay_of is None):

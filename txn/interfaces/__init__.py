@@ -19,6 +19,7 @@ from txn.interfaces.committer import (
     State,
     StoredRows,
 )
+from txn.interfaces.notices import NOTICES
 from txn.interfaces.publication import (
     COMPACTION_KEY,
     FENCE_KEY,
@@ -44,6 +45,7 @@ from txn.interfaces.spout import (
 __all__ = [
     "COMPACTION_KEY",
     "FENCE_KEY",
+    "NOTICES",
     "PUBLICATION_KEY",
     "SETTLED_KEY",
     "Aggregate",

@@ -18,10 +18,12 @@ __all__ = [
     "EpochRecord",
     "IncarnationRecord",
     "LeaderIdentity",
+    "ProgramRecord",
     "Progress",
     "QuarantineRecord",
     "Record",
     "ReplayRequests",
+    "StageRecord",
     "StandbyIdentity",
 ]
 
@@ -112,6 +114,35 @@ class ColumnsRecord(Record):
     """The schema as Spark writes it in JSON."""
 
 
+class StageRecord(BaseModel):
+    """One operation of a program, as a run has begun with it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    id: str
+    """As `txn plan` shows it."""
+    told: _Words
+    """In words, with stream and place."""
+    fingerprint: str | None
+    """Of what it computes; None: unknown."""
+
+
+class ProgramRecord(Record):
+    """`/txn/<topology>/program`: what the newest run computes, so that a change can be told.
+
+    Nothing follows from it: a run goes on whatever it says. It fits into one node.
+    """
+
+    python: str
+    """The Python that made the fingerprints; those of another one cannot be compared."""
+    stages: list[StageRecord] = Field(default_factory=list)
+    """The operations with something of the user's in them, upstream first."""
+    changes: list[_Words] = Field(default_factory=list)
+    """The newest change, in words; empty: there was none."""
+    since: int = Field(default=0, ge=0)
+    """The first txid that was not committed when that change was told."""
+
+
 class LeaderIdentity(Record):
     """`/txn/<topology>/leader`: which process leads.
 
@@ -180,3 +211,5 @@ class Progress(BaseModel):
     """Open batches, by ascending txid, contiguous from `committed.txid + 1`."""
     columns: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """stream -> its columns, of those streams that have had any; see `ColumnsRecord`."""
+    program: ProgramRecord | None = None
+    """What the newest run computes; None: no leader of this release has been."""
