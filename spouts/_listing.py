@@ -12,6 +12,7 @@ import os
 import posixpath
 import re
 import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ __all__ = ["FileStat", "Listing"]
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _WILD = re.compile(r"[*?\[]")
+_SECOND = 1_000_000_000
 # Hadoop has three connectors for S3, Arrow has one.
 _ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
@@ -58,6 +60,7 @@ class Listing:
         # Relative names start at the folder in which the program started, even if it changes later.
         self._folder = os.getcwd()
         self._base = _fixed_part(self.pattern)
+        self._times: dict[str, int | None] = {}
 
     @property
     def kind(self) -> str:
@@ -96,6 +99,21 @@ class Listing:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return FileStat(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+    def times(self, names: Sequence[str]) -> Iterator[tuple[str, int | None]]:
+        """When each of these files was changed last; without those that cannot be looked at.
+
+        Nanoseconds since 1970, None where the storage has no times. A remote one is not asked: the
+        times are those of the last `names`, in whole seconds, since a listing may be more exact
+        than what `stat` says of the file.
+        """
+        for name in names:
+            if self.remote:
+                time = self._times.get(name)
+                yield name, None if time is None else time // _SECOND * _SECOND
+            else:
+                with contextlib.suppress(OSError):
+                    yield name, os.stat(os.path.join(self._folder, name)).st_mtime_ns
 
     def may_name(self, name: str) -> bool:
         """Return whether a name lies below the pattern's part without wildcards."""
@@ -156,12 +174,13 @@ class Listing:
         system, base = self._system(self._base)
         selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
         wanted = _matcher(self.pattern[len(self._base) :])
-        names = []
+        times: dict[str, int | None] = {}
         for info in system.get_file_info(selector):
             rest = info.path[len(base.rstrip("/")) :]
             if info.type == fs.FileType.File and wanted.fullmatch(rest.lstrip("/")):
-                names.append(self._base.rstrip("/") + "/" + rest.lstrip("/"))
-        return names
+                times[self._base.rstrip("/") + "/" + rest.lstrip("/")] = info.mtime_ns
+        self._times = times
+        return list(times)
 
     def _system(self, name: str) -> tuple[fs.FileSystem, str]:
         scheme, _, rest = name.partition("://")

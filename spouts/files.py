@@ -5,7 +5,8 @@ or refuses. Short digests (`spouts/_seen.py`) record the files that this and all
 took. So a file that arrives late, with an older time or a smaller name, is still read.
 
 Move files in atomically (write elsewhere on the same file system, then rename): a file under its
-final name counts as complete. A file that was read is not read again when it changes.
+final name counts as complete. A file that was read is not read again when it changes; a notice says
+so (`spouts/_changed.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from spouts._changed import Changed
 from spouts._inlet import FileInlet
 from spouts._listing import FileStat, Listing
 from spouts._schemas import as_nullable, as_struct, check_same, require_schema
@@ -33,7 +35,7 @@ from txn.errors import (
     StorageUnavailableError,
     TopologyError,
 )
-from txn.interfaces import Keeper, Lag, Spout, SpoutKind, Unparsed
+from txn.interfaces import NOTICES, Keeper, Lag, Spout, SpoutKind, Unparsed
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -53,7 +55,11 @@ _SIZED = 10_000
 _LOOK = 100_000
 """How many names of one look at the folder are kept, so that later batches need no look."""
 
+_NAMED = 20
+"""Most names in one notice."""
+
 log = logging.getLogger("txn.spouts.files")
+notices = logging.getLogger(f"{NOTICES}.files")
 
 
 class PlannedFile(BaseModel):
@@ -78,6 +84,9 @@ class FileBatch(Taken):
     """How paths are spelled: "relative", "absolute" or a URI scheme."""
     read_schema: str
     """Spark's JSON of the schema for reading every file."""
+    newest_ns: int | None = None
+    """No file had a later time of change when it was taken; None: an earlier release, or a storage
+    without times."""
 
     @field_validator("read_schema")
     @classmethod
@@ -156,6 +165,8 @@ class FileSpout(Spout[FileBatch]):
         """Sizes of files in the backlog, as far as somebody asked."""
         self._planned: FileBatch | None = None
         self._told_empty = False
+        self._changed = Changed(self._listing.times)
+        self._newest_found = 0
 
     def _check_bad_rows(self, bad_rows: BadRows, options: Mapping[str, Any]) -> None:
         if bad_rows not in get_args(BadRows):
@@ -245,7 +256,9 @@ class FileSpout(Spout[FileBatch]):
             self._tell_if_empty(names)
             if taken is not None and self._forget_missing:
                 taken = self._taking.without_missing(names, taken)
-            unseen = deque(self._taking.unseen(names, taken))
+            found = self._taking.unseen(names, taken)
+            self._tell_changed(names, found, previous)
+            unseen = deque(found)
             files = self._next_files(unseen)
             self._backlog = deque(islice(unseen, _LOOK))
             self._beyond = len(unseen) - len(self._backlog)
@@ -259,7 +272,9 @@ class FileSpout(Spout[FileBatch]):
             read_schema=self._opened().json(),
             seen=taken.seen,
             segments=taken.segments,
+            newest_ns=self._newest(previous, files),
         )
+        self._changed.take((file.path, file.mtime_ns) for file in files)
         return self._planned
 
     def emit_batch(
@@ -333,6 +348,36 @@ class FileSpout(Spout[FileBatch]):
                 self._name,
             )
         self._told_empty = not names
+
+    def _tell_changed(
+        self, names: list[str], unseen: list[str], previous: FileBatch | None
+    ) -> None:
+        """Warn once of each file that was changed after it was taken, as far as this look sees."""
+        if previous is None:
+            return
+        found = self._changed.look(names, unseen, previous.newest_ns)
+        if not found:
+            return
+        self._newest_found = max([*found.values(), self._newest_found])
+        listed = ", ".join(islice(found, _NAMED))
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        notices.warning(
+            "%s had read these files before they were changed, and reads no file twice: %s%s. Rows "
+            "that were added to them are in no table: write those into a new file.",
+            self._name,
+            listed,
+            more,
+        )
+
+    def _newest(self, previous: FileBatch | None, files: Sequence[PlannedFile]) -> int | None:
+        """The newest time of all files taken and all changes told; None: not known of some."""
+        before = [self._newest_found] if self._newest_found else []
+        if previous is not None:
+            known = self._changed.newest if previous.newest_ns is None else previous.newest_ns
+            if known is None:
+                return None
+            before.append(known)
+        return max([*before, *(f.mtime_ns for f in files if f.mtime_ns is not None)], default=None)
 
     def _next_files(self, names: deque[str]) -> list[PlannedFile]:
         """Take the files of a batch from `names`; names that are not files are dropped."""

@@ -14,6 +14,8 @@ __all__ = [
     "describe",
     "duration",
     "first_line",
+    "is_installed",
+    "is_the_users",
     "last_users_frame",
     "place_of",
     "placed",
@@ -61,6 +63,16 @@ def first_line(error: BaseException, said: str | None = None) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
+def is_the_users(file: str) -> bool:
+    """Return whether a file of code is neither ours, nor Spark's, nor Python's."""
+    return not file.startswith(_OURS) and not _SPARK_OR_PYTHON.search(file)
+
+
+def is_installed(file: str) -> bool:
+    """Return whether a file belongs to a package that was installed."""
+    return _INSTALLED.search(file) is not None
+
+
 def last_users_frame(files: Iterable[str]) -> int | None:
     """Which of a traceback's files, the outermost first, is the last one that the user wrote.
 
@@ -69,11 +81,7 @@ def last_users_frame(files: Iterable[str]) -> int | None:
     Returns:
         its index; None if all of them are ours, Spark's or Python's.
     """
-    own = [
-        (index, _INSTALLED.search(file) is not None)
-        for index, file in enumerate(files)
-        if not file.startswith(_OURS) and not _SPARK_OR_PYTHON.search(file)
-    ]
+    own = [(index, is_installed(file)) for index, file in enumerate(files) if is_the_users(file)]
     written = [index for index, installed in own if not installed]
     return max(written or (index for index, _ in own), default=None)
 

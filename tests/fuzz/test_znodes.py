@@ -23,8 +23,10 @@ from txn.protocol.records import (
     CommittedRecord,
     EpochRecord,
     LeaderIdentity,
+    ProgramRecord,
     QuarantineRecord,
     ReplayRequests,
+    StageRecord,
 )
 from txn.zookeeper.connection import Node
 from txn.zookeeper.image import read_image
@@ -53,6 +55,12 @@ RECORDS = [
     BatchRecord(txid=2, attempt=1, epoch=3, spouts=METADATA, opaque=["s"]),
     QuarantineRecord(txid=1, attempt=0, spouts=METADATA, error="ValueError: [/no]"),
     ReplayRequests(replay=[1]),
+    ProgramRecord(
+        python="cpython-311 3.11.7",
+        stages=[StageRecord(id="s/transform-1", told="transform clean", fingerprint="0" * 32)],
+        changes=["transform clean was changed"],
+        since=2,
+    ),
     PartsIndex(stem="batch-2-0-e3-0123456789abcdef", count=2, bytes=9, sha256="0" * 64),
 ]
 SPOILED = {type(r): broken_bytes(json.loads(encode(r, "it"))) for r in RECORDS}
@@ -65,6 +73,7 @@ PLACES = {
     BatchRecord: PATHS.batch(2),
     QuarantineRecord: PATHS.quarantined(1),
     ReplayRequests: PATHS.quarantine,
+    ProgramRecord: PATHS.program,
     PartsIndex: PATHS.batch(2),
 }
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 from txn.operations.status import status_of
 from txn.protocol.records import (
     BatchRecord,
     CommittedRecord,
     LeaderIdentity,
+    ProgramRecord,
     Progress,
     QuarantineRecord,
     StandbyIdentity,
@@ -15,6 +17,7 @@ from txn.protocol.records import (
 from txn.zookeeper.liveness import machine_id
 from txn.zookeeper.status import TopologyStatus
 
+CHANGES = ["transform clean (sales.py:12) of stream 's' was changed", "join of stream 's' is new"]
 SINCE = "2026-01-01T00:00:00+00:00"
 
 
@@ -25,7 +28,11 @@ def looked_at() -> TopologyStatus:
     aside = tuple(QuarantineRecord(txid=txid, attempt=1, error="x") for txid in (3, 5, 6))
     return TopologyStatus(
         "t",
-        Progress(committed=CommittedRecord(txid=7, epoch=2), batches=(batch,)),
+        Progress(
+            committed=CommittedRecord(txid=7, epoch=2),
+            batches=(batch,),
+            program=ProgramRecord(python="cpython-311 3.11.7", changes=CHANGES, since=4),
+        ),
         2,
         LeaderIdentity(host="h", pid=os.getpid(), started=SINCE, epoch=2, token="t", machine=here),
         None,
@@ -59,3 +66,13 @@ def test_status_is_json() -> None:
         told["quarantined"],
         [standby["alive"] for standby in told["standbys"]],
     )
+
+
+def test_status_names_the_newest_change_of_the_program() -> None:
+    """With the txid from which on it counts; of a program that never changed, nothing."""
+    status = status_of(looked_at())
+    assert status.changes == {"since_txid": 4, "changes": CHANGES}
+    assert status.to_json()["changes"] == status.changes
+    unchanged = Progress(program=ProgramRecord(python="cpython-311 3.11.7"))
+    assert replace(status, progress=unchanged).changes is None
+    assert replace(status, progress=Progress()).changes is None

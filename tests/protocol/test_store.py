@@ -15,12 +15,25 @@ from tests.faults.harness import wait_for
 from tests.zookeeper.progress_store import CONFIG, committed, expire, start
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import BatchError, FencedError, LeaderExistsError, ProgressUnavailableError
-from txn.protocol.records import ColumnsRecord, LeaderIdentity, Progress, QuarantineRecord
+from txn.protocol.records import (
+    ColumnsRecord,
+    LeaderIdentity,
+    ProgramRecord,
+    Progress,
+    QuarantineRecord,
+    StageRecord,
+)
 from txn.protocol.store import ProgressStore
 from txn.testing import MemoryNodes, MemoryProgress
 from txn.zookeeper import ZooKeeperProgress
 from txn.zookeeper.replay_requests import request_replays
 
+PROGRAM = ProgramRecord(
+    python="cpython-311 3.11.7",
+    stages=[StageRecord(id="s/transform-1", told="transform clean", fingerprint=None)],
+    changes=["transform clean is new"],
+    since=2,
+)
 COLUMNS = ColumnsRecord(stream="s", columns={"fields": 1})
 
 
@@ -152,6 +165,7 @@ def test_whoever_was_replaced_writes_nothing(place: Place) -> None:
         lambda: old.persist_start(start(2)),
         lambda: old.persist_committed(committed(1)),
         lambda: old.persist_columns(COLUMNS),
+        lambda: old.persist_program(PROGRAM),
         old.drop_open,
     ]
     for call in calls:
@@ -193,6 +207,21 @@ def test_the_next_leader_finds_what_was_written(place: Place) -> None:
     store.close()
     done = {"committed": committed(2, s={"at": 2}), "batches": expected.batches[2:]}
     assert leading(place).load() == expected.model_copy(update=done)
+
+
+def test_the_newest_program_is_kept(place: Place) -> None:
+    """Each takes the place of the one before, for the next leader and for whoever looks."""
+    store = leading(place)
+    store.persist_program(ProgramRecord(python="cpython-310 3.10.1"))
+    store.persist_program(PROGRAM)
+    store.persist_start(start(1))
+    assert place.connect().peek() == Progress(batches=(start(1),), program=PROGRAM)
+    store.close()
+    store = leading(place)
+    assert store.load().program == PROGRAM
+    later = PROGRAM.model_copy(update={"since": 7})
+    store.persist_program(later)
+    assert store.load().program == later
 
 
 def test_what_is_open_can_be_forgotten(place: Place) -> None:

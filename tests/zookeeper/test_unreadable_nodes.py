@@ -16,7 +16,7 @@ from tests.zookeeper.progress_store import CONFIG, bare_client, committed, leadi
 from txn.cli.app import cli
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import NewerFormatError, ProgressUnreadableError
-from txn.protocol.records import ColumnsRecord, QuarantineRecord
+from txn.protocol.records import ColumnsRecord, ProgramRecord, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress
 
 NAME = "orders"
@@ -49,6 +49,7 @@ READ_BY_ALL = (
     "quarantine/1",
     "quarantine",
     "columns/s",
+    "program",
 )
 """By what leads, and by what only looks."""
 NODES = (*READ_BY_ALL, "leader", "parts", "standbys/one")
@@ -69,6 +70,7 @@ def raw(zookeeper: EmbeddedZooKeeper, hosts: str) -> Iterator[KazooClient]:
         store.persist_start(start(3, s=3))
         store.persist_start(start(4, **LONG))
         store.persist_columns(ColumnsRecord(stream="s", columns=COLUMNS))
+        store.persist_program(ProgramRecord(python="cpython-311 3.11.7"))
     with bare_client(zookeeper.hosts) as client:
         yield client
 

@@ -23,6 +23,7 @@ from txn.cli.observers import Observer, RunInfo
 from txn.cli.signals import received_signals, terminable
 from txn.engine.report import RunReport
 from txn.errors import AbandonedError, LeaderExistsError, SetupError, TxnError
+from txn.interfaces import NOTICES
 from txn.zookeeper.connection import WAITING
 from txn.zookeeper.location import resolve
 from txn.zookeeper.status import require_answer
@@ -208,16 +209,18 @@ class _Notes(logging.Handler):
 
 @contextlib.contextmanager
 def _told(observer: Observer) -> Iterator[None]:
-    """Show what the start waits for, whatever the level of the log."""
-    waiting, notes = logging.getLogger(WAITING), _Notes(observer)
-    before = waiting.level
-    waiting.addHandler(notes)
-    waiting.setLevel(logging.WARNING)
+    """Show what the start waits for, and every notice, whatever the level of the log."""
+    loggers, notes = [logging.getLogger(name) for name in (WAITING, NOTICES)], _Notes(observer)
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(notes)
+        logger.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        waiting.setLevel(before)
-        waiting.removeHandler(notes)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+            logger.removeHandler(notes)
 
 
 def _server_of(spec: str) -> str | None:

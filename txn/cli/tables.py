@@ -48,6 +48,9 @@ def status_table(status: Status, tables: TableStatus, zookeeper: str) -> Rendera
     overview.add_row("quarantined", _quarantined(status))
     if tables.txids and tables.violations:
         overview.add_row("broken rules", _broken(tables, tables.txids))
+    if changed := status.changes:
+        said = "\n".join(changed["changes"])
+        overview.add_row("program", printable(f"from txid {changed['since_txid']} on: {said}"))
     parts: list[RenderableType] = [overview]
     newest = {**committed.spouts}
     for batch in (b for b in open_batches if b.replay_of is None):

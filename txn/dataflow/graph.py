@@ -42,6 +42,7 @@ __all__ = [
     "StateQuery",
     "Transform",
     "Transformation",
+    "called",
     "check_join",
     "explain",
     "promise_of",
@@ -474,7 +475,7 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
-        with placed(_called(node)) if isinstance(node, Transform) else nullcontext():
+        with placed(called(node)) if isinstance(node, Transform) else nullcontext():
             return compute()
     except (FailedException, TxnError):
         raise
@@ -516,8 +517,12 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _called(node: Transform) -> str:
-    return f"transform {_name(node.function)} of stream '{node.label()}'"
+def called(node: Node) -> str:
+    """A node for messages: what it does, where it is written, and of which stream."""
+    what = node.operation
+    if isinstance(node, Transform):
+        what = f"transform {_name(node.function)}"
+    return f"{what} of stream '{node.label()}'"
 
 
 def _place(node: Node, error: BaseException) -> str:

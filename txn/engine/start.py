@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.definition import Definition, Until
 from txn.delta.locations import identity
+from txn.engine.changed_code import changes, message, program_of, succeeding
 from txn.engine.equipment import Equipment
 from txn.engine.failures import not_started
 from txn.engine.pipeline import Pipeline
 from txn.engine.shared_folders import local_tables, runs_here, try_folder
 from txn.engine.threads import Straggler, abandoned, within
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnError
-from txn.interfaces import CommitterContext
+from txn.interfaces import NOTICES, CommitterContext
 from txn.protocol import coordinator
 from txn.protocol.order_records import columns_record
-from txn.protocol.records import CommittedRecord, LeaderIdentity, Progress
+from txn.protocol.records import CommittedRecord, LeaderIdentity, ProgramRecord, Progress
 from txn.protocol.recovery import (
     Found,
     Recovered,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Start"]
 
 log = logging.getLogger("txn")
+notices = logging.getLogger(NOTICES)
 
 START_SECS = 120.0
 """For a call of the user's code while a run starts, at least: Spark is cold then."""
@@ -107,7 +109,9 @@ class Start:
         progress, misfit = self._checked(equipment, epoch, tried)
         recovered = self._recovered(equipment, epoch, progress, misfit)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
-        return self._pipeline(equipment, recovered)
+        pipeline = self._pipeline(equipment, recovered)
+        self._tell_changes(progress.program, recovered)
+        return pipeline
 
     def _checked(
         self, equipment: Equipment, epoch: int, tried: list[str]
@@ -187,6 +191,16 @@ class Start:
                 recovered.replay_of,
             )
         return recovered
+
+    def _tell_changes(self, before: ProgramRecord | None, recovered: Recovered) -> None:
+        """Say once that the program is another one than the last run's, and keep this one."""
+        now, first = program_of(self.definition), recovered.committed.txid + 1
+        former = before if first > 1 or recovered.batches else None  # it has done nothing yet
+        told = [] if former is None else changes(former, now)
+        if told:
+            notices.warning("[%s] %s", self.definition.name, message(told, recovered))
+        if (kept := succeeding(now, former, first)) != before:
+            self.store.persist_program(kept)
 
     def _fence_tables(self, equipment: Equipment) -> Found:
         try:

@@ -20,6 +20,7 @@ from txn.interfaces.committer import (
     StoredRows,
 )
 from txn.interfaces.inlet import Inlet
+from txn.interfaces.notices import NOTICES
 from txn.interfaces.publication import (
     COMPACTION_KEY,
     FENCE_KEY,
@@ -46,6 +47,7 @@ from txn.interfaces.spout import (
 __all__ = [
     "COMPACTION_KEY",
     "FENCE_KEY",
+    "NOTICES",
     "PUBLICATION_KEY",
     "SETTLED_KEY",
     "Aggregate",

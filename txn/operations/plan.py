@@ -1,10 +1,4 @@
-"""A topology's stages and guarantees, without running any of it.
-
-Stage ids are the same for the same program in every process (Storm: `TridentTopology.build` names
-bolts `b-<n>-<names>` and spouts `spout-<txId>`): a spout is `spout-<stream>`, anything else
-`<streams>/<operation>-<n>`, numbered within its streams and operation in the order in which the
-tables were declared. So an operation that is added to one stream renames nothing in another.
-"""
+"""A topology's stages and guarantees, without running any of it."""
 
 from __future__ import annotations
 
@@ -15,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from txn.config import TopologyConfig
-from txn.dataflow.expectations import Expectation, SetAside
+from txn.dataflow.expectations import Expectation
 from txn.dataflow.graph import (
     Aggregation,
     Join,
-    Merge,
     NewValues,
     Node,
     Promise,
@@ -28,6 +21,7 @@ from txn.dataflow.graph import (
     StateQuery,
     Transform,
 )
+from txn.dataflow.stages import operation_of, stage_ids
 from txn.interfaces import Aggregate, Semantics, SpoutKind
 from txn.topology import Topology
 
@@ -116,7 +110,7 @@ def plan_topology(topology: Topology) -> TopologyPlan:
         TopologyError: it is one that `run` would refuse at once: a part of it leads nowhere.
     """
     topology.check_complete("caught_up")
-    names = _stage_ids(topology)
+    names = stage_ids(topology.sources, topology.sinks)
     streams = tuple(
         StreamPlan(names[s], s.name, type(s.spout).__name__, s.spout.kind.value)
         for s in topology.sources
@@ -134,45 +128,11 @@ def _settings(config: TopologyConfig) -> tuple[SettingPlan, ...]:
     )
 
 
-def _stage_ids(topology: Topology) -> dict[Node, str]:
-    """Every node that leads to a table, upstream first, with its id."""
-    ids: dict[Node, str] = {source: f"spout-{source.name}" for source in topology.sources}
-    counts: dict[str, int] = {}
-
-    def name(node: Node) -> None:
-        if node not in ids:
-            for above in node.upstream:
-                name(above)
-            origins = set(node.sources())
-            label = "+".join(s.name for s in topology.sources if s in origins)
-            stem = f"{label}/{_operation(node)}"
-            counts[stem] = counts.get(stem, 0) + 1
-            ids[node] = f"{stem}-{counts[stem]}"
-
-    for sink in topology.sinks:
-        name(sink.parent)
-    return ids
-
-
-def _operation(node: Node) -> str:
-    operations: Mapping[type[Node], str] = {
-        Aggregation: "aggregate",
-        Expectation: "expect",
-        Join: "join",
-        Merge: "merge",
-        NewValues: "new_values",
-        SetAside: "set_aside",
-        StateQuery: "state_query",
-        Transform: "transform",
-    }
-    return operations.get(type(node), type(node).__name__.lower())
-
-
 def _stage(node: Node, names: Mapping[Node, str]) -> StagePlan:
     reads = tuple(names[parent] for parent in node.parents)
     if isinstance(node, NewValues):
         reads = (node.sink.name,)
-    return StagePlan(names[node], _operation(node), reads, _phase(node), _detail(node))
+    return StagePlan(names[node], operation_of(node), reads, _phase(node), _detail(node))
 
 
 def _phase(node: Node | Sink) -> str:

@@ -47,6 +47,14 @@ class Status:
     quarantine: tuple[Quarantined, ...]
     """By ascending txid."""
 
+    @property
+    def changes(self) -> dict[str, Any] | None:
+        """The newest change of the program: what, and from which txid on; None: there was none."""
+        program = self.progress.program
+        if program is None or not program.changes:
+            return None
+        return {"since_txid": program.since, "changes": program.changes}
+
     def to_json(self) -> dict[str, Any]:
         """A JSON-able object with everything in it."""
         committed, batches = self.progress.committed, self.progress.batches
@@ -60,6 +68,7 @@ class Status:
             "batches": [batch.model_dump(mode="json", exclude={"version"}) for batch in batches],
             "spouts": committed.spouts,
             "tables": committed.tables,
+            "changes": self.changes,
             "quarantined": len(self.quarantine),
             "quarantine": [quarantined.to_json() for quarantined in self.quarantine],
         }

@@ -18,11 +18,13 @@ __all__ = [
     "EpochRecord",
     "IncarnationRecord",
     "LeaderIdentity",
+    "ProgramRecord",
     "Progress",
     "QuarantineRecord",
     "Record",
     "ReplayRequests",
     "RowReplayRecord",
+    "StageRecord",
     "StandbyIdentity",
 ]
 
@@ -141,6 +143,35 @@ class ColumnsRecord(Record):
     """The schema as Spark writes it in JSON."""
 
 
+class StageRecord(BaseModel):
+    """One operation of a program, as a run has begun with it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    id: str
+    """As `txn plan` shows it."""
+    told: _Words
+    """In words, with stream and place."""
+    fingerprint: str | None
+    """Of what it computes; None: unknown."""
+
+
+class ProgramRecord(Record):
+    """`/txn/<topology>/program`: what the newest run computes, so that a change can be told.
+
+    Nothing follows from it: a run goes on whatever it says. It fits into one node.
+    """
+
+    python: str
+    """The Python that made the fingerprints; those of another one cannot be compared."""
+    stages: list[StageRecord] = Field(default_factory=list)
+    """The operations with something of the user's in them, upstream first."""
+    changes: list[_Words] = Field(default_factory=list)
+    """The newest change, in words; empty: there was none."""
+    since: int = Field(default=0, ge=0)
+    """The first txid that was not committed when that change was told."""
+
+
 class LeaderIdentity(Record):
     """`/txn/<topology>/leader`: which process leads.
 
@@ -211,3 +242,5 @@ class Progress(BaseModel):
     """stream -> its columns, of those streams that have had any; see `ColumnsRecord`."""
     set_aside: frozenset[str] = frozenset()
     """The streams of which some txid was committed empty, and not replayed since."""
+    program: ProgramRecord | None = None
+    """What the newest run computes; None: no leader of this release has been."""

@@ -15,6 +15,7 @@ from txn.protocol.records import (
     CommittedRecord,
     IncarnationRecord,
     LeaderIdentity,
+    ProgramRecord,
     Progress,
     QuarantineRecord,
 )
@@ -93,6 +94,9 @@ class ProgressStore(Protocol):
         Raises:
             BatchError: they cannot be stored.
         """
+
+    def persist_program(self, record: ProgramRecord) -> None:
+        """Keep what the run computes, in the place of what earlier runs did."""
 
     def persist_start(self, record: BatchRecord) -> None:
         """Keep START of an attempt; it replaces that of an earlier one.

@@ -23,6 +23,7 @@ from txn.protocol.records import (
     CommittedRecord,
     IncarnationRecord,
     LeaderIdentity,
+    ProgramRecord,
     Progress,
     QuarantineRecord,
     ReplayRequests,
@@ -191,6 +192,7 @@ class MemoryProgress(ProgressStore):
                 batches=tuple(batches[txid] for txid in sorted(batches)),
                 columns={record.stream: record.columns for record in kept},
                 set_aside=frozenset().union(*(r.streams for r in self.quarantined().values())),
+                program=self._read(ProgramRecord, self._paths.program),
             )
 
     def load(self) -> Progress:
@@ -304,6 +306,16 @@ class MemoryProgress(ProgressStore):
             self.assert_leading()
             path = self._paths.columns_of(record.stream)
             self._write(path, record, f"columns of stream '{record.stream}'")
+
+    def persist_program(self, record: ProgramRecord) -> None:
+        """Make durable what the run computes.
+
+        Raises:
+            FencedError, BatchError: as `persist_start`.
+        """
+        with self.nodes.changed:
+            self.assert_leading()
+            self._write(self._paths.program, record, "program")
 
     def _may_write(self, epoch: int) -> Progress:
         if epoch != self.epoch:

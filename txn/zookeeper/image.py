@@ -14,6 +14,7 @@ from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
     CommittedRecord,
+    ProgramRecord,
     Progress,
     QuarantineRecord,
     ReplayRequests,
@@ -58,6 +59,8 @@ class Image:
     """Those for which a replay was requested."""
     columns: dict[str, Stored[ColumnsRecord]] = field(default_factory=dict)
     """By stream."""
+    program: Stored[ProgramRecord] | None = None
+    """None: no leader that knows of it has been."""
     orphans: tuple[str, ...] = ()
     """Parts that no record names: written by a leader that died before it could name them."""
 
@@ -72,6 +75,7 @@ class Image:
             batches=batches,
             columns=columns,
             set_aside=frozenset().union(*aside),
+            program=self.program.record if self.program else None,
         )
 
 
@@ -99,12 +103,13 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
     # Without records a request means nothing; a leader that never quarantined pays no read for it.
     requests = read_requests(connection, paths, deadline)[0].replay if quarantine else ()
     columns = _read_columns(connection, paths, deadline)
+    program = _read_program(connection, paths, deadline)
     _check_contiguous(committed.record.txid, list(batches), paths)
     records: list[Stored[Any]] = [committed, *batches.values(), *quarantine.values()]
     named = {name for stored in (*records, *columns.values()) for name in stored.parts}
     orphans = tuple(part for part in parts if part not in named)
     wanted = frozenset(requests) & set(quarantine)
-    return Image(committed, batches, quarantine, wanted, columns, orphans)
+    return Image(committed, batches, quarantine, wanted, columns, program, orphans)
 
 
 def _read_columns(
@@ -121,6 +126,15 @@ def _read_columns(
                 f"'{found[stream].record.stream}'. {NEVER_GUESSED}"
             )
     return found
+
+
+def _read_program(
+    connection: Connection, paths: Paths, deadline: float
+) -> Stored[ProgramRecord] | None:
+    node = connection.get(paths.program, deadline)
+    if node is None:
+        return None
+    return Stored(decode(ProgramRecord, node.data, paths.program), node.version)
 
 
 def read_at_once(connection: Connection, paths: Paths, deadline: float) -> Image | None:
@@ -149,7 +163,7 @@ def read_requests(
 
 
 def removals(connection: Connection, paths: Paths, deadline: float) -> list[Operation]:
-    """The unreadable nodes of quarantine and columns, to remove before progress is rebuilt.
+    """The unreadable nodes of quarantine, columns and program: they go before a rebuild.
 
     Raises:
         NewerFormatError: any record was written by a newer release: nothing may replace it.
@@ -181,6 +195,9 @@ def removals(connection: Connection, paths: Paths, deadline: float) -> list[Oper
         path = paths.columns_of(stream)
         if not is_readable(partial(_read, connection, paths, ColumnsRecord, path, deadline)):
             operations.append(Delete(path, require(connection.get(path, deadline), path).version))
+    if not is_readable(lambda: _read_program(connection, paths, deadline)):
+        node = require(connection.get(paths.program, deadline), paths.program)
+        operations.append(Delete(paths.program, node.version))
     if not is_readable(lambda: read_requests(connection, paths, deadline)):
         node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
         operations.append(Put(paths.quarantine, b"", node.version))

@@ -34,6 +34,7 @@ from txn.protocol.records import (
     CommittedRecord,
     IncarnationRecord,
     LeaderIdentity,
+    ProgramRecord,
     Progress,
     QuarantineRecord,
 )
@@ -53,8 +54,8 @@ from txn.zookeeper.incarnation import first_life, next_life, read_incarnation
 from txn.zookeeper.keeper import SessionKeeper
 from txn.zookeeper.leadership import Leadership
 from txn.zookeeper.status import BASE, read_status
-from txn.zookeeper.writing import RecordWriter, part_deletes
-from txn.zookeeper.znodes import Paths, check_topology_name, require
+from txn.zookeeper.writing import NodeWrite, RecordWriter, part_deletes
+from txn.zookeeper.znodes import Paths, check_topology_name, encode, require
 
 __all__ = ["ZooKeeperProgress"]
 
@@ -430,6 +431,20 @@ class ZooKeeperProgress(ProgressStore):
                 operations.insert(0, Create(self._paths.columns))
             self._writer.write(new.node, operations, deadline)
             image.columns[record.stream] = new.stored
+
+    def persist_program(self, record: ProgramRecord) -> None:
+        """Make durable what the run computes: one multi, at the start of a changed program.
+
+        Raises:
+            FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
+        """
+        with self._writing() as deadline:
+            image = self._loaded
+            # Never in parts: a leader of a release that does not know the node would remove them.
+            before = None if image.program is None else image.program.version
+            node = NodeWrite(self._paths.program, encode(record, "program"), before)
+            self._writer.write(node, [node.operation], deadline)
+            self._image = replace(image, program=Stored(record, node.after))
 
     def rebuild(
         self, record: CommittedRecord, *, at_least: int, takes_over: Iterable[int] = ()

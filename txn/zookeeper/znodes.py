@@ -155,6 +155,11 @@ class Paths:
         return f"{self.root}/row_replays"
 
     @property
+    def program(self) -> str:
+        """Holds a `ProgramRecord`; not there before the first leader that knows of it."""
+        return f"{self.root}/program"
+
+    @property
     def standbys(self) -> str:
         """Parent of one ephemeral node per waiting process; not there before the first one."""
         return f"{self.root}/standbys"
@@ -286,7 +291,7 @@ def _is_flat(values: Iterable[object]) -> bool:
 
 
 def _nested(value: object) -> dict[str, Any]:
-    if isinstance(value, Record):
+    if isinstance(value, BaseModel):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
