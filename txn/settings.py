@@ -104,8 +104,9 @@ def _with(config: TopologyConfig, found: Mapping[str, _Found]) -> TopologyConfig
     return made
 
 
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
+def _capital(place: str) -> str:
+    """A place at the beginning of a sentence; a setting's own name stays as it is written."""
+    return place[0].upper() + place[1:] if place.startswith("environment ") else place
 
 
 def _of_environment(environ: Mapping[str, str]) -> dict[str, _Found]:

@@ -77,6 +77,17 @@ def test_what_is_not_there_is_named(program: Path, target: str, message: str) ->
         load_topology(target.format(folder=program.parent))
 
 
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+def test_a_function_that_makes_a_topology_is_offered(tmp_path: Path, future: str) -> None:
+    """As `txn new` writes it: a misspelt name is answered with the function's."""
+    (tmp_path / "shop.py").write_text(
+        f"{future}from txn import Topology\n"
+        "def shop(name: str = 'shop') -> Topology:\n    return Topology(name)\n"
+    )
+    with pytest.raises(TargetError, match="has no 'shpo'; it has: shop"):
+        load_topology(f"{tmp_path / 'shop.py'}:shpo")
+
+
 def test_error_of_the_file_is_told_with_its_line(program: Path) -> None:
     """What the user's file raises is told with its kind, file and line, and kept as the cause."""
     with pytest.raises(

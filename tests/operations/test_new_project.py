@@ -38,6 +38,14 @@ def test_a_name_that_no_module_can_have_is_refused(name: str, tmp_path: Path) ->
     assert (error.value.number, os.listdir(tmp_path)) == ("TXN-104", [])
 
 
+@pytest.mark.parametrize("name", ["csv", "json", "pyspark", "delta"])
+def test_a_name_that_would_hide_a_module_is_refused(name: str, tmp_path: Path) -> None:
+    """`python csv.py` would import itself wherever Spark wants Python's csv."""
+    with pytest.raises(UserError, match=f"in place of the module '{name}'.*{name}_totals") as error:
+        make_project(name, tmp_path)
+    assert (error.value.number, os.listdir(tmp_path)) == ("TXN-104", [])
+
+
 def test_nothing_is_overwritten_or_left_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

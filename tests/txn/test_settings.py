@@ -80,9 +80,17 @@ def test_what_stands_nearest_to_the_run_wins(
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("txn.toml", "max_spout_pendng = 2", "pendng in .*txn.toml: .*Did you mean max_spout_pend"),
+        (
+            "txn.toml",
+            "max_spout_pendng = 2",
+            "^max_spout_pendng in .*txn.toml: .*Did you mean max_spout_pend",
+        ),
         ("txn.toml", "colour = 2", "'colour' is not a setting of a topology. docs/config"),
-        ("txn.toml", "ackers = -1", "Ackers in .*txn.toml cannot be used: .*greater than or equal"),
+        (
+            "txn.toml",
+            "ackers = -1",
+            "^ackers in .*txn.toml cannot be used: .*greater than or equal",
+        ),
         ("txn.toml", "ackers = ", "Settings cannot be read from .*txn.toml: Invalid value"),
         (
             "txn.toml",

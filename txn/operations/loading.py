@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from txn import hidden
@@ -176,5 +176,16 @@ def _line(error: BaseException) -> str:
 
 
 def _topologies_of(module: ModuleType) -> str:
-    names = sorted(name for name, value in vars(module).items() if isinstance(value, Topology))
+    names = sorted(
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, Topology)
+        or (isinstance(value, FunctionType) and _returns_topology(value))
+    )
     return f"it has: {', '.join(names)}." if names else "it has no Topology at all."
+
+
+def _returns_topology(function: FunctionType) -> bool:
+    """Whether its annotation says so; it is not called."""
+    said = function.__annotations__.get("return")
+    return said is Topology or (isinstance(said, str) and said.rpartition(".")[2] == "Topology")

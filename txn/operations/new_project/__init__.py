@@ -7,6 +7,7 @@ import keyword
 import os
 import re
 import shutil
+import sys
 import tempfile
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +28,11 @@ _FILES = {
 """File of the project -> its template, without `.txt`. "PROJECT" in it is the project's name."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 _TAKEN = ("txn", "spouts", "committers", "tests", "data", "warehouse")
+_IMPORTED = sys.stdlib_module_names | {
+    *("click", "delta", "deltalake", "kazoo", "numpy", "packaging", "pandas", "py4j", "pyarrow"),
+    *("pydantic", "pyspark", "pytest", "rich", "tomli"),
+}
+"""Modules that Python, Spark and we import: `python NAME.py` puts the project's in their place."""
 
 
 def make_project(name: str, folder: Path) -> Path:
@@ -43,6 +49,13 @@ def make_project(name: str, folder: Path) -> Path:
         UserError: the name cannot be one of a module, or hides a package.
         SetupError: there is something of this name, or the folder cannot be written to.
     """
+    if name in _IMPORTED and not keyword.iskeyword(name):
+        raise UserError(
+            f"{name!r} cannot name a project: its module {name}.py would be imported in place of "
+            f"the module {name!r} that Python or a package has. Choose another name, for "
+            f"example {name}_totals.",
+            number="TXN-104",
+        )
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in _TAKEN:
         raise UserError(
             f"{name!r} cannot name a project: it becomes a Python module. Use small letters, "
