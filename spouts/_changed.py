@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["Changed"]
 
-_PART = 2_000
+_PART = 1_000
 """Files whose times one look asks for: some milliseconds on a local disk."""
 _RECENT = 20_000
 """Most files of a round that are known by name."""

@@ -60,7 +60,8 @@ class Listing:
         # Relative names start at the folder in which the program started, even if it changes later.
         self._folder = os.getcwd()
         self._base = _fixed_part(self.pattern)
-        self._times: dict[str, int | None] = {}
+        self._infos: dict[str, fs.FileInfo] = {}
+        """Of the last listing of a remote storage, until `times` is called."""
 
     @property
     def kind(self) -> str:
@@ -100,20 +101,23 @@ class Listing:
             return None
         return FileStat(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
-    def times(self, names: Sequence[str]) -> Iterator[tuple[str, int | None]]:
+    def times(self, names: Sequence[str]) -> list[tuple[str, int | None]]:
         """When each of these files was changed last; without those that cannot be looked at.
 
         Nanoseconds since 1970, None where the storage has no times. A remote one is not asked: the
-        times are those of the last `names`, in whole seconds, since a listing may be more exact
-        than what `stat` says of the file.
+        times are those of the last `names`, for one call, and in whole seconds, since a listing may
+        be more exact than what `stat` says of the file.
         """
+        if not self.remote:
+            return list(self._local_times(names))
+        infos, self._infos = self._infos, {}
+        times = {name: infos[name].mtime_ns for name in names if name in infos}
+        return [(name, time and time // _SECOND * _SECOND) for name, time in times.items()]
+
+    def _local_times(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
         for name in names:
-            if self.remote:
-                time = self._times.get(name)
-                yield name, None if time is None else time // _SECOND * _SECOND
-            else:
-                with contextlib.suppress(OSError):
-                    yield name, os.stat(os.path.join(self._folder, name)).st_mtime_ns
+            with contextlib.suppress(OSError):
+                yield name, os.stat(os.path.join(self._folder, name)).st_mtime_ns
 
     def may_name(self, name: str) -> bool:
         """Return whether a name lies below the pattern's part without wildcards."""
@@ -174,13 +178,13 @@ class Listing:
         system, base = self._system(self._base)
         selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
         wanted = _matcher(self.pattern[len(self._base) :])
-        times: dict[str, int | None] = {}
+        infos = {}
         for info in system.get_file_info(selector):
             rest = info.path[len(base.rstrip("/")) :]
             if info.type == fs.FileType.File and wanted.fullmatch(rest.lstrip("/")):
-                times[self._base.rstrip("/") + "/" + rest.lstrip("/")] = info.mtime_ns
-        self._times = times
-        return list(times)
+                infos[self._base.rstrip("/") + "/" + rest.lstrip("/")] = info
+        self._infos = infos
+        return list(infos)
 
     def _system(self, name: str) -> tuple[fs.FileSystem, str]:
         scheme, _, rest = name.partition("://")

@@ -354,6 +354,7 @@ class FileSpout(Spout[FileBatch]):
     ) -> None:
         """Warn once of each file that was changed after it was taken, as far as this look sees."""
         if previous is None:
+            self._listing.times(())  # frees what the listing keeps for it
             return
         found = self._changed.look(names, unseen, previous.newest_ns)
         if not found:
