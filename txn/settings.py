@@ -94,9 +94,12 @@ def _with(config: TopologyConfig, found: Mapping[str, _Found]) -> TopologyConfig
         made = TopologyConfig.model_validate({**own, **{n: f.value for n, f in found.items()}})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = _capital(found[str(first["loc"][0])].place)
+        name = str(first["loc"][0])
+        # A secret may stand at a setting beside its own.
+        given = "" if name.startswith("zookeeper_") else f" ({found[name].value!r})"
         raise UserError(
-            f"{place} cannot be used: {first['msg']}. Correct it, or take it away "
+            f"{_capital(found[name].place)} cannot be used{given}: {first['msg']}. Correct it, or "
+            "take it away "
             "(docs/configuration.md has all settings).",
             number="TXN-119",
         ) from None

@@ -89,7 +89,7 @@ def test_what_stands_nearest_to_the_run_wins(
         (
             "txn.toml",
             "ackers = -1",
-            "^ackers in .*txn.toml cannot be used: .*greater than or equal",
+            r"^ackers in .*txn.toml cannot be used \(-?\d+\): .*greater than or equal",
         ),
         ("txn.toml", "ackers = ", "Settings cannot be read from .*txn.toml: Invalid value"),
         (
@@ -114,7 +114,7 @@ def test_a_file_that_means_nothing(tmp_path: Path, file: str, text: str, says: s
     [
         ("max_spout_pending", "--set max_spout_pending is not NAME=VALUE"),
         ("max_spout_pendng=2", "--set max_spout_pendng: .*Did you mean max_spout_pending"),
-        ("ackers=many", "--set ackers cannot be used: Input should be a valid integer"),
+        ("ackers=many", r"--set ackers cannot be used \('many'\): Input should be a valid integer"),
         ("zookeeper_auth=digest:me:canary", "would show a secret.*TXN_ZOOKEEPER_AUTH_FILE=PATH"),
     ],
 )
