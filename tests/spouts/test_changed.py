@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import fs
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spouts._changed import _RECENT, Changed
+from spouts._listing import Listing
 from spouts.files import FileBatch, FileSpout
 from txn.attempts import TransactionAttempt
 
@@ -218,3 +220,21 @@ def test_of_many_changed_files_some_are_named(
     [line] = caplog.messages
     assert f"{files[19]} and 10 more. Rows" in line
     assert str(files[20]) not in line
+
+
+class Elsewhere(Listing):
+    """A remote storage: another name for local files, listed by Arrow."""
+
+    def _system(self, name: str) -> tuple[fs.FileSystem, str]:
+        return fs.LocalFileSystem(), name.removeprefix("s3:/")
+
+
+def test_a_remote_listing_has_the_times(tmp_path: Path) -> None:
+    """For one call, of the files asked for that it has listed, in whole seconds."""
+    for number, name in enumerate("ab"):
+        (tmp_path / f"{name}.txt").touch()
+        os.utime(tmp_path / f"{name}.txt", ns=(0, number * 10**9 + 7))
+    listing = Elsewhere(f"s3:/{tmp_path}/*.txt")
+    a, b = listing.names()
+    assert listing.times([b, a, "gone"]) == [(b, 10**9), (a, 0)]
+    assert listing.times([a]) == []
