@@ -174,6 +174,8 @@ def boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "broken.py").write_text("raise RuntimeError('\\x1b[2J')")
     monkeypatch.chdir(tmp_path)
+    # This module first: imported behind the next line, it would keep what stands in for good.
+    monkeypatch.setattr("txn.operations.topology_tables.zookeeper_service", no_server)
     monkeypatch.setattr("txn.embedded.service.zookeeper_service", no_server)
     monkeypatch.setattr(
         "txn.cli.driver.drive", lambda *_, **__: (_ for _ in ()).throw(SetupError("x"))
