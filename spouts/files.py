@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from spouts._changed import Changed
 from spouts._inlet import FileInlet
 from spouts._listing import FileStat, Listing
+from spouts._options import check_options
 from spouts._schemas import as_nullable, as_struct, check_same, require_schema
 from spouts._seen import Taken, Taking
 from spouts._sizes import BatchSize, Size
@@ -120,7 +121,8 @@ class FileSpout(Spout[FileBatch]):
             the schema (`enforceSchema=False`).
 
     Raises:
-        TopologyError: an unknown format, a `files_per_batch` below 1, or an invalid range.
+        TopologyError: an unknown format, a misspelt option, a `files_per_batch` below 1, or an
+            invalid range.
     """
 
     kind = SpoutKind.TRANSACTIONAL
@@ -147,6 +149,7 @@ class FileSpout(Spout[FileBatch]):
             )
         self._listing = Listing(path_glob)
         self._name = f"FileSpout({path_glob!r})"
+        check_options(format, reader_options, self._name)
         self._format = format
         self._given = "value string" if format == "text" and schema is None else schema
         self._size = BatchSize(files_per_batch, self._name, "files_per_batch")

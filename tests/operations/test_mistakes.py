@@ -8,6 +8,7 @@ is to be read like a page.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import re
 import shutil
@@ -142,6 +143,38 @@ def other_header(world: World) -> None:
         world.run(world.kept(world.orders(**corrected)))
     shutil.rmtree(world.folder / "kept")
     world.run(world.kept(world.orders(**corrected)))
+
+
+@mistake("a CSV file has semicolons")
+def semicolons(world: World) -> None:
+    """The advice: how the file is written."""
+    world.file("in/a.csv", "user;amount\nann;1\n")
+    with world.told():
+        world.run(world.kept(world.orders(header=True)))
+    world.run(world.kept(world.orders(header=True, sep=";")))
+
+
+@mistake("a file is cut off")
+def damaged_file(world: World) -> None:
+    """The advice: a whole file under a new name; the batch of the other one passes."""
+    whole = gzip.compress(b"ann,1\n" * 1000)
+    (world.folder / "in" / "b.csv.gz").write_bytes(whole[:30])
+    with world.told():
+        world.run(world.kept(world.orders(glob="in/*")))
+    (world.folder / "in" / "c.csv.gz").write_bytes(whole)
+    world.config = CONFIG.model_copy(update={"on_exhausted": "quarantine", "max_batch_attempts": 2})
+    world.run(world.kept(world.orders(glob="in/*")))
+    kept = AppendTable(world.folder / "kept").read(world.spark)
+    assert kept.groupBy("user").count().orderBy("user").collect() == [("ann", 1001), ("bob", 1)]
+
+
+@mistake("an option of the reader is misspelt")
+def misspelt_option(world: World) -> None:
+    """The nearest option is named."""
+    with world.told():
+        world.orders(headr=True)
+    world.file("in/a.csv", "user,amount\nann,1\n")
+    world.run(world.kept(world.orders(header=True)))
 
 
 @mistake("JSON of another shape")

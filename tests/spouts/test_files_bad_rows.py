@@ -76,6 +76,8 @@ def test_records_that_do_not_parse_are_set_aside(
     reasons = {(row, reason) for _, rule, _, row, reason in aside if rule == "parses"}
     wrong = "a,x" if form == "csv" else '{"k":"a","v":"x"}'
     assert (wrong, f"not {form} with the columns of the schema; no value for: v") in reasons
+    more = "not csv with the columns of the schema; all have a value, so there is something beside"
+    assert (form == "csv") == (("a,1,2", f"{more} them") in reasons)
     assert report.violations == {"s": {"parses": 4, "no minus": 1}}
 
 

@@ -184,9 +184,11 @@ class Judged:
             return name, row, _text(f"not true: {rule.told}", "reason")
         # Spark does not say what is wrong with a record; what it could not read is NULL.
         missing = [sf.when(c.isNull(), sf.lit(n)) for n, c in zip(self.columns, own, strict=True)]
-        said = sf.lit(f"not {rule.unparsed.form} with the columns of the schema; no value for: ")
-        reason = sf.concat(said, sf.concat_ws(", ", *missing)).alias("reason")
-        return name, sf.col(quoted(rule.unparsed.text)).alias("row"), reason
+        said = sf.lit(f"not {rule.unparsed.form} with the columns of the schema; ")
+        names = sf.concat_ws(", ", *missing)
+        why = sf.when(names == "", "all have a value, so there is something beside them")
+        reason = sf.concat(said, why.otherwise(sf.concat(sf.lit("no value for: "), names)))
+        return name, sf.col(quoted(rule.unparsed.text)).alias("row"), reason.alias("reason")
 
 
 def _with_verdict(

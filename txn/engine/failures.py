@@ -268,7 +268,7 @@ _NUMBERS = {
     "TXN-508": ("FAILED_READ_FILE",),
 }
 """Number of an error -> how the conditions of Spark begin that it stands for."""
-_CSV_HEADER = "CSV header does not conform"
+_CSV_HEADER = ("CSV header does not conform", "Number of column in CSV header is not equal")
 
 
 def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
@@ -282,7 +282,7 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
     result = BatchError(
         f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
         f"{batch.phase.value}{at}: {_sentence(told)} {_read(batch.metadata)} Progress is "
-        f"intact: {_way_out(told, number)} and run again; the batch is replayed.",
+        f"intact: {_way_out(told, number, error)} and run again; the batch is replayed.",
         number=number,
     )
     result.__cause__ = cause
@@ -295,7 +295,7 @@ def not_previewed(topology: str, read: Metadata, error: BaseException) -> Topolo
     return TopologyError(
         f"Topology '{topology}' cannot be previewed: its first batch failed in user code or in "
         f"Spark{f', with {place}' if place else ''}: {_sentence(told)} {_read(read)} Nothing was "
-        f"written: {_way_out(told, number)} and try again.",
+        f"written: {_way_out(told, number, error)} and try again.",
         number=number,
     )
 
@@ -306,11 +306,19 @@ def _read(metadata: Metadata | None) -> str:
     return f"It read {read or 'nothing'}."
 
 
-def _way_out(told: str, number: str) -> str:
-    if _CSV_HEADER in told:
-        return "give the spout a schema with the header's names"
-    if number == "TXN-508":
+def _way_out(told: str, number: str, error: BaseException) -> str:
+    if any(words in told for words in _CSV_HEADER):
+        return (
+            "give the spout a schema with the header's names, or say how the file is written "
+            "(sep=, encoding=, ignoreLeadingWhiteSpace=, header=),"
+        )
+    if _is_malformed(error):
         return "let the spout drop or set aside such records (bad_rows=), or correct its schema,"
+    if number == "TXN-508":
+        return (
+            "correct the spout's format or schema; or, if the file is damaged, put a whole one "
+            "beside it under a new name and let this batch pass (on_exhausted='quarantine'),"
+        )
     return "correct the cause"
 
 
@@ -338,16 +346,19 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
+def _is_malformed(error: BaseException) -> bool:
+    return any(cause.condition.startswith(_MALFORMED) for cause in causes(error))
+
+
 def _number(error: BaseException) -> str:
     """The number of what stopped a batch: that of the innermost cause that has one."""
     if isinstance(error, TxnError):
         return error.number
     if isinstance(error, OverflowError):
         return "TXN-512"  # a committer's total that left its type
-    chain = causes(error)
-    if any(cause.condition.startswith(_MALFORMED) for cause in chain):
+    if _is_malformed(error):
         return "TXN-508"  # whatever it is that Spark could not parse there
-    for cause in reversed(chain):
+    for cause in reversed(causes(error)):
         if _is_a(cause, REFUSED_TYPES) or _says(cause, errno.EACCES):
             return "TXN-509"
         for number, conditions in _NUMBERS.items():
