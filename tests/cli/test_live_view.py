@@ -143,7 +143,7 @@ def test_live_view_leaves_the_last_picture_and_a_summary() -> None:
     text = console.file.getvalue()
     assert "7:0" in text
     assert text.rstrip().endswith(
-        "flights: caught up. Committed txid 7; this run committed 1 batches with 1,234 rows and "
+        "flights: caught up. Committed txid 7; this run committed 1 batch with 1,234 rows and "
         "0 replays in \n1 min 05 s."
     )
 
@@ -164,7 +164,7 @@ def test_plain_lines_have_one_line_per_commit_and_failure() -> None:
             "tables: delays v9, routes v8"
         ),
         (
-            "flights: stopped. Committed txid 7; this run committed 1 batches with 1,234 rows "
+            "flights: stopped. Committed txid 7; this run committed 1 batch with 1,234 rows "
             "and 0 replays in 0.0 s."
         ),
     ]

@@ -75,9 +75,14 @@ def summary(report: RunReport, status: RunStatus) -> str:
     }.get(report.ended, report.ended)
     return (
         f"{report.topology}: {how}. Committed txid {report.committed_txid}; this run committed "
-        f"{report.batches_committed} batches with {status.rows_committed:,} rows and "
-        f"{report.replays} replays in {duration(report.seconds)}."
+        f"{_counted(report.batches_committed, 'batch', 'batches')} with "
+        f"{_counted(status.rows_committed, 'row', 'rows')} and "
+        f"{_counted(report.replays, 'replay', 'replays')} in {duration(report.seconds)}."
     )
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"
 
 
 def held_up(report: RunReport) -> str | None:
