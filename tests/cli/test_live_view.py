@@ -144,7 +144,7 @@ def test_live_view_leaves_the_last_picture_and_a_summary() -> None:
     assert "7:0" in text
     assert text.rstrip().endswith(
         "flights: caught up. Committed txid 7; this run committed 1 batch with 1,234 rows and "
-        "0 replays in \n1 min 05 s."
+        "0 replays in 1 \nmin 05 s."
     )
 
 
