@@ -172,8 +172,11 @@ class Topology:
         from txn.progress_bar import progress_bar
 
         running = self.start(spark, zookeeper=zookeeper, until=until, standby=standby)
-        with progress_bar(running, until, progress):
-            return running.await_termination(signals=True)
+        try:
+            with progress_bar(running, until, progress):
+                return running.await_termination(signals=True)
+        except KeyboardInterrupt:  # in the moment before the signals are ours
+            return running.stop()
 
     def start(
         self,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from spouts.memory import MemoryTransactionalSpout
 from txn import Topology
 from txn.embedded import EmbeddedZooKeeper
 from txn.engine.report import InFlight, RunStatus
+from txn.engine.running import RunningTopology
 from txn.progress_bar import told
 
 
@@ -37,6 +41,40 @@ def test_a_run_shows_where_it_is_if_it_is_wanted(
     line = "orders: txid 2 committed, 2 rows, held up by "
     assert (line in re.sub(r"\x1b\[[0-9;?]*\w", "", said.err)) is shown
     assert said.out == ""
+
+
+def test_an_interrupt_before_the_line_is_there_stops_the_run(
+    tmp_path: Path,
+    spark: SparkSession,
+    zookeeper: EmbeddedZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C between the start and the moment in which signals are ours leaves no run behind."""
+
+    def interrupted(running: RunningTopology, *_: object) -> AbstractContextManager[None]:
+        runs.append(running)
+        signal.raise_signal(signal.SIGINT)
+        return nullcontext()
+
+    runs: list[RunningTopology] = []
+    monkeypatch.setattr("txn.progress_bar.progress_bar", interrupted)
+    topology = Topology("orders")
+    spout = MemoryTransactionalSpout([[(1,)]], "n int")
+    topology.stream("s", spout).partition_persist(AppendTable(tmp_path / "out"))
+    with signals(signal.SIGINT, signal.default_int_handler):
+        report = topology.run(spark, zookeeper=f"{zookeeper.hosts}/{tmp_path.name}")
+    assert report.ended == "stopped"
+    assert not runs[0].is_active
+
+
+@contextmanager
+def signals(number: signal.Signals, handler: Callable[..., object]) -> Iterator[None]:
+    """A signal's handler as Python has it by default: Spark's would cancel all jobs as well."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def test_the_line_has_what_a_run_waits_for() -> None:
