@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from txn.text import printable
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import Console
 
     from txn.dataflow.definition import Until
     from txn.engine.report import RunStatus
     from txn.engine.running import RunningTopology
+
+    Show: TypeAlias = Callable[[RunStatus], object]
 
 __all__ = ["progress_bar", "told"]
 
@@ -24,7 +26,7 @@ _LONGEST = 60
 
 @contextmanager
 def progress_bar(running: RunningTopology, until: Until, wanted: bool | None) -> Iterator[None]:
-    """Show a line on stderr while the body runs, and nothing after it.
+    """Show a line while the body runs: on stderr, and nothing after it; in a notebook it stays.
 
     Args:
         until: as for `Topology.run`; for a txid the line has a bar.
@@ -37,9 +39,9 @@ def progress_bar(running: RunningTopology, until: Until, wanted: bool | None) ->
         yield
         return
     ended = threading.Event()
-    with _line(console, until) as line:
+    with _cell() if console.is_jupyter else _line(console, until) as show:
         watch = threading.Thread(
-            target=_follow, args=(running, line, ended), name="txn-progress-bar", daemon=True
+            target=_follow, args=(running, show, ended), name="txn-progress-bar", daemon=True
         )
         watch.start()
         try:
@@ -64,7 +66,8 @@ def told(status: RunStatus) -> str:
     return printable(f"{status.topology}: {', '.join(parts)}")
 
 
-def _line(console: object, until: Until) -> Progress:
+@contextmanager
+def _line(console: Console, until: Until) -> Iterator[Show]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     last = until if isinstance(until, int) else None
@@ -74,18 +77,28 @@ def _line(console: object, until: Until) -> Progress:
         TextColumn("{task.description}", markup=False),
         *([BarColumn(bar_width=20)] if last else []),
         TimeElapsedColumn(),
-        console=console,  # type: ignore[arg-type]
+        console=console,
         transient=True,
     )
-    line.add_task("starting", total=last)
-    return line
+    task = line.add_task("starting", total=last)
+    with line:
+        yield lambda status: line.update(
+            task, description=told(status), completed=status.committed_txid
+        )
 
 
-def _follow(running: RunningTopology, line: Progress, ended: threading.Event) -> None:
+@contextmanager
+def _cell() -> Iterator[Show]:
+    """A line below a notebook's cell, which stays; rich would need ipywidgets for it."""
+    from IPython.display import display
+
+    line = display({"text/plain": "starting"}, raw=True, display_id=True)
+    yield lambda status: line.update({"text/plain": told(status)}, raw=True)
+
+
+def _follow(running: RunningTopology, show: Show, ended: threading.Event) -> None:
     """Bring the line up to date until the run has ended, and once more then."""
     over = False
     while not over:
         over = ended.wait(_LOOK_SECS)
-        status = running.status()
-        (task,) = line.task_ids
-        line.update(task, description=told(status), completed=status.committed_txid)
+        show(running.status())

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,34 @@ def test_the_line_has_what_a_run_waits_for() -> None:
     assert line.startswith("orders: txid 14 committed, 1,400 rows, 1 in flight, 1 replays, waits: ")
     assert line.endswith("x…")
     assert "\x1b" not in line
+
+
+NOTEBOOK = """
+from committers.append_table import AppendTable
+from spouts.memory import MemoryTransactionalSpout
+from txn import Topology
+from txn.session import delta_session
+
+spark = delta_session("notebook", master="local[2]")
+topology = Topology("orders")
+spout = MemoryTransactionalSpout([[(1,)], [(2,)]], "n int")
+topology.stream("s", spout).partition_persist(AppendTable("out"))
+report = topology.run(spark, until=2)
+"""
+
+
+def test_a_notebook_shows_the_line_and_the_report_as_a_table(tmp_path: Path) -> None:
+    """Without widgets: the line stays below its cell; the report has a table and a chart."""
+    nbformat, nbclient = import_module("nbformat"), import_module("nbclient")
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(text) for text in (NOTEBOOK, "report")]
+    where = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=where).execute()
+    line, report = (cell.outputs for cell in notebook.cells)
+    (shown,) = [one["data"]["text/plain"] for one in line if one["output_type"] == "display_data"]
+    assert shown.startswith("orders: txid 2 committed, 2 rows")
+    assert "Warning" not in str(line)
+    ((html, told),) = [(one["data"]["text/html"], one["data"]["text/plain"]) for one in report]
+    assert "<td>out</td>" in html
+    assert "<svg" in html
+    assert told.startswith("orders: until, 2 txids committed (1 to 2) in ")
