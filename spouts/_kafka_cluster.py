@@ -56,6 +56,8 @@ _REFUSED = frozenset(
         KafkaError.UNSUPPORTED_SASL_MECHANISM,
     }
 )
+_UNREACHED = frozenset({KafkaError._RESOLVE, KafkaError._SSL, KafkaError._TRANSPORT})
+"""Why no connection was made: the client tells it in the background, and then times out."""
 _LOOKS = 5
 
 Partition = tuple[str, int]
@@ -109,6 +111,7 @@ class Cluster:
         self._whose = whose
         self._client: AdminClient | None = None
         self._refused: KafkaError | None = None
+        self._unreached: KafkaError | None = None
         self._known: dict[str, Topic] = {}
 
     def matching(self, pattern: str) -> list[str]:
@@ -175,7 +178,7 @@ class Cluster:
     # --- inside ----------------------------------------------------------------------------------
 
     def _connected(self) -> AdminClient:
-        self._refused = None
+        self._refused = self._unreached = None
         if self._client is None:
             config: dict[str, Any] = {**self._settings.librdkafka, "error_cb": self._heard}
             try:
@@ -190,6 +193,8 @@ class Cluster:
     def _heard(self, error: KafkaError) -> None:
         if error.code() in _REFUSED:
             self._refused = error
+        elif error.code() in _UNREACHED:
+            self._unreached = error
 
     def _describe(self, topics: Sequence[str]) -> dict[str, Topic]:
         if not topics:
@@ -269,8 +274,19 @@ class Cluster:
             )
         return SourceUnavailableError(
             f"{self._whose} could not ask the brokers at {self._servers} for {what}: "
-            f"{_words(error)}. Nothing is lost: check that they run and can be reached from here."
+            f"{self._why(error)}. Nothing is lost: check that they run and can be reached from "
+            "here."
         )
+
+    def _why(self, error: Exception) -> str:
+        """The client's words; of a time-out, why no connection was made: its words vary there."""
+        if _code(error) != KafkaError._TIMED_OUT:
+            return _words(error)
+        why = f"no broker answered within {REQUEST_SECS:g} s"
+        if self._unreached is None:
+            return why
+        # Its text ends in how long the client waited, and in which state.
+        return f"{why} ({re.sub(r' ?[(]after .*', '', self._unreached.str())})"
 
 
 def _code(error: BaseException | None) -> int | None:
