@@ -33,6 +33,7 @@ from txn.errors import (
     TopologyError,
 )
 from txn.interfaces import Lag, Spout, SpoutKind
+from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -293,6 +294,7 @@ class DeltaSpout(Spout[DeltaBatch]):
 
     # --- emit --------------------------------------------------------------------------------
 
+    @unnoted()
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: DeltaBatch
     ) -> DataFrame:

@@ -37,6 +37,7 @@ from txn.errors import (
     TopologyError,
 )
 from txn.interfaces import NOTICES, Keeper, Lag, Spout, SpoutKind, Unparsed
+from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -280,6 +281,7 @@ class FileSpout(Spout[FileBatch]):
         self._changed.take((file.path, file.mtime_ns) for file in files)
         return self._planned
 
+    @unnoted()
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: FileBatch
     ) -> DataFrame:

@@ -40,6 +40,7 @@ from txn.errors import (
     TxnError,
 )
 from txn.interfaces import Lag, PartitionedSpout, PartitionPositions, SpoutKind
+from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
@@ -334,6 +335,7 @@ class KafkaSpout(PartitionedSpout):
 
     # --- reading ---------------------------------------------------------------------------------
 
+    @unnoted()
     def emit_partitions(
         self, spark: SparkSession, attempt: TransactionAttempt, positions: Mapping[str, Any]
     ) -> DataFrame:

@@ -20,6 +20,7 @@ from spouts.memory_partitions import MemoryPartitionedSpout
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
 from txn.interfaces import Lag, Spout, SpoutKind
+from txn.spark.origins import unnoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,6 +86,7 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
         has_more = self._cycle or index < len(self._batches)
         return MemoryPosition(index=index) if has_more else None
 
+    @unnoted()
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: MemoryPosition
     ) -> DataFrame:
@@ -180,6 +182,7 @@ class MemoryOpaqueSpout(Spout[ScriptedAttempt]):
             return None
         return ScriptedAttempt(txid=attempt.txid, attempt_id=attempt.attempt_id)
 
+    @unnoted()
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: ScriptedAttempt
     ) -> DataFrame:

@@ -16,6 +16,7 @@ from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError
 from txn.interfaces import Lag, PartitionedSpout, PartitionPositions, SpoutKind
+from txn.spark.origins import unnoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,6 +165,7 @@ class MemoryPartitionedSpout(PartitionedSpout):
             end = min(start + self._take.now, size)
             return {"start": start, "end": end} if end > start else None
 
+    @unnoted()
     def emit_partitions(
         self, spark: SparkSession, attempt: TransactionAttempt, positions: Mapping[str, Any]
     ) -> DataFrame:

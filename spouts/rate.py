@@ -16,6 +16,7 @@ from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
 from txn.interfaces import Lag, Spout, SpoutKind
+from txn.spark.origins import unnoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,6 +109,7 @@ class RateSpout(Spout[RateSpan]):
             return None
         return RateSpan(start=start, end=end, interval_us=self._interval_us)
 
+    @unnoted()
     def emit_batch(
         self, spark: SparkSession, attempt: TransactionAttempt, metadata: RateSpan
     ) -> DataFrame:

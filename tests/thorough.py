@@ -27,6 +27,8 @@ SPARK = (
         # Nor is it worth while to generate Java for them, and to compile that.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Tests make many expressions, each of which PySpark would note at five times its price.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Logs of a few versions: Delta puts each together in one task.
         "spark.databricks.delta.snapshotPartitions": "1",
     }

@@ -147,7 +147,7 @@ def test_a_batch_that_fails_is_told_by_its_cause_and_place(
     """
     monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
     # Decided once per process, by the first expression; tests before this one may have made it.
-    monkeypatch.setattr(pyspark.errors.utils, "_enable_debugging_cache", None)
+    monkeypatch.setattr(pyspark.errors.utils, "_enable_debugging_cache", True)
     number, wrong, told, advised = IN_BATCH[case]
     nodes = MemoryNodes()
     with pytest.raises(BatchError) as caught:

@@ -21,6 +21,7 @@ from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, TopologyError, TransformError, TxnError
 from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
 from txn.spark.causes import is_of_spark
+from txn.spark.origins import noted
 from txn.text import first_line, placed, users_line
 
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
@@ -155,7 +156,8 @@ class Transform(Node):
         from pyspark.sql import DataFrame
 
         function: Any = self.function
-        result = function(rows, attempt) if takes_attempt(function) else function(rows)
+        with noted():
+            result = function(rows, attempt) if takes_attempt(function) else function(rows)
         if not isinstance(result, DataFrame):
             raise TopologyError(
                 f"A transform of stream '{self.label()}' returned {_kind(result)}, not a DataFrame "

@@ -16,6 +16,7 @@ from txn.engine.row_counts import PlannedRows
 from txn.engine.spouts import Spouts
 from txn.interfaces import SpoutKind
 from txn.protocol.events import Metadata
+from txn.spark.origins import noted
 from txn.spark.own_session import moved
 from txn.spark.rows import no_rows
 from txn.text import placed
@@ -78,7 +79,7 @@ class Emissions:
             planned = metadata.get(source.name)
             if planned is not None:
                 parsed = self._spouts.parse(source, planned)
-                with placed(f"the spout of stream '{source.name}'"):
+                with placed(f"the spout of stream '{source.name}'"), noted():
                     frame = source.spout.emit_batch(self._spark, attempt, parsed)
                 self._columns.learn(source.name, frame.schema)
                 parts[source.name] = source.spout.parts_read(frame, parsed)

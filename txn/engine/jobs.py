@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.spark.causes import without_copies
+from txn.spark.origins import unnoted
 from txn.spark.own_session import Watch, make_active
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ class Jobs:
     def tagged(
         self, tags: Sequence[str], attempts: Sequence[TransactionAttempt], pool: str
     ) -> Iterator[None]:
-        """Tags and pool of every Spark job that this thread starts inside."""
+        """Tags and pool of every Spark job that this thread starts inside.
+
+        Expressions that it makes there are ours, unless `noted` says otherwise.
+        """
         self.enter_thread()
         context = self._spark.sparkContext
         # The context's tags: those of a session can be cancelled by the tagging thread alone, and
@@ -60,7 +64,8 @@ class Jobs:
         context.setLocalProperty("spark.scheduler.pool", pool)
         context.setJobDescription(f"{self._topology} {', '.join(map(str, attempts))}")
         try:
-            yield
+            with unnoted():
+                yield
         finally:
             for tag in tags:
                 context.removeJobTag(tag)

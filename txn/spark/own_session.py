@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from txn.errors import TopologyError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
@@ -91,6 +92,8 @@ _own: WeakSet[SparkSession] = WeakSet()
 """Every session made here."""
 _settings: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 """Session made here -> its recorded settings."""
+_new: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
+"""Context -> the settings of a new session."""
 _REFUSED = "_txn_refused"
 """Attribute of a session: a DataFrame of its own, which makes it active in a thread."""
 _NO_ROWS = "_txn_no_rows"
@@ -170,7 +173,7 @@ def own_session(spark: SparkSession) -> SparkSession:
     if spark in _own:
         return spark
     session = spark.newSession()
-    theirs, ours = spark.conf.getAll, session.conf.getAll
+    theirs, ours = spark.conf.getAll, _when_new(session)
     for key in ours.keys() - theirs.keys():
         _unset(session, key)
     for key, value in theirs.items():
@@ -186,11 +189,22 @@ def own_session(spark: SparkSession) -> SparkSession:
 def computing_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """A session over the same executors for our own expressions, with `conf` added."""
     session = spark.newSession()
-    for key in session.conf.getAll:
+    for key in _when_new(session):
         if key.startswith(_CHANGE_VALUES):
             _unset(session, key)
     theirs = {key: str(spark.conf.get(key)) for key in _FROM_THE_USER}
     return _made(session, {**_COMPUTING, **theirs, **conf})
+
+
+def _when_new(session: SparkSession) -> Mapping[str, str]:
+    """The settings of a session that was made a moment ago: the same for all of a context.
+
+    Reading all of them takes four calls into Java for each.
+    """
+    context = session.sparkContext
+    if context not in _new:
+        _new[context] = session.conf.getAll
+    return _new[context]
 
 
 def make_active(spark: SparkSession) -> None:
