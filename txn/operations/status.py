@@ -46,7 +46,7 @@ class Status:
     """The standbys, the longest waiting first."""
     quarantine: tuple[Quarantined, ...]
     """By ascending txid."""
-    notices: NoticesRecord | None
+    notices: NoticesRecord | None = None
     """What the spouts of the newest run last had for the user; None: nothing so far."""
 
     @property
