@@ -20,6 +20,8 @@ __all__ = ["ValueFormat", "Values"]
 ValueFormat = Literal["csv", "json"]
 
 _TEXT = "txn_text"
+_NUMBERS = "NaN|Inf|INF"
+"""In words: numbers that Spark's parser takes and its count of records does not."""
 _SHOWN = 200
 """Most characters of a record that an error shows."""
 
@@ -114,13 +116,17 @@ class Values:
         from pyspark.sql import functions as sf
 
         record = sf.col("txn_record")
-        bad = sf.col(f"txn_value.{_TEXT}").isNotNull() | sf.col("txn_value").isNull()
-        bad |= sf.trim(record) == ""
+        bad = sf.col(f"txn_value.{_TEXT}").isNotNull()
         if self._form == "csv":
-            # Spark parses the first line, and would pass over all others.
-            lines = _one_line(record).rlike(r"[\r\n]")
-            bad |= lines & ~sf.contains(record, sf.lit(self._quote))
-        return record.isNotNull() & bad
+            line = _one_line(record)
+            broken = line.rlike(r"[\r\n]") & ~sf.contains(record, sf.lit(self._quote))
+            return bad | broken | (sf.trim(line) == "")
+        bad |= record.isNotNull() & sf.col("txn_value").isNull()
+        if any(name.lower().startswith("allow") for name in self._options):
+            return bad  # JSON as only Spark's parser takes it
+        # The parser passes over all that comes after the first record.
+        records = sf.json_array_length(sf.concat(sf.lit("["), record, sf.lit("]")))
+        return bad | (records > 1) | (records.isNull() & ~record.rlike(_NUMBERS))
 
     def _struct(self) -> StructType:
         from pyspark.sql.types import StructType

@@ -30,8 +30,20 @@ GOOD = {
 }
 ROWS = [("a", 1), ("b", None), ("c", -2), ("ü", 4)]
 BAD = {
-    "json": ["word", '{"k":"a","v":"x"}', '{"k":"a"', "", " ", "null", '[{"k":"a","v":1}]', "1"],
-    "csv": ["a,x", "a", "a,1,2", "", " \n", "a,1\nb,2"],
+    "json": [
+        "word",
+        '{"k":"a","v":"x"}',
+        '{"k":"a"',
+        "",
+        " ",
+        "\n",
+        "null",
+        '[{"k":"a"}]',
+        "1",
+        '{"k":"a"}{"k":"b"}',
+        '{"k":"a"},{"k":"b"}',
+    ],
+    "csv": ["a,x", "a", "a,1,2", "", " \n", "\n", "a\nb,2"],
 }
 
 _names = itertools.count()
@@ -96,6 +108,24 @@ def test_values_that_do_not_parse_fail_the_batch_or_are_dropped(
     assert caught.value.number == "TXN-508"
     assert run(bad_rows="drop").violations == {"s": {"parses": 1}}
     assert rows_of(warehouse / "rows", "k", "v") == [("a", 1), ("b", 2)]
+
+
+def test_json_is_what_sparks_parser_takes(spark: SparkSession, kafka: Broker, topic: str) -> None:
+    """Numbers that are none, single quotes; with an option for it also comments."""
+    kafka.produce(topic, ['{"v":NaN}', "{'v':-Infinity}", '{"v":1.5}', '/**/ {"v":2}', ""])
+    counts = []
+    for options in ({}, {"allowComments": True}):
+        spout = KafkaSpout(
+            kafka.servers,
+            topics=[topic],
+            value_format="json",
+            schema="v double",
+            bad_rows="drop",
+            value_options=options,
+        )
+        rows = read(spark, spout, plan(spout)).where("txn_text IS NULL").collect()
+        counts.append(sorted(str(row.v) for row in rows))
+    assert counts == [["-inf", "1.5", "nan"], ["-inf", "1.5", "2.0", "nan"]]
 
 
 def test_a_value_is_columns_beside_those_of_kafka(
