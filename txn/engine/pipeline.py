@@ -9,6 +9,7 @@ only report facts:
     commit      1 thread           commit turns: never two at once, whatever fails
     clean-up    1 thread           deletes scratch and dead attempts' files
     maintenance 1 thread           asks the tables for work that nobody waits for
+    asking      1 a question       a spout's lag, notices and numbers, waited for a second at most
 
 No thread is waited for without a limit. One that hangs in planning or in a commit turn ends the
 run, since there must be no second one beside it; when the run ends, who does not come back within
