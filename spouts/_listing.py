@@ -163,6 +163,11 @@ class Listing:
             return bool(system.get_file_info(path).type == fs.FileType.Directory)
         return os.path.isdir(os.path.join(self._folder, self.pattern))
 
+    def missing_folder(self) -> str | None:
+        """The folder before the first wildcard, if it is local and not there."""
+        there = self.remote or os.path.isdir(os.path.join(self._folder, self._base))
+        return None if there else self._base
+
     def uri(self, name: str) -> str:
         """The name for Spark's readers: absolute, with a scheme, not percent-encoded."""
         return name if self.remote else "file:" + os.path.join(self._folder, name)

@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from spouts._bad_rows import PARSED, BadRows, marks, marks_of, permissive, with_text
 from spouts._changed import Changed
 from spouts._inlet import FileInlet
 from spouts._listing import FileStat, Listing
@@ -36,7 +37,7 @@ from txn.errors import (
     StorageUnavailableError,
     TopologyError,
 )
-from txn.interfaces import NOTICES, Keeper, Lag, Spout, SpoutKind, Unparsed
+from txn.interfaces import NOTICES, Keeper, Lag, Spout, SpoutKind
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -47,11 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 
 Format = Literal["csv", "json", "parquet", "text"]
-BadRows = Literal["fail", "drop", "set_aside"]
-
-_PARSED = ("csv", "json")
-"""Formats of records that may not parse."""
-
 _SIZED = 10_000
 """Most files whose sizes are looked up for `lag`."""
 _LOOK = 100_000
@@ -156,10 +152,9 @@ class FileSpout(Spout[FileBatch]):
         self._size = BatchSize(files_per_batch, self._name, "files_per_batch")
         self._forget_missing = forget_missing
         self._options = _reader_defaults(format, reader_options)
-        if bad_rows != "fail":
-            self._check_bad_rows(bad_rows, reader_options)
-            self.unparsed = Unparsed(bad_rows, "txn_text", "txn_file", format)
-            self._options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "txn_text"}
+        self.unparsed = marks_of(self._name, bad_rows, format, reader_options, position="txn_file")
+        if self.unparsed is not None:
+            self._options |= permissive(self.unparsed.text)
         self._schema: StructType | None = None
         self._taking = Taking()
         self._backlog: deque[str] = deque()
@@ -168,29 +163,12 @@ class FileSpout(Spout[FileBatch]):
         self._sizes: dict[str, int] = {}
         """Sizes of files in the backlog, as far as somebody asked."""
         self._planned: FileBatch | None = None
-        self._told_empty = False
+        self._empty: str | None = None
+        """That there is nothing to read, in words; None: there is, or nobody has looked."""
+        self._stale: dict[str, int] = {}
+        """Files that this run found changed, with their times."""
         self._changed = Changed(self._listing.times)
         self._newest_found = 0
-
-    def _check_bad_rows(self, bad_rows: BadRows, options: Mapping[str, Any]) -> None:
-        if bad_rows not in get_args(BadRows):
-            raise TopologyError(
-                f"{self._name}: bad_rows={bad_rows!r} is none of 'fail', 'drop' and 'set_aside'.",
-                number="TXN-415",
-            )
-        if self._format not in _PARSED:
-            raise TopologyError(
-                f"{self._name}: bad_rows={bad_rows!r} needs records that may not parse: those of "
-                f"{' or '.join(_PARSED)}, not of {self._format}. Leave bad_rows out.",
-                number="TXN-415",
-            )
-        given = [name for name in options if name.lower() in ("mode", "columnnameofcorruptrecord")]
-        if given:
-            raise TopologyError(
-                f"{self._name} is given both bad_rows={bad_rows!r} and {given[0]}=, which say "
-                "different things about records that do not parse. Leave one of them out.",
-                number="TXN-415",
-            )
 
     def inlet(self) -> FileInlet:
         """The folder that the pattern names, in which every file is read once."""
@@ -266,7 +244,7 @@ class FileSpout(Spout[FileBatch]):
             files = self._next_files(unseen)
             self._backlog = deque(islice(unseen, _LOOK))
             self._beyond = len(unseen) - len(self._backlog)
-            self._sizes.clear()
+            self._sizes = {}
         if not files:
             return None
         taken = self._taking.after(taken, [file.path for file in files])
@@ -299,7 +277,7 @@ class FileSpout(Spout[FileBatch]):
         paths = [self._listing.uri(file.path) for file in metadata.files]
         if not paths:
             return no_rows(spark, self._emitted(schema))
-        read = schema if self.unparsed is None else _with(schema, self.unparsed.text)
+        read = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
         reader = spark.read.format(self._format).schema(read).options(**self._options)
         rows = reader.load([literal(path) for path in paths])
         if self.unparsed is None:
@@ -308,9 +286,7 @@ class FileSpout(Spout[FileBatch]):
 
     def _emitted(self, schema: StructType) -> StructType:
         """The columns of the DataFrames, given those of the files."""
-        if self.unparsed is None:
-            return schema
-        return _with(schema, self.unparsed.text, self.unparsed.position)
+        return with_text(schema, *marks(self.unparsed))
 
     def planned_parts(self, metadata: FileBatch) -> Sequence[str]:
         """The paths of the batch: one edge per file."""
@@ -329,14 +305,21 @@ class FileSpout(Spout[FileBatch]):
         Raises:
             OSError: the storage does not answer.
         """
-        left = len(self._backlog) + self._beyond
+        # Copies: if the disk is slow, the next planning does not wait for this.
+        names, sizes = tuple(self._backlog), self._sizes
+        left = len(names) + self._beyond
         if self._listing.remote or self._beyond or left > _SIZED:
             return Lag(files=left)
-        for name in self._backlog:
-            if name not in self._sizes:
+        for name in names:
+            if name not in sizes:
                 found = self._listing.stat(name)
-                self._sizes[name] = found.size if found else 0
-        return Lag(files=left, bytes=sum(self._sizes[name] for name in self._backlog))
+                sizes[name] = found.size if found else 0
+        return Lag(files=left, bytes=sum(sizes[name] for name in names))
+
+    def notices(self) -> Sequence[str]:
+        """That the pattern matches no file, and which files were changed after they were read."""
+        stale = self._stale
+        return [*filter(None, [self._empty]), *([self._about_changed(stale)] if stale else [])]
 
     def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
         """The paths that Spark's plan of `batch` reads, spelled as they were planned."""
@@ -346,13 +329,16 @@ class FileSpout(Spout[FileBatch]):
 
     def _tell_if_empty(self, names: list[str]) -> None:
         """Warn once that the pattern matches nothing, and again only after it matched a file."""
-        if not names and not self._told_empty:
-            log.warning(
-                "%s matches no file now, so there is nothing to read. Check the pattern if you "
-                "expect files there; it looks again until there are some.",
-                self._name,
+        if names:
+            self._empty = None
+        elif self._empty is None:
+            missing = self._listing.missing_folder()
+            why = "" if missing is None else f", because the folder {missing} is not there"
+            self._empty = (
+                f"{self._name} matches no file now{why}, so there is nothing to read. Check the "
+                "pattern if you expect files there; it looks again until there are some."
             )
-        self._told_empty = not names
+            log.warning("%s", self._empty)
 
     def _tell_changed(
         self, names: list[str], unseen: list[str], previous: FileBatch | None
@@ -365,14 +351,16 @@ class FileSpout(Spout[FileBatch]):
         if not found:
             return
         self._newest_found = max([*found.values(), self._newest_found])
+        self._stale = {**self._stale, **found}
+        notices.warning("%s", self._about_changed(found))
+
+    def _about_changed(self, found: Collection[str]) -> str:
         listed = ", ".join(islice(found, _NAMED))
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        notices.warning(
-            "%s had read these files before they were changed, and reads no file twice: %s%s. Rows "
-            "that were added to them are in no table: write those into a new file.",
-            self._name,
-            listed,
-            more,
+        return (
+            f"{self._name} had read these files before they were changed, and reads no file twice: "
+            f"{listed}{more}. Rows that were added to them are in no table: write those into a new "
+            "file."
         )
 
     def _newest(self, previous: FileBatch | None, files: Sequence[PlannedFile]) -> int | None:
@@ -490,29 +478,10 @@ class FileSpout(Spout[FileBatch]):
         return self._schema
 
 
-def _with(schema: StructType, *names: str) -> StructType:
-    """A schema with further columns of text.
-
-    Raises:
-        TopologyError: it has a column of that name.
-    """
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    own = {name.lower() for name in schema.fieldNames()}
-    for name in names:
-        if name in own:
-            raise TopologyError(
-                f"A schema of files with bad_rows cannot have a column '{name}': the spout marks "
-                "records that do not parse by it. Rename the column, or leave bad_rows out.",
-                number="TXN-415",
-            )
-    return StructType([*schema.fields, *(StructField(name, StringType()) for name in names)])
-
-
 def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:
     """The user's options, over defaults that fail loudly (Spark's names ignore case)."""
     defaults: dict[str, Any] = {"ignoreMissingFiles": False, "ignoreCorruptFiles": False}
-    if format_ in ("csv", "json"):
+    if format_ in PARSED:
         defaults["mode"] = "FAILFAST"
     given = {name.lower(): value for name, value in options.items()}
     if format_ == "csv" and str(given.get("header", False)).lower() == "true":

@@ -16,6 +16,7 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from spouts._bad_rows import BadRows, marks_of
 from spouts._kafka_cluster import Cluster, Look, Partition
 from spouts._kafka_options import client_settings
 from spouts._kafka_plan import (
@@ -28,6 +29,7 @@ from spouts._kafka_plan import (
     parsed,
     stored_positions,
 )
+from spouts._kafka_values import ValueFormat, Values
 from spouts._schemas import as_struct
 from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
@@ -39,7 +41,7 @@ from txn.errors import (
     TopologyError,
     TxnError,
 )
-from txn.interfaces import Lag, PartitionedSpout, PartitionPositions, SpoutKind
+from txn.interfaces import NOTICES, Lag, PartitionedSpout, PartitionPositions, SpoutKind
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["FirstPoll", "KafkaSpout"]
 
 log = logging.getLogger("txn.spouts.kafka")
+notices = logging.getLogger(f"{NOTICES}.kafka")
 
 FirstPoll = Literal[
     "earliest",
@@ -62,7 +65,7 @@ FirstPoll = Literal[
 """Where reading begins. Source: Storm's `FirstPollOffsetStrategy`."""
 
 _LOSS = ("error", "skip")
-_SCHEMA = (
+_COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, "
     "timestamp timestamp_ltz, timestampType int"
 )
@@ -77,7 +80,8 @@ class KafkaSpout(PartitionedSpout):
     """Reads Kafka topics, a range of offsets of each partition per txid.
 
     Columns: `key` and `value` (binary), `topic`, `partition`, `offset`, `timestamp`,
-    `timestampType`, and with `include_headers` also `headers`. Partitions are named
+    `timestampType`, and with `include_headers` also `headers`; with `value_format` those of
+    `schema` in the place of `value`. Partitions are named
     "topic-number"; a position is {"start", "end", "topic_id"}.
 
     Source: `KafkaTridentSpoutOpaque`, `KafkaTridentSpoutTransactional`, `KafkaTridentSpoutConfig`.
@@ -103,6 +107,13 @@ class KafkaSpout(PartitionedSpout):
         on_data_loss: what to do if unread records are gone: "error" stops the topology; "skip"
             goes on with the records left, logs a warning and notes the offsets in the metadata.
         include_headers: add the column `headers`.
+        value_format: "json" or "csv": in the place of `value` come the columns of `schema`, parsed
+            by Spark. One of Kafka's columns whose name the schema has is then called `kafka_...`.
+        schema: of the values: DDL or StructType.
+        bad_rows: what becomes of records whose values do not parse or do not fit the schema.
+            "fail": the batch fails. "drop" and "set_aside": as for a rule of `Stream.expect`; what
+            is set aside has the record's place, "topic-partition:offset", and its own text.
+        value_options: of Spark's parser, such as {"timestampFormat": "yyyy-MM-dd"}.
         options: settings of Kafka's client by Kafka's own names (`security.protocol`,
             `sasl.jaas.config`, `isolation.level`, ...), without "kafka.". For both clients: see
             docs/kafka.md. Never logged and never stored.
@@ -130,6 +141,10 @@ class KafkaSpout(PartitionedSpout):
         max_records_per_batch: Size | None = 1_000_000,
         on_data_loss: Literal["error", "skip"] = "error",
         include_headers: bool = False,
+        value_format: ValueFormat | None = None,
+        schema: str | StructType | None = None,
+        bad_rows: BadRows = "fail",
+        value_options: Mapping[str, Any] | None = None,
         options: Mapping[str, str] | None = None,
         client_options: Mapping[str, str] | None = None,
         refresh_interval_secs: float = 2.0,
@@ -152,6 +167,8 @@ class KafkaSpout(PartitionedSpout):
         }
         self._deployment = deployment
         self._include_headers = include_headers
+        self._values = self._parser(value_format, schema, bad_rows, value_options or {})
+        self.unparsed = None if self._values is None else self._values.unparsed
         self._settings = client_settings(
             bootstrap_servers, options or {}, client_options or {}, self._name
         )
@@ -162,6 +179,28 @@ class KafkaSpout(PartitionedSpout):
         self._left = 0
         """Offsets after those that were decided last."""
         self._gone: set[str] = set()
+        self._losses: dict[str, str] = {}
+        """Partition -> what this run has skipped last, in words."""
+
+    def _parser(
+        self,
+        form: str | None,
+        schema: str | StructType | None,
+        bad_rows: str,
+        options: Mapping[str, Any],
+    ) -> Values | None:
+        if (form is None) != (schema is None) or (form is None and options):
+            raise TopologyError(
+                f"{self._name} parses values if it is given both value_format='json' (or 'csv') "
+                "and schema='user string, page int', and value_options only with them. Give both "
+                "or none.",
+                number="TXN-404",
+            )
+        if form is None or schema is None:
+            marks_of(self._name, bad_rows, None, {}, position="")  # refuses all but "fail"
+            return None
+        beside = len(_COLUMNS.split(", ")) - 1 + self._include_headers
+        return Values(self._name, form, schema, bad_rows, options, beside)
 
     def __repr__(self) -> str:
         """Brokers and topics; no options, because they may hold secrets."""
@@ -181,7 +220,8 @@ class KafkaSpout(PartitionedSpout):
             if previous is None:
                 raise
             log.warning("%s", error)  # it has run before, so it starts and waits for its brokers
-        return self._frame(spark, {("txn", 0): Position(start=0, end=0, topic_id="")}).schema
+        nothing = {("txn", 0): Position(start=0, end=0, topic_id="")}
+        return self._parsed(self._frame(spark, nothing)).schema
 
     def _check_subscription(self, previous: PartitionPositions | None) -> None:
         if self._pattern is not None:
@@ -254,9 +294,9 @@ class KafkaSpout(PartitionedSpout):
             if (position := stored.get(name_of(partition))) is not None:
                 starts[partition] = going_on(partition, position, look)
         starts |= self._first_starts(look, starts, stored, begun=begun)
-        for start in starts.values():
+        for partition, start in starts.items():
             if start.lost is not None:
-                self._note_loss(start.lost)
+                self._note_loss(name_of(partition), start.lost)
         turns = {name: position.turn for name, position in stored.items()}
         available = {name_of(p): max(0, look.latest[p] - s.offset) for p, s in starts.items()}
         shares = fair_shares(
@@ -321,17 +361,22 @@ class KafkaSpout(PartitionedSpout):
                 number="TXN-406",
             )
         for name in sorted(gone - self._gone):
-            log.warning("%s goes on without topic %r, which is gone.", self._name, name)
+            notices.warning("%s", self._without(name))
         self._gone = gone
 
-    def _note_loss(self, lost: Lost) -> None:
+    def _without(self, topic: str) -> str:
+        return f"{self._name} goes on without topic {topic!r}, which is gone."
+
+    def _note_loss(self, partition: str, lost: Lost) -> None:
         if self._on_loss == "error":
             raise SourceChangedError(
                 f"{self._name} cannot go on: {lost.words}. Set on_data_loss='skip' to go on at "
                 f"offset {lost.skipped.next}.",
                 number="TXN-406",
             )
-        log.warning("%s goes on at offset %d: %s.", self._name, lost.skipped.next, lost.words)
+        words = f"{self._name} goes on at offset {lost.skipped.next}: {lost.words}."
+        notices.warning("%s", words)
+        self._losses = {**self._losses, partition: words}
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -349,9 +394,12 @@ class KafkaSpout(PartitionedSpout):
         stored = stored_positions(positions, self._name)
         planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
         if not planned:
-            return no_rows(spark, as_struct(self._schema(), self._name))
+            return self._parsed(no_rows(spark, as_struct(self._schema(), self._name)))
         self._check_there(attempt, planned)
-        return self._frame(spark, planned)
+        return self._parsed(self._frame(spark, planned))
+
+    def _parsed(self, records: DataFrame) -> DataFrame:
+        return records if self._values is None else self._values.parsed(records)
 
     def planned_parts(self, metadata: PartitionPositions) -> Sequence[str]:
         """One edge per partition that has records to read."""
@@ -364,6 +412,10 @@ class KafkaSpout(PartitionedSpout):
         Transactions and compaction leave gaps, so there may be fewer records.
         """
         return Lag(records=self._left)
+
+    def notices(self) -> Sequence[str]:
+        """Topics that are gone, and records that this run has skipped (`on_data_loss="skip"`)."""
+        return [*map(self._without, sorted(self._gone)), *self._losses.values()]
 
     def parts_read(self, batch: DataFrame, metadata: PartitionPositions) -> Sequence[str]:
         """The partitions that Spark's plan of `batch` reads from the first to the last offset."""
@@ -453,7 +505,7 @@ class KafkaSpout(PartitionedSpout):
             ) from error
 
     def _schema(self) -> str:
-        return _SCHEMA + (_HEADERS if self._include_headers else "")
+        return _COLUMNS + (_HEADERS if self._include_headers else "")
 
 
 def _offsets(entries: str) -> dict[str, int]:

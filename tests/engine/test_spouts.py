@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from committers.append_table import AppendTable
+from spouts.files import FileSpout
 from spouts.memory import MemoryPosition, MemoryTransactionalSpout
+from tests.faults.harness import wait_for
 from txn import Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Source
+from txn.engine.questions import PATIENCE_SECS, PAUSE_SECS, Questions
 from txn.engine.spouts import Spouts
 from txn.interfaces import Lag
 from txn.protocol.events import Plan
-from txn.testing import MemoryProgress
+from txn.protocol.order_records import notices_record
+from txn.protocol.records import NoticesRecord
+from txn.testing import MemoryNodes, MemoryProgress, run_in_memory
+from txn.zookeeper.znodes import NODE_LIMIT, encode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +58,35 @@ class Answers(MemoryTransactionalSpout):
         """See the class."""
         return self._told()
 
+    def notices(self) -> Any:
+        """See the class."""
+        return self._told()
+
+
+class Hangs(Answers):
+    """Answers no such question before the test is over."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.over = threading.Event()
+        self.asked = 0
+
+    def _told(self) -> Any:
+        self.asked += 1
+        self.over.wait(60)
+
+
+class Notices(MemoryTransactionalSpout):
+    """Has the notices that it was given, one after the other; the last ones for good."""
+
+    def __init__(self, *said: Any) -> None:
+        super().__init__(ROWS, "k string")
+        self.said = list(said)
+
+    def notices(self) -> Any:
+        """See the class."""
+        return self.said.pop(0) if len(self.said) > 1 else self.said[0]
+
 
 class Writers(MemoryProgress):
     """Remembers which thread writes: the protocol's."""
@@ -60,6 +97,19 @@ class Writers(MemoryProgress):
         """As it is."""
         self.threads |= {threading.get_ident()}
         super().persist_committed(*args)
+
+
+class Keeps(MemoryProgress):
+    """Keeps what was written of notices."""
+
+    def __init__(self, topology: str) -> None:
+        super().__init__(topology)
+        self.records: list[NoticesRecord] = []
+
+    def persist_notices(self, record: NoticesRecord) -> None:
+        """As it is."""
+        super().persist_notices(record)
+        self.records.append(record)
 
 
 @pytest.mark.parametrize("answer", [OSError("no number"), "7", -1, 1.5, Lag(records=-1)])
@@ -77,8 +127,41 @@ def test_a_number_that_cannot_be_had_is_told_once_and_not_known(
         {},
     )
     told = [record.message.partition(" raised ")[0] for record in caplog.records]
-    names = ("lag", "planned_rows", "planned_bytes")
+    names = ("lag", "notices", "planned_rows", "planned_bytes")
     assert told == [f"[t] Answers.{name} of stream 's'" for name in names]
+
+
+def test_who_hangs_over_a_number_is_waited_for_once(caplog: pytest.LogCaptureFixture) -> None:
+    """For a second; nobody is asked again who has not come back, nor within a minute after it."""
+    spout = Hangs()
+    spouts = Spouts("t", [Source("s", spout)])
+    began = time.monotonic()
+    for txid in range(1, 20):
+        spouts.plan(Plan(TransactionAttempt(txid), ("s",), {}), window_full=False)
+        assert spouts.planned_input({"s": {"index": 0}}).records == {"s": None}
+    assert 2 * PATIENCE_SECS <= time.monotonic() - began < 3 * PATIENCE_SECS
+    assert (spout.asked, dict(spouts.lags)) == (2, {})
+    told = [record.message.partition(" gave no answer")[0] for record in caplog.records]
+    assert told == [
+        "[t] Hangs.lag or notices of stream 's'",
+        "[t] Hangs.planned_rows or planned_bytes of stream 's'",
+    ]
+    spout.over.set()
+    spouts.close()
+
+
+def test_who_came_back_is_asked_again_after_a_pause() -> None:
+    """A slow question may have been slow once; its late answer is not shown."""
+    now = [0.0]
+    questions = Questions("t", monotonic=lambda: now[0])
+    over = threading.Event()
+    assert questions.ask("lag", lambda: over.wait(60)) is None
+    over.set()
+    wait_for(questions._asked["lag"].done, what="the late answer")
+    assert questions.ask("lag", lambda: 7) is None
+    now[0] = PAUSE_SECS
+    assert questions.ask("lag", lambda: 7) == 7
+    questions.close()
 
 
 def test_the_lag_of_a_source_is_that_of_its_newest_plan() -> None:
@@ -108,3 +191,95 @@ def test_a_spout_that_cannot_count_neither_ends_nor_stalls_a_run(
     assert (report.input_records, report.input_bytes, running.status().lags) == (None, None, {})
     assert spout.threads
     assert not spout.threads & store.threads
+
+
+def test_a_spout_that_hangs_over_its_numbers_holds_up_no_run(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """Every record is committed, and the end names no thread."""
+    spout = Hangs()
+    topology = Topology(warehouse.parent.name, TopologyConfig(stop_grace_secs=5))
+    topology.stream("s", spout).partition_persist(AppendTable(warehouse / "t"))
+    running = topology.start(spark, until="caught_up", store=MemoryProgress(topology.name))
+    try:
+        wait_for(lambda: running.status().batches_committed == 3, what="three commits")
+        report = running.await_termination()
+    finally:
+        spout.over.set()
+        running.stop()
+    assert (report.ended, report.rows_staged, report.replays) == ("caught_up", 4, 0)
+
+
+@pytest.mark.parametrize("said", ["one text", [1], None])
+def test_notices_that_are_none_are_told_in_the_log(
+    said: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A text is a sequence of letters: it is refused as such, and nothing is shown."""
+    spouts = Spouts("t", [Source("s", Notices(said))])
+    spouts.plan(Plan(TransactionAttempt(1), ("s",), {}), window_full=False)
+    assert spouts.notices == {}
+    assert ["[t] Notices.notices of stream 's' raised TypeError"] == [
+        record.message.partition(":")[0] for record in caplog.records
+    ]
+
+
+def test_notices_are_lines_and_not_too_many() -> None:
+    """Breaks of lines become spaces; what is too long or too much is cut, and says so."""
+    spouts = Spouts("t", [Source("s", Notices(["a\n  b", *"cdefghijkl", "m" * 9999][::-1]))])
+    spouts.plan(Plan(TransactionAttempt(1), ("s",), {}), window_full=False)
+    (lines,) = spouts.notices.values()
+    assert (len(lines), len(lines[0]), lines[-1]) == (11, 2_000, "and 2 more")
+    spouts = Spouts("t", [Source("s", Notices(["a\n  b"]))])
+    spouts.plan(Plan(TransactionAttempt(1), ("s",), {}), window_full=False)
+    assert spouts.notices == {"s": ("a b",)}
+
+
+def test_notices_are_written_when_they_change_and_only_then(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """With the txid that was being planned; a run that has nothing to say writes nothing."""
+    said = (["one"], ["one"], [], ["two"])
+    for name, spout in (
+        ("loud", Notices(*said)),
+        ("mute", MemoryTransactionalSpout(ROWS, "k string")),
+    ):
+        topology = Topology(f"{warehouse.parent.name}-{name}")
+        topology.stream("s", spout).partition_persist(AppendTable(warehouse / name))
+        store = Keeps(topology.name)
+        topology.start(spark, until="caught_up", store=store).await_termination()
+        expected = [(1, {"s": ["one"]}), (3, {}), (4, {"s": ["two"]})] if name == "loud" else []
+        assert [(r.txid, r.streams) for r in store.records] == expected
+        assert all(r.epoch == store.epoch and r.at.endswith("+00:00") for r in store.records)
+
+
+def test_a_status_has_what_a_spout_of_files_notices(
+    spark: SparkSession, warehouse: Path, tmp_path: Path
+) -> None:
+    """No folder, then rows that were added to a file; nothing of an earlier run that is over."""
+    nodes, folder = MemoryNodes(), tmp_path / "in"
+
+    def noticed() -> Any:
+        topology = Topology("files")
+        spout = FileSpout(f"{folder}/*.csv", format="csv", schema="k string")
+        topology.stream("s", spout).partition_persist(AppendTable(warehouse / "t"))
+        run_in_memory(topology, spark, nodes)
+        found = MemoryProgress("files", nodes).notices()
+        return found and (found.txid, found.streams)
+
+    txid, streams = noticed()
+    assert (txid, f"the folder {folder}/ is not there" in streams["s"][0]) == (1, True)
+    folder.mkdir()
+    (folder / "a.csv").write_text("x\n")
+    assert noticed() is None
+    (folder / "a.csv").write_text("x\ny\n")
+    os.utime(folder / "a.csv", (2**32, 2**32))
+    txid, streams = noticed()
+    assert (txid, f"reads no file twice: {folder}/a.csv. Rows" in streams["s"][0]) == (2, True)
+
+
+def test_notices_that_have_no_room_are_counted() -> None:
+    """All of them fit into one node, however many streams and however odd the letters."""
+    said = {f"s{n}": ("\N{GRINNING FACE}" * 2_000,) * 10 for n in range(3)}
+    record = notices_record(1, 1, "now", said)
+    assert (sorted(record.streams), record.left_out) == (["s0"], 2)
+    assert len(encode(record, "notices")) < NODE_LIMIT

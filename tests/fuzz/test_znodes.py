@@ -23,13 +23,14 @@ from txn.protocol.records import (
     CommittedRecord,
     EpochRecord,
     LeaderIdentity,
+    NoticesRecord,
     ProgramRecord,
     QuarantineRecord,
     ReplayRequests,
     StageRecord,
 )
 from txn.zookeeper.connection import Node
-from txn.zookeeper.image import read_image
+from txn.zookeeper.image import read_image, read_notices
 from txn.zookeeper.leadership import read_epoch, read_leader
 from txn.zookeeper.status import TopologyStatus
 from txn.zookeeper.znodes import (
@@ -55,6 +56,9 @@ RECORDS = [
     BatchRecord(txid=2, attempt=1, epoch=3, spouts=METADATA, opaque=["s"]),
     QuarantineRecord(txid=1, attempt=0, spouts=METADATA, error="ValueError: [/no]"),
     ReplayRequests(replay=[1]),
+    NoticesRecord(
+        epoch=3, txid=2, at="2026-01-01T00:00:00+00:00", streams={"s": ["[/no] file"]}, left_out=1
+    ),
     ProgramRecord(
         python="cpython-311 3.11.7",
         stages=[StageRecord(id="s/transform-1", told="transform clean", fingerprint="0" * 32)],
@@ -73,6 +77,7 @@ PLACES = {
     BatchRecord: PATHS.batch(2),
     QuarantineRecord: PATHS.quarantined(1),
     ReplayRequests: PATHS.quarantine,
+    NoticesRecord: PATHS.notices,
     ProgramRecord: PATHS.program,
     PartsIndex: PATHS.batch(2),
 }
@@ -131,12 +136,21 @@ def test_a_topology_with_one_bad_node_is_shown_or_refused(model: Any, data: st.D
         image = read_image(nodes, PATHS, 0)
         epoch, _ = read_epoch(nodes, PATHS, 0)
         holder = read_leader(nodes, PATHS, 0)
+        said = read_notices(nodes, PATHS, 0)
     except ProgressUnreadableError:
         return
     aside = tuple(stored.record for stored in image.quarantine.values())
     leader = holder[0] if holder else None
     status = status_of(
-        TopologyStatus("t", image.progress, epoch.epoch, leader, epoch.leader, aside)
+        TopologyStatus(
+            "t",
+            image.progress,
+            epoch.epoch,
+            leader,
+            epoch.leader,
+            aside,
+            notices=said.record if said else None,
+        )
     )
     out = io.StringIO()
     console = Console(file=out, width=120, markup=False, emoji=False)

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 from dataclasses import replace
 
+from rich.console import Console
+
+from txn.cli.tables import status_table
 from txn.operations.status import status_of
+from txn.operations.table_status import TableStatus
 from txn.protocol.records import (
     BatchRecord,
     CommittedRecord,
     LeaderIdentity,
+    NoticesRecord,
     ProgramRecord,
     Progress,
     QuarantineRecord,
@@ -76,3 +82,28 @@ def test_status_names_the_newest_change_of_the_program() -> None:
     unchanged = Progress(program=ProgramRecord(python="cpython-311 3.11.7"))
     assert replace(status, progress=unchanged).changes is None
     assert replace(status, progress=Progress()).changes is None
+
+
+def test_status_shows_what_spouts_have_for_the_user() -> None:
+    """By stream, with the txid and the time as of which it was said; nothing, if nothing was."""
+    said = NoticesRecord(
+        epoch=2, txid=8, at=SINCE, streams={"s": ["no file", "2 were changed"]}, left_out=3
+    )
+    status = status_of(replace(looked_at(), notices=said))
+    assert status.to_json()["notices"] == {
+        "txid": 8,
+        "at": SINCE,
+        "streams": {"s": ["no file", "2 were changed"]},
+        "left_out": 3,
+    }
+    out = io.StringIO()
+    Console(file=out, width=120).print(status_table(status, TableStatus(), "zk"))
+    told = out.getvalue()
+    assert f"noticed when txid 8 was planned, {SINCE}" in told
+    assert all(line in told for line in ("no file", "2 were changed", "3 more streams"))
+    for silent in (None, said.model_copy(update={"streams": {}})):
+        nothing = status_of(replace(looked_at(), notices=silent))
+        assert nothing.to_json()["notices"] is None
+        out = io.StringIO()
+        Console(file=out, width=120).print(status_table(nothing, TableStatus(), "zk"))
+        assert "noticed" not in out.getvalue()

@@ -18,6 +18,7 @@ from txn.errors import BatchError, FencedError, LeaderExistsError, ProgressUnava
 from txn.protocol.records import (
     ColumnsRecord,
     LeaderIdentity,
+    NoticesRecord,
     ProgramRecord,
     Progress,
     QuarantineRecord,
@@ -27,6 +28,7 @@ from txn.protocol.store import ProgressStore
 from txn.testing import MemoryNodes, MemoryProgress
 from txn.zookeeper import ZooKeeperProgress
 from txn.zookeeper.replay_requests import request_replays
+from txn.zookeeper.status import read_status
 
 PROGRAM = ProgramRecord(
     python="cpython-311 3.11.7",
@@ -45,6 +47,8 @@ class Place:
     """Another process opens it."""
     request: Callable[[list[int]], object]
     """A user asks for replays."""
+    notices: Callable[[], NoticesRecord | None]
+    """A user looks at what spouts have said."""
     interrupt: Callable[[Any], None]
     """A leader's session ends."""
     depose: Callable[[Any], None]
@@ -65,6 +69,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         yield Place(
             lambda: opened(MemoryProgress("t", nodes)),
             lambda txids: MemoryProgress("t", nodes).request_replays(txids),
+            lambda: MemoryProgress("t", nodes).notices(),
             lambda store: store.lose_session(),
             lambda store: store._leave(),
         )
@@ -74,6 +79,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         yield Place(
             lambda: opened(ZooKeeperProgress(hosts, "t", CONFIG)),
             lambda txids: request_replays(hosts, "t", CONFIG, txids),
+            lambda: read_status(hosts, "t", CONFIG).notices,
             expire,
             lambda store: store._leadership.release(time.monotonic() + 60),
         )
@@ -92,6 +98,12 @@ def leading(place: Place) -> ProgressStore:
 def aside(txid: int) -> QuarantineRecord:
     """A quarantine record."""
     return QuarantineRecord(txid=txid, attempt=5, spouts={"s": {"at": txid}}, error="poison")
+
+
+def noticed(epoch: int, *lines: str) -> NoticesRecord:
+    """What the spout of one stream has for the user."""
+    streams = {"s": list(lines)} if lines else {}
+    return NoticesRecord(epoch=epoch, txid=1, at="2026-01-01T00:00:00+00:00", streams=streams)
 
 
 # --- leadership --------------------------------------------------------------------------------
@@ -166,6 +178,7 @@ def test_whoever_was_replaced_writes_nothing(place: Place) -> None:
         lambda: old.persist_committed(committed(1)),
         lambda: old.persist_columns(COLUMNS),
         lambda: old.persist_program(PROGRAM),
+        lambda: old.persist_notices(noticed(1, "late")),
         old.drop_open,
     ]
     for call in calls:
@@ -222,6 +235,25 @@ def test_the_newest_program_is_kept(place: Place) -> None:
     later = PROGRAM.model_copy(update={"since": 7})
     store.persist_program(later)
     assert store.load().program == later
+
+
+def test_the_newest_notices_are_kept_until_the_next_leader(place: Place) -> None:
+    """Each takes the place of those before; what a run has said, its successor does not say."""
+    store = leading(place)
+    assert place.notices() is None
+    store.persist_notices(noticed(1, "no file"))
+    assert place.notices() == noticed(1, "no file")
+    store.persist_notices(noticed(1))
+    store.persist_notices(noticed(1, "one", "two"))
+    with pytest.raises(ValueError, match="epoch"):
+        store.persist_notices(noticed(2, "not its own"))
+    assert place.notices() == noticed(1, "one", "two")
+    assert store.load() == Progress()
+    store.close()
+    store = leading(place)
+    assert place.notices() is None
+    store.persist_notices(noticed(2, "three"))
+    assert place.notices() == noticed(2, "three")
 
 
 def test_what_is_open_can_be_forgotten(place: Place) -> None:

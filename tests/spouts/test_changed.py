@@ -192,6 +192,7 @@ def test_rows_that_are_appended_to_a_file_are_told_once(
     assert caplog.messages == [told]
     assert plan(running, first) is None
     assert caplog.messages == []
+    assert [*running.notices()] == [told]
     c.write_text("z\n")
     os.utime(c, (50, 50))
     later = spout(tmp_path, first)

@@ -20,16 +20,19 @@ def test_a_pattern_that_matches_no_file_is_told_once_until_it_matches(
     with caplog.at_level(logging.WARNING, logger="spouts"):
         for attempt in range(3):
             assert spout.initialize_transaction(TransactionAttempt(1, attempt), None) is None
-        assert [f"{spout!r} matches no file now"] == [
-            message.partition(",")[0] for message in caplog.messages
-        ]
+        (told,) = caplog.messages
+        assert told.startswith(
+            f"{spout!r} matches no file now, because the folder {tmp_path}/away/ is not there, so "
+        )
+        assert [told] == [*spout.notices()]
         (tmp_path / "away").mkdir()
         file = tmp_path / "away" / "a.txt"
         file.write_text("x\n")
         first = spout.initialize_transaction(TransactionAttempt(1, 0), None)
         assert first is not None
         assert spout.initialize_transaction(TransactionAttempt(2, 0), first) is None
-        assert 1 == len(caplog.messages)
+        assert (1, []) == (len(caplog.messages), [*spout.notices()])
         file.unlink()
         assert spout.initialize_transaction(TransactionAttempt(2, 0), first) is None
-        assert 2 == len(caplog.messages)
+        assert f"{spout!r} matches no file now, so there is" in caplog.messages[1]
+        assert caplog.messages[1:] == [*spout.notices()]

@@ -260,20 +260,22 @@ def test_records_deleted_unread_stop_the_topology(kafka: Broker, topic: str) -> 
 def test_records_deleted_unread_can_be_skipped(
     kafka: Broker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With on_data_loss="skip" reading goes on; the log and the txid's metadata say what is
-    missing.
+    """With on_data_loss="skip" reading goes on; the log, the notices and the txid's metadata say
+    what is missing.
     """
     kafka.produce(topic, range(6))
     spout = KafkaSpout(kafka.servers, topics=[topic], max_records_per_batch=2, on_data_loss="skip")
     first = plan(spout)
     kafka.expire(topic, 0, 6)
-    with caplog.at_level(logging.WARNING, "txn.spouts.kafka"):
+    assert [*spout.notices()] == []
+    with caplog.at_level(logging.WARNING, "txn.notices.kafka"):
         second = plan(spout, first)
     position = second.read[f"{topic}-0"]
     assert (position["start"], position["end"]) == (6, 6)
     assert position["skipped"] == {"reason": "retention", "first": 2, "next": 6}
     assert re.search(f"goes on at offset 6: offsets 2 to 5 of {topic}-0", caplog.text)
     assert plan(spout, second) is None
+    assert caplog.messages == [*spout.notices()]
 
 
 @pytest.mark.parametrize("on_loss", ["error", "skip"])
@@ -316,6 +318,9 @@ def test_a_topic_that_is_gone_is_waited_for(kafka: Broker, topic: str) -> None:
     skipping = KafkaSpout(kafka.servers, topics=[topic, other], on_data_loss="skip")
     second = plan(skipping, first)
     assert list(second.read) == [f"{other}-0"]
+    assert [*skipping.notices()] == [
+        f"{skipping!r} goes on without topic '{topic}', which is gone."
+    ]
     without = KafkaSpout(kafka.servers, topics=[other])
     assert plan(without, first).read == second.read
 

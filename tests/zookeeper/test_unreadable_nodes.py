@@ -16,7 +16,7 @@ from tests.zookeeper.progress_store import CONFIG, bare_client, committed, leadi
 from txn.cli.app import cli
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import NewerFormatError, ProgressUnreadableError
-from txn.protocol.records import ColumnsRecord, ProgramRecord, QuarantineRecord
+from txn.protocol.records import ColumnsRecord, NoticesRecord, ProgramRecord, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress
 
 NAME = "orders"
@@ -52,7 +52,8 @@ READ_BY_ALL = (
     "program",
 )
 """By what leads, and by what only looks."""
-NODES = (*READ_BY_ALL, "leader", "parts", "standbys/one")
+ONLY_SHOWN = ("standbys/one", "notices")
+NODES = (*READ_BY_ALL, "leader", "parts", *ONLY_SHOWN)
 
 
 @pytest.fixture
@@ -135,8 +136,8 @@ LOOKING: dict[str, Callable[[str], None]] = {
 }
 READERS = {
     **{node: {**LEADING, **LOOKING} for node in (*READ_BY_ALL, "leader", "parts")},
-    # Nobody decides by it: a leader does not look at it.
-    "standbys/one": LOOKING,
+    # Nobody decides by them: a leader does not look at them.
+    **dict.fromkeys(ONLY_SHOWN, LOOKING),
 }
 
 
@@ -160,12 +161,23 @@ def test_an_unreadable_node_is_refused_by_name_by_everything_that_reads_it(
     assert json.loads(raw.get(f"{root_of(hosts)}/{kept}")[0])["txid"] in (2, 3)
 
 
+def test_nothing_is_written_over_notices_that_cannot_be_read(raw: KazooClient, hosts: str) -> None:
+    """Neither over rubbish nor over what a newer release wrote; the leader names the node."""
+    record = NoticesRecord(epoch=2, txid=3, at="2026-01-01T00:00:00+00:00", streams={"s": ["it"]})
+    with leading(hosts, NAME) as store:
+        for data in (b"not json", NEWER):
+            path = spoil(raw, hosts, "notices", data)
+            with pytest.raises(ProgressUnreadableError, match=f"node '{path}'"):
+                store.persist_notices(record)
+            assert raw.get(path)[0] == data
+
+
 def root_of(hosts: str) -> str:
     return f"/{hosts.partition('/')[2]}/txn/{NAME}"
 
 
 @pytest.mark.parametrize(
-    "node", [n for n in READ_BY_ALL if n != "batches/3"] + ["batches/3", "parts"]
+    "node", [n for n in READ_BY_ALL if n != "batches/3"] + ["batches/3", "parts", "notices"]
 )
 def test_recover_rebuilds_what_cannot_be_read(
     raw: KazooClient, hosts: str, program: Path, node: str

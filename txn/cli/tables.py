@@ -15,7 +15,7 @@ from txn.operations.history import HistoryEntry
 from txn.operations.quarantine import Quarantined
 from txn.operations.status import Status
 from txn.operations.table_status import TableStatus
-from txn.protocol.records import BatchRecord, Progress
+from txn.protocol.records import BatchRecord, NoticesRecord, Progress
 from txn.text import describe, printable
 
 __all__ = [
@@ -60,6 +60,8 @@ def status_table(status: Status, tables: TableStatus, zookeeper: str) -> Rendera
         for stream, metadata in newest.items():
             streams.add_row(printable(stream), describe(metadata))
         parts += [Text(), streams]
+    if status.notices:
+        parts += [Text(), _notices(status.notices)]
     if committed.tables:
         parts += [Text(), _versions(committed.tables, tables)]
     return Group(*parts)
@@ -103,6 +105,15 @@ def _broken(tables: TableStatus, txids: tuple[int, int]) -> str:
     first, last = txids
     rows = broken_rules(tables.violations) or "none"
     return f"{rows}; in txid{f's {first} to {last}' if first < last else f' {last}'}"
+
+
+def _notices(notices: NoticesRecord) -> Table:
+    result = _table("stream", f"noticed when txid {notices.txid} was planned, {notices.at}")
+    for stream, lines in notices.streams.items():
+        result.add_row(printable(stream), printable("\n".join(lines)))
+    if notices.left_out:
+        result.add_row("...", f"{notices.left_out} more streams have notices; the log has them")
+    return result
 
 
 def _versions(versions: Mapping[str, int], tables: TableStatus) -> Table:

@@ -183,7 +183,8 @@ class Judged:
             row = sf.to_json(sf.struct(*own), _EXACT_TIMES).alias("row")
             return name, row, _text(f"not true: {rule.told}", "reason")
         # Spark does not say what is wrong with a record; what it could not read is NULL.
-        missing = [sf.when(c.isNull(), sf.lit(n)) for n, c in zip(self.columns, own, strict=True)]
+        read = [*zip(self.columns, own, strict=True)][: len(own) - rule.unparsed.beside]
+        missing = [sf.when(c.isNull(), sf.lit(n)) for n, c in read]
         said = sf.lit(f"not {rule.unparsed.form} with the columns of the schema; ")
         names = sf.concat_ws(", ", *missing)
         why = sf.when(names == "", "all have a value, so there is something beside them")

@@ -52,8 +52,8 @@ class Equipment:
         self._spark = spark
         self._columns = StreamColumns(remember)
         self._keeper = TableKeeper(name, [sink.committer for sink in sinks])
-        self._spouts = Spouts(name, sources)
         self.jobs = Jobs(spark, name)
+        self._spouts = Spouts(name, sources, self.jobs.enter_thread)
         self.tables = Tables(own, sinks)
         self._stager = Stager(own, self.tables, verify_rows=verify_rows)
         self._emissions = Emissions(

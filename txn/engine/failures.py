@@ -31,6 +31,7 @@ from txn.errors import (
     TransformError,
     TxnError,
 )
+from txn.interfaces import NOT_PARSED
 from txn.protocol.events import Batch, Metadata
 from txn.spark.causes import Cause, causes, is_of_spark, told
 
@@ -254,6 +255,7 @@ def _plain(message: str) -> str:
 
 
 _MALFORMED = "MALFORMED_"
+_RAISED = "USER_RAISED_EXCEPTION"
 _NUMBERS = {
     "TXN-505": ("PYTHON_EXCEPTION", "FAILED_EXECUTE_UDF"),
     "TXN-506": ("CAST_", "CANNOT_PARSE_", "INVALID_INPUT_SYNTAX", "CANNOT_CHANGE_DECIMAL"),
@@ -347,7 +349,11 @@ def _sentence(text: str) -> str:
 
 
 def _is_malformed(error: BaseException) -> bool:
-    return any(cause.condition.startswith(_MALFORMED) for cause in causes(error))
+    return any(
+        cause.condition.startswith(_MALFORMED)
+        or (cause.condition == _RAISED and NOT_PARSED in cause.message)
+        for cause in causes(error)
+    )
 
 
 def _number(error: BaseException) -> str:

@@ -9,6 +9,7 @@ only report facts:
     commit      1 thread           commit turns: never two at once, whatever fails
     clean-up    1 thread           deletes scratch and dead attempts' files
     maintenance 1 thread           asks the tables for work that nobody waits for
+    asking      1 a question       a spout's lag, notices and numbers, waited for a second at most
 
 No thread is waited for without a limit. One that hangs in planning or in a commit turn ends the
 run, since there must be no second one beside it; when the run ends, who does not come back within
@@ -23,9 +24,10 @@ back through `Shell`: as an event of the coordinator's, or as a step of the shel
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -71,6 +73,7 @@ from txn.protocol.events import (
 from txn.protocol.ledgers import ProcessingLedger, Tracking
 from txn.protocol.order_records import (
     committed_record,
+    notices_record,
     publication_of,
     quarantine_record,
     requested_replay,
@@ -123,12 +126,15 @@ class Pipeline(Shell):
         self._epoch = store.epoch
         self._tag = f"txn-{name}-{self._epoch}"
         self._ids = ids
+        self._clock = clock
         self._monotonic = monotonic
         self._facts: FactLoop[Fact] = FactLoop(monotonic)
         self._error: BaseException | None = None
         self._last_start = float("-inf")
         self._settled = 0
         self._scheduled = 0
+        self._noticed: Mapping[str, tuple[str, ...]] = {}
+        """What the store has of the spouts' notices; the planner's thread has it."""
         aside = set_aside_rules(equipment.tables.all)
         self._recorder = recorder = Recorder(name, self._epoch, state.committed, clock, aside)
         patience = config.stop_grace_secs, config.message_timeout_secs
@@ -286,8 +292,15 @@ class Pipeline(Shell):
         if answer is None:
             made = self._stations.plan(order, window_full=window_full)
             answer = PlanMade(order.attempt, made)
+            if (notices := self._stations.notices) != self._noticed:
+                self._noticed = notices
+                self.post(partial(self._persist_notices, order.attempt.txid, notices))
         reached("after-plan", order.attempt)
         self.post(answer)
+
+    def _persist_notices(self, txid: int, notices: Mapping[str, Sequence[str]]) -> None:
+        at = datetime.fromtimestamp(self._clock(), timezone.utc).isoformat(timespec="seconds")
+        self._store.persist_notices(notices_record(self._epoch, txid, at, notices))
 
     def _persist_start(self, order: PersistStart) -> None:
         self._recorder.mark(order.attempt, "planned")

@@ -17,9 +17,10 @@ from txn.dataflow.columns import StreamColumns
 from txn.dataflow.graph import Sink, Source
 from txn.engine.batch_target import BatchTargets
 from txn.engine.failures import first_line
+from txn.engine.questions import Questions
 from txn.engine.report import Input
 from txn.errors import ProgressUnreadableError
-from txn.interfaces import Keeper, Lag
+from txn.interfaces import Keeper, Lag, Spout
 from txn.protocol.events import Metadata, Plan
 
 if TYPE_CHECKING:
@@ -35,24 +36,36 @@ KEPT = 64
 """Metadata kept as parsed. It is asked for at planning, processing and in the commit turn; with
 5,000 partitions, parsing takes milliseconds."""
 
+NOTICE_LINES, NOTICE_LENGTH = 10, 2_000
+"""Most notices of a stream that are kept, and most characters of each."""
+
 
 class Spouts:
     """The spouts of one run, and the metadata that is theirs.
 
     Args:
         sources: the topology's streams.
+        enter: prepares a thread for the user's code.
     """
 
-    def __init__(self, topology: str, sources: Sequence[Source]) -> None:
+    def __init__(
+        self,
+        topology: str,
+        sources: Sequence[Source],
+        enter: Callable[[], None] = lambda: None,
+    ) -> None:
         self._topology = topology
         self.sources = tuple(sources)
         self._targets = BatchTargets({source.name: source.spout for source in sources})
         self._parsed: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._parsing = threading.Lock()
         self._told: set[tuple[str, str]] = set()
+        self._questions = Questions(topology, enter)
         self.lags: Mapping[str, Lag] = {}
         """stream -> what its source has beyond the newest plan, where its spout knows. Replaced as
         a whole, so that any thread may read it."""
+        self.notices: Mapping[str, tuple[str, ...]] = {}
+        """stream -> what its spout has for the user, if anything. Replaced as a whole."""
 
     def open(
         self, spark: SparkSession, newest: Metadata, keeper: Keeper, columns: StreamColumns
@@ -83,7 +96,7 @@ class Spouts:
             answer = source.spout.initialize_transaction(order.attempt, parsed)
             answers[source.name] = None if answer is None else answer.model_dump(mode="json")
             if order.is_new:
-                self._learn_lag(source, parsed if answer is None else answer)
+                self._look_at(source, parsed if answer is None else answer)
         if order.is_new:
             self._targets.learn(answers, window_full=window_full)
         return answers
@@ -104,16 +117,33 @@ class Spouts:
         }
 
     def planned_input(self, metadata: Metadata) -> Input:
-        """What a batch reads, as the spouts know it; a spout that raises does not know."""
+        """What a batch reads, as the spouts know it.
+
+        A spout that raises or gives no answer in time does not know.
+        """
         records: dict[str, int | None] = {}
         size: dict[str, int | None] = {}
         for source in self.sources:
             planned = metadata.get(source.name)
             if planned is not None:
-                parsed = self.parse(source, planned)
-                records[source.name] = self.planned_rows(source, parsed)
-                size[source.name] = self._planned_bytes(source, parsed)
+                name = source.name
+                records[name], size[name] = self._numbers(source, self.parse(source, planned))
         return Input(records, size)
+
+    def _numbers(self, source: Source, metadata: Any) -> tuple[int | None, int | None]:
+        spout = source.spout
+        counts, weighs = _has(spout, "planned_rows"), _has(spout, "planned_bytes")
+        if not counts and not weighs:
+            return None, None
+        what = f"{type(spout).__name__}.planned_rows or planned_bytes of stream '{source.name}'"
+        found = self._questions.ask(
+            what,
+            lambda: (
+                self.planned_rows(source, metadata) if counts else None,
+                self._planned_bytes(source, metadata) if weighs else None,
+            ),
+        )
+        return found or (None, None)
 
     def planned_rows(self, source: Source, metadata: Any) -> int | None:
         """The rows of a source's part of a batch; a spout that raises does not know.
@@ -128,10 +158,25 @@ class Spouts:
         spout = source.spout
         return self._known(source, "planned_bytes", lambda: _count(spout.planned_bytes(metadata)))
 
-    def _learn_lag(self, source: Source, newest: Any) -> None:
-        found = self._known(source, "lag", lambda: _checked(source.spout.lag(newest)))
-        rest = {stream: lag for stream, lag in self.lags.items() if stream != source.name}
-        self.lags = rest if found is None else {**rest, source.name: found}
+    def _look_at(self, source: Source, newest: Any) -> None:
+        """Learn what a source lags by, and what its spout has noticed."""
+        spout, name = source.spout, source.name
+        lags, notices = _has(spout, "lag"), _has(spout, "notices")
+        if not lags and not notices:
+            return
+        found = self._questions.ask(
+            f"{type(spout).__name__}.lag or notices of stream '{name}'",
+            lambda: (
+                self._known(source, "lag", lambda: _checked(spout.lag(newest))) if lags else None,
+                self._known(source, "notices", lambda: _lines(spout.notices())) if notices else (),
+            ),
+        )
+        lag, said = found or (None, None)
+        others = {stream: known for stream, known in self.lags.items() if stream != name}
+        self.lags = others if lag is None else {**others, name: lag}
+        if said is not None and said != self.notices.get(name, ()):
+            rest = {stream: known for stream, known in self.notices.items() if stream != name}
+            self.notices = {**rest, name: said} if said else rest
 
     def _known(self, source: Source, what: str, ask: Callable[[], T]) -> T | None:
         """The answer to a question whose answer people see and nothing depends on."""
@@ -141,8 +186,8 @@ class Spouts:
             if (source.name, what) not in self._told:
                 self._told.add((source.name, what))
                 log.warning(
-                    "[%s] %s.%s of stream '%s' raised %s. Its number is shown as not known; "
-                    "the run goes on, and this is told once.",
+                    "[%s] %s.%s of stream '%s' raised %s. What it would say is shown as not "
+                    "known; the run goes on, and this is told once.",
                     self._topology,
                     type(source.spout).__name__,
                     what,
@@ -165,6 +210,7 @@ class Spouts:
 
     def close(self) -> None:
         """Close every spout, whatever the others do."""
+        self._questions.close()
         for source in self.sources:
             with suppress(Exception):
                 source.spout.close()
@@ -197,6 +243,25 @@ class Spouts:
                 "wrote it, or give the stream a new name.",
                 number="TXN-416",
             ) from error
+
+
+def _has(spout: Spout[Any], question: str) -> bool:
+    """Return whether a spout has an answer of its own, and not that of its base class."""
+    own = getattr(spout, question)
+    return getattr(own, "__func__", own) is not getattr(Spout, question)
+
+
+def _lines(said: Sequence[str]) -> tuple[str, ...]:
+    """A plugin's notices, as many and as much of them as are kept.
+
+    Raises:
+        TypeError: they are no sequence of texts.
+    """
+    if isinstance(said, str) or not all(isinstance(line, str) for line in said):
+        raise TypeError(f"{type(said).__name__} is not a sequence of str")
+    lines = [" ".join(line.split())[:NOTICE_LENGTH] for line in said]
+    more = len(lines) - NOTICE_LINES
+    return (*lines[:NOTICE_LINES], *([f"and {more} more"] if more > 0 else []))
 
 
 def _count(answer: object) -> int | None:

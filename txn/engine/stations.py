@@ -100,6 +100,11 @@ class Stations:
         """Stream -> what its source has beyond the newest plan. Safe from any thread."""
         return self._spouts.lags
 
+    @property
+    def notices(self) -> Mapping[str, tuple[str, ...]]:
+        """Stream -> what its spout has for the user. Safe from any thread."""
+        return self._spouts.notices
+
     def cancel(self, tag: str) -> None:
         """Cancel the Spark jobs of an attempt or of a commit turn."""
         self._jobs.cancel(tag)

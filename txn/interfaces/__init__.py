@@ -36,6 +36,7 @@ from txn.interfaces.publication import (
     StagedFile,
 )
 from txn.interfaces.spout import (
+    NOT_PARSED,
     Keeper,
     Lag,
     PartitionedSpout,
@@ -48,6 +49,7 @@ __all__ = [
     "COMPACTION_KEY",
     "FENCE_KEY",
     "NOTICES",
+    "NOT_PARSED",
     "PUBLICATION_KEY",
     "SETTLED_KEY",
     "Aggregate",

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Keeper", "Lag", "PartitionedSpout", "Spout", "SpoutKind", "Unparsed"]
+__all__ = ["NOT_PARSED", "Keeper", "Lag", "PartitionedSpout", "Spout", "SpoutKind", "Unparsed"]
 
 M = TypeVar("M", bound=BaseModel)
+
+NOT_PARSED = "record that does not parse"
+"""Words of an error that a spout raises in a Spark job (`raise_error`) for such a record."""
 
 
 class SpoutKind(str, Enum):
@@ -78,6 +81,8 @@ class Unparsed:
     """Name of the column with the place of every record, such as its file."""
     form: str
     """What the records should be, such as "csv"."""
+    beside: int = 0
+    """How many of the stream's last columns are not read from the record's text."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ class Spout(ABC, Generic[M]):
 
         `verify="rows"` holds it against what Spark reads, so it is exact or None. Called on several
         threads while batches wait for it, so answer from `metadata` alone. What it raises is
-        logged once, and the number is not known.
+        logged once, and the number is not known; so it is if a report's takes more than a second.
         """
         return None
 
@@ -216,9 +221,10 @@ class Spout(ABC, Generic[M]):
     def lag(self, newest: M | None) -> Lag | None:
         """How much the source has beyond `newest`, as it was seen when that was planned.
 
-        Who and how often: the planner's thread, after each answer of `initialize_transaction` for a
-        new txid; the next planning waits for it, so answer from what that call has looked at. The
-        live view shows it, and nothing else depends on it. What it raises is logged once.
+        Who and how often: a thread for it, after each answer of `initialize_transaction` for a new
+        txid. Planning waits for it, but no longer than a second, so answer from what that call has
+        looked at. The live view shows it, and nothing else depends on it. What it raises is logged
+        once. Who is late is logged once, and asked again a minute later at the earliest.
 
         Args:
             newest: the newest metadata of any txid, or None.
@@ -227,6 +233,15 @@ class Spout(ABC, Generic[M]):
             None: not known. A source that has nothing to read lags by zeros.
         """
         return None
+
+    def notices(self) -> Sequence[str]:
+        """What a user should know of the source now, such as that there is nothing to read.
+
+        One line each, naming the source and the way out; empty: nothing. `txn status` shows the
+        newest ones. Who, how often and with what patience: as for `lag`. Each change of them is one
+        write to ZooKeeper, so leave out what is another at each look.
+        """
+        return ()
 
     def set_batch_target(self, share: float) -> None:
         """How large the next new batches should be, within the user's caps. May be ignored.

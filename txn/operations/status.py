@@ -7,7 +7,7 @@ from typing import Any
 
 from txn.config import TopologyConfig
 from txn.operations.quarantine import Quarantined, quarantined_in
-from txn.protocol.records import LeaderIdentity, Progress, StandbyIdentity
+from txn.protocol.records import LeaderIdentity, NoticesRecord, Progress, StandbyIdentity
 from txn.zookeeper.liveness import is_alive
 from txn.zookeeper.status import TopologyStatus, read_status
 
@@ -46,6 +46,8 @@ class Status:
     """The standbys, the longest waiting first."""
     quarantine: tuple[Quarantined, ...]
     """By ascending txid."""
+    notices: NoticesRecord | None = None
+    """What the spouts of the newest run last had for the user; None: nothing so far."""
 
     @property
     def changes(self) -> dict[str, Any] | None:
@@ -69,6 +71,7 @@ class Status:
             "spouts": committed.spouts,
             "tables": committed.tables,
             "changes": self.changes,
+            "notices": _notices_json(self.notices),
             "quarantined": len(self.quarantine),
             "quarantine": [quarantined.to_json() for quarantined in self.quarantine],
         }
@@ -96,7 +99,14 @@ def status_of(found: TopologyStatus) -> Status:
         found.last_leader,
         tuple(StandbyStatus(standby, is_alive(standby)) for standby in found.standbys),
         quarantined_in(found),
+        found.notices if found.notices and found.notices.streams else None,
     )
+
+
+def _notices_json(notices: NoticesRecord | None) -> dict[str, Any] | None:
+    if notices is None:
+        return None
+    return notices.model_dump(mode="json", exclude={"version", "epoch"})
 
 
 def _leader_json(leader: LeaderIdentity | None, alive: bool) -> dict[str, Any] | None:

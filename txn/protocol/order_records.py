@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from txn.errors import ProgressUnavailableError, SourceUnavailableError
 from txn.interfaces import Member, Publication
 from txn.protocol.events import Metadata, PersistCommitted, PersistStart, Plan, PlanMade, Publish
-from txn.protocol.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
+from txn.protocol.records import (
+    BatchRecord,
+    ColumnsRecord,
+    CommittedRecord,
+    NoticesRecord,
+    QuarantineRecord,
+)
 from txn.protocol.store import ProgressStore
 
 __all__ = [
     "columns_record",
     "committed_record",
+    "notices_record",
     "publication_of",
     "quarantine_record",
     "requested_replay",
     "start_record",
 ]
+
+_NOTICES_BYTES = 256 * 1024
+"""Most bytes of all notices as JSON: they have to fit into one node."""
 
 
 def start_record(order: PersistStart, epoch: int, opaque: Collection[str]) -> BatchRecord:
@@ -71,6 +82,27 @@ def publication_of(
 def columns_record(stream: str, columns: dict[str, Any]) -> ColumnsRecord:
     """The columns of a stream, as Spark writes them in JSON."""
     return ColumnsRecord(stream=stream, columns=columns)
+
+
+def notices_record(
+    epoch: int, txid: int, at: str, notices: Mapping[str, Sequence[str]]
+) -> NoticesRecord:
+    """What spouts have for the user; streams whose notices have no room are counted.
+
+    Args:
+        txid: was being planned.
+        at: ISO 8601, UTC.
+        notices: by stream.
+    """
+    streams: dict[str, list[str]] = {}
+    room = _NOTICES_BYTES
+    for stream, lines in notices.items():
+        room -= len(json.dumps({stream: list(lines)}))
+        if room < 0:
+            break
+        streams[stream] = list(lines)
+    left_out = len(notices) - len(streams)
+    return NoticesRecord(epoch=epoch, txid=txid, at=at, streams=streams, left_out=left_out)
 
 
 def committed_record(order: PersistCommitted, epoch: int) -> CommittedRecord:

@@ -18,6 +18,7 @@ __all__ = [
     "EpochRecord",
     "IncarnationRecord",
     "LeaderIdentity",
+    "NoticesRecord",
     "ProgramRecord",
     "Progress",
     "QuarantineRecord",
@@ -170,6 +171,25 @@ class ProgramRecord(Record):
     """The newest change, in words; empty: there was none."""
     since: int = Field(default=0, ge=0)
     """The first txid that was not committed when that change was told."""
+
+
+class NoticesRecord(Record):
+    """`/txn/<topology>/notices`: what the spouts of a run last had for the user.
+
+    Only for `txn status`, and only while no later epoch exists: nothing follows from it, and no
+    leader reads it at its start. It fits into one node.
+    """
+
+    epoch: int = Field(ge=1)
+    """Of the leader that wrote it."""
+    txid: int = Field(ge=1)
+    """The txid that was being planned."""
+    at: str
+    """When that was: ISO 8601, UTC."""
+    streams: dict[str, list[_Words]]
+    """stream -> its notices, of those streams that have any."""
+    left_out: int = Field(default=0, ge=0)
+    """How many streams have notices that had no room."""
 
 
 class LeaderIdentity(Record):

@@ -15,6 +15,7 @@ from txn.protocol.records import (
     CommittedRecord,
     IncarnationRecord,
     LeaderIdentity,
+    NoticesRecord,
     ProgramRecord,
     Progress,
     QuarantineRecord,
@@ -97,6 +98,13 @@ class ProgressStore(Protocol):
 
     def persist_program(self, record: ProgramRecord) -> None:
         """Keep what the run computes, in the place of what earlier runs did."""
+
+    def persist_notices(self, record: NoticesRecord) -> None:
+        """Keep what spouts have for the user, in the place of what was kept before.
+
+        Raises:
+            ValueError: the record has another epoch than this leader's.
+        """
 
     def persist_start(self, record: BatchRecord) -> None:
         """Keep START of an attempt; it replaces that of an earlier one.

@@ -23,6 +23,7 @@ from txn.protocol.records import (
     CommittedRecord,
     IncarnationRecord,
     LeaderIdentity,
+    NoticesRecord,
     ProgramRecord,
     Progress,
     QuarantineRecord,
@@ -225,6 +226,12 @@ class MemoryProgress(ProgressStore):
         with self.nodes.changed:
             return self._below(QuarantineRecord, self._paths.quarantine)
 
+    def notices(self) -> NoticesRecord | None:
+        """What the spouts of the newest run last had for the user; None: nothing so far."""
+        with self.nodes.changed:
+            found = self._read(NoticesRecord, self._paths.notices)
+            return found if found and found.epoch >= self.nodes.epoch else None
+
     def request_replays(self, txids: Iterable[int]) -> None:
         """Ask for the replay of quarantined txids, as `txn quarantine replay` does."""
         with self.nodes.changed:
@@ -316,6 +323,16 @@ class MemoryProgress(ProgressStore):
         with self.nodes.changed:
             self.assert_leading()
             self._write(self._paths.program, record, "program")
+
+    def persist_notices(self, record: NoticesRecord) -> None:
+        """Make durable what spouts have for the user.
+
+        Raises:
+            FencedError, BatchError, ValueError: as `persist_start`.
+        """
+        with self.nodes.changed:
+            self._may_write(record.epoch)
+            self._write(self._paths.notices, record, "notices")
 
     def _may_write(self, epoch: int) -> Progress:
         if epoch != self.epoch:

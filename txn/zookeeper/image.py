@@ -14,6 +14,7 @@ from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
     CommittedRecord,
+    NoticesRecord,
     ProgramRecord,
     Progress,
     QuarantineRecord,
@@ -30,7 +31,15 @@ from txn.zookeeper.znodes import (
     txid_of,
 )
 
-__all__ = ["Image", "Stored", "read_at_once", "read_image", "read_requests", "removals"]
+__all__ = [
+    "Image",
+    "Stored",
+    "read_at_once",
+    "read_image",
+    "read_notices",
+    "read_requests",
+    "removals",
+]
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -48,7 +57,7 @@ class Stored(Generic[R]):
 
 @dataclass(frozen=True)
 class Image:
-    """Everything that a topology has in ZooKeeper, but for leader and epoch."""
+    """Everything that a topology has in ZooKeeper, but for leader, epoch and what only shows."""
 
     committed: Stored[CommittedRecord]
     batches: dict[int, Stored[BatchRecord]] = field(default_factory=dict)
@@ -162,8 +171,22 @@ def read_requests(
     return decode(ReplayRequests, node.data, paths.quarantine), node.version
 
 
+def read_notices(
+    connection: Connection, paths: Paths, deadline: float
+) -> Stored[NoticesRecord] | None:
+    """What spouts have last had for the user; None: no run had anything.
+
+    Raises:
+        ProgressUnreadableError: it is unreadable.
+    """
+    node = connection.get(paths.notices, deadline)
+    if node is None:
+        return None
+    return Stored(decode(NoticesRecord, node.data, paths.notices), node.version)
+
+
 def removals(connection: Connection, paths: Paths, deadline: float) -> list[Operation]:
-    """The unreadable nodes of quarantine, columns and program: they go before a rebuild.
+    """The unreadable nodes of quarantine, columns, program, notices: they go before a rebuild.
 
     Raises:
         NewerFormatError: any record was written by a newer release: nothing may replace it.
@@ -186,18 +209,20 @@ def removals(connection: Connection, paths: Paths, deadline: float) -> list[Oper
     for name in connection.children(paths.batches, deadline) or []:
         batch = f"{paths.batches}/{name}"
         is_readable(partial(_read, connection, paths, BatchRecord, batch, deadline))
-    operations: list[Operation] = []
+    replaceable: list[tuple[str, Callable[[], object]]] = []
     for name in connection.children(paths.quarantine, deadline) or []:
         path = f"{paths.quarantine}/{name}"
-        if not is_readable(partial(quarantined, name, path)):
-            operations.append(Delete(path, require(connection.get(path, deadline), path).version))
+        replaceable.append((path, partial(quarantined, name, path)))
     for stream in connection.children(paths.columns, deadline) or []:
         path = paths.columns_of(stream)
-        if not is_readable(partial(_read, connection, paths, ColumnsRecord, path, deadline)):
-            operations.append(Delete(path, require(connection.get(path, deadline), path).version))
-    if not is_readable(lambda: _read_program(connection, paths, deadline)):
-        node = require(connection.get(paths.program, deadline), paths.program)
-        operations.append(Delete(paths.program, node.version))
+        replaceable.append((path, partial(_read, connection, paths, ColumnsRecord, path, deadline)))
+    for path, read in ((paths.program, _read_program), (paths.notices, read_notices)):
+        replaceable.append((path, partial(read, connection, paths, deadline)))
+    operations: list[Operation] = [
+        Delete(path, require(connection.get(path, deadline), path).version)
+        for path, read_it in replaceable
+        if not is_readable(read_it)
+    ]
     if not is_readable(lambda: read_requests(connection, paths, deadline)):
         node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
         operations.append(Put(paths.quarantine, b"", node.version))

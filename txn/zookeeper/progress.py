@@ -34,6 +34,7 @@ from txn.protocol.records import (
     CommittedRecord,
     IncarnationRecord,
     LeaderIdentity,
+    NoticesRecord,
     ProgramRecord,
     Progress,
     QuarantineRecord,
@@ -49,7 +50,14 @@ from txn.zookeeper.connection import (
     RefusedError,
 )
 from txn.zookeeper.foundation import repair_topology
-from txn.zookeeper.image import Image, Stored, read_at_once, read_requests, removals
+from txn.zookeeper.image import (
+    Image,
+    Stored,
+    read_at_once,
+    read_notices,
+    read_requests,
+    removals,
+)
 from txn.zookeeper.incarnation import first_life, next_life, read_incarnation
 from txn.zookeeper.keeper import SessionKeeper
 from txn.zookeeper.leadership import Leadership
@@ -445,6 +453,22 @@ class ZooKeeperProgress(ProgressStore):
             node = NodeWrite(self._paths.program, encode(record, "program"), before)
             self._writer.write(node, [node.operation], deadline)
             self._image = replace(image, program=Stored(record, node.after))
+
+    def persist_notices(self, record: NoticesRecord) -> None:
+        """Make durable what spouts have for the user: one read and one multi, when that changes.
+
+        Raises:
+            ProgressUnreadableError: what stands there cannot be read, or a newer release wrote it.
+            FencedError, ProgressUnavailableError, BatchError, ValueError: as `persist_start`.
+        """
+        self._check_record(record.epoch)
+        with self._writing() as deadline:
+            before = read_notices(self._connection, self._paths, deadline)
+            # Never in parts: a leader of a release that does not know the node would remove them.
+            node = NodeWrite(
+                self._paths.notices, encode(record, "notices"), before.version if before else None
+            )
+            self._writer.write(node, [node.operation], deadline)
 
     def rebuild(
         self, record: CommittedRecord, *, at_least: int, takes_over: Iterable[int] = ()

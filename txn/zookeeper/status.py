@@ -12,13 +12,14 @@ from txn.errors import ProgressUnreadableError, TopologyError
 from txn.protocol.records import (
     IncarnationRecord,
     LeaderIdentity,
+    NoticesRecord,
     Progress,
     QuarantineRecord,
     StandbyIdentity,
 )
 from txn.zookeeper.connection import Connection
 from txn.zookeeper.foundation import check_format
-from txn.zookeeper.image import Image, read_image
+from txn.zookeeper.image import Image, read_image, read_notices
 from txn.zookeeper.incarnation import read_incarnation
 from txn.zookeeper.leadership import read_epoch, read_leader
 from txn.zookeeper.standbys import read_standbys
@@ -63,6 +64,8 @@ class TopologyStatus:
     """The standbys, the longest waiting first."""
     incarnation: IncarnationRecord | None = None
     """Which life of the topology this is; None before the first leader of this release."""
+    notices: NoticesRecord | None = None
+    """What the spouts of the newest run last had for the user; None: nothing so far."""
 
 
 def read_status(
@@ -88,6 +91,8 @@ def read_status(
         holder = read_leader(connection, paths, deadline)
         standbys = read_standbys(connection, paths, deadline)
         incarnation = read_incarnation(connection, paths, deadline)
+        said = read_notices(connection, paths, deadline)
+    current = said is not None and said.record.epoch >= epoch.epoch
     return TopologyStatus(
         topology,
         image.progress,
@@ -98,6 +103,7 @@ def read_status(
         image.requests,
         standbys,
         incarnation[0] if incarnation else None,
+        said.record if said and current else None,
     )
 
 

@@ -160,6 +160,11 @@ class Paths:
         return f"{self.root}/program"
 
     @property
+    def notices(self) -> str:
+        """Holds a `NoticesRecord`; not there before a spout has anything for the user."""
+        return f"{self.root}/notices"
+
+    @property
     def standbys(self) -> str:
         """Parent of one ephemeral node per waiting process; not there before the first one."""
         return f"{self.root}/standbys"

@@ -1,0 +1,93 @@
+"""`bad_rows=`: what becomes of records that do not parse, in every spout that parses any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from txn.errors import TopologyError
+from txn.interfaces import Unparsed
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["PARSED", "BadRows", "marks", "marks_of", "permissive", "with_text"]
+
+BadRows = Literal["fail", "drop", "set_aside"]
+
+PARSED = ("csv", "json")
+"""Formats of records that may not parse."""
+
+
+def marks_of(
+    whose: str,
+    bad_rows: str,
+    form: str | None,
+    options: Mapping[str, Any],
+    *,
+    position: str,
+    beside: int = 0,
+) -> Unparsed | None:
+    """How a spout marks records that do not parse; None: they fail the batch.
+
+    Args:
+        whose: the spout, for messages.
+        form: of the records, such as "csv".
+        options: of Spark's reader, as the user gives them.
+        position: name of the column with the place of every record.
+        beside: as `Unparsed.beside`.
+
+    Raises:
+        TopologyError: an unknown fate, a format without parsing, or Spark's options for the same.
+    """
+    if bad_rows not in get_args(BadRows):
+        raise TopologyError(
+            f"{whose}: bad_rows={bad_rows!r} is none of 'fail', 'drop' and 'set_aside'.",
+            number="TXN-415",
+        )
+    if bad_rows == "fail":
+        return None
+    if form not in PARSED:
+        raise TopologyError(
+            f"{whose}: bad_rows={bad_rows!r} needs records that may not parse: those of "
+            f"{' or '.join(PARSED)}, not of {form or 'bytes'}. Leave bad_rows out.",
+            number="TXN-415",
+        )
+    given = [name for name in options if name.lower() in ("mode", "columnnameofcorruptrecord")]
+    if given:
+        raise TopologyError(
+            f"{whose} is given both bad_rows={bad_rows!r} and {given[0]}=, which say "
+            "different things about records that do not parse. Leave one of them out.",
+            number="TXN-415",
+        )
+    fate: Any = bad_rows
+    return Unparsed(fate, "txn_text", position, form, beside)
+
+
+def permissive(text: str) -> dict[str, str]:
+    """Spark's options for parsing that puts a record which does not parse into column `text`."""
+    return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": text}
+
+
+def marks(unparsed: Unparsed | None) -> tuple[str, ...]:
+    """The columns by which a spout marks its records."""
+    return () if unparsed is None else (unparsed.text, unparsed.position)
+
+
+def with_text(schema: StructType, *names: str) -> StructType:
+    """A schema with further columns of text.
+
+    Raises:
+        TopologyError: it has a column of that name.
+    """
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    own = {name.lower() for name in schema.fieldNames()}
+    for name in names:
+        if name in own:
+            raise TopologyError(
+                f"A schema of a spout with bad_rows cannot have a column '{name}': the spout marks "
+                "records that do not parse by it. Rename the column, or leave bad_rows out.",
+                number="TXN-415",
+            )
+    return StructType([*schema.fields, *(StructField(name, StringType()) for name in names)])

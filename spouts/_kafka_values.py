@@ -1,0 +1,173 @@
+"""The values of Kafka records as columns: JSON or CSV, parsed by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from spouts._bad_rows import marks_of, permissive, with_text
+from spouts._options import check_options
+from spouts._schemas import as_nullable, as_struct
+from txn.errors import TopologyError
+from txn.interfaces import NOT_PARSED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = ["ValueFormat", "Values"]
+
+ValueFormat = Literal["csv", "json"]
+
+_TEXT = "txn_text"
+_NUMBERS = "NaN|Inf|INF"
+"""In words: numbers that Spark's parser takes and its count of records does not."""
+_SHOWN = 200
+"""Most characters of a record that an error shows."""
+
+
+class Values:
+    """How the values of a spout's records are parsed.
+
+    A record without a value (a tombstone) has NULL in every column of the schema. A value with
+    nothing in it does not parse, nor does one with several records.
+
+    Args:
+        whose: the spout, for messages.
+        schema: DDL or StructType.
+        bad_rows: "fail", "drop" or "set_aside".
+        options: of Spark's parser.
+        beside: how many columns a record has beside its value.
+
+    Raises:
+        TopologyError: an unknown format, a misspelt option, or settings that contradict each other.
+    """
+
+    def __init__(
+        self,
+        whose: str,
+        form: str,
+        schema: str | StructType,
+        bad_rows: str,
+        options: Mapping[str, Any],
+        beside: int,
+    ) -> None:
+        if form not in get_args(ValueFormat):
+            raise TopologyError(
+                f"{whose} cannot parse values of format {form!r}. Formats are: "
+                f"{', '.join(get_args(ValueFormat))}.",
+                number="TXN-404",
+            )
+        check_options(form, options, whose)
+        for name in options:
+            if name.lower() in ("mode", "columnnameofcorruptrecord", "header"):
+                raise TopologyError(
+                    f"{whose} has a value option {name!r}, which you must not set: bad_rows says "
+                    "what becomes of values that do not parse, and a value has no header.",
+                    number="TXN-404",
+                )
+        self.unparsed = marks_of(
+            whose, bad_rows, form, options, position="txn_position", beside=beside
+        )
+        self._whose = whose
+        self._form = form
+        self._schema = schema
+        self._options = {name: str(value) for name, value in options.items()} | permissive(_TEXT)
+        self._quote = str({k.lower(): v for k, v in options.items()}.get("quote", '"'))
+
+    def parsed(self, records: DataFrame) -> DataFrame:
+        """Spark's records with the columns of the schema in the place of `value`.
+
+        Raises:
+            TopologyError: the schema cannot be read, or has names that records have as well.
+        """
+        from pyspark.sql import functions as sf
+
+        fields = self._struct()
+        value = sf.col("value").cast("string")
+        marked = with_text(fields, _TEXT)
+        if self._form == "csv":
+            struct = sf.from_csv(_one_line(value), _ddl(marked), self._options)
+        else:
+            struct = sf.from_json(value, marked, self._options)
+        rest = [name for name in records.columns if name != "value"]
+        beside = [sf.col(name).alias(alias) for name, alias in _named(rest, fields).items()]
+        whole = records.select(struct.alias("txn_value"), value.alias("txn_record"), *rest)
+        bad = self._bad()
+        place = sf.format_string("%s-%d:%d", "topic", "partition", "offset")
+        if self.unparsed is None:
+            told = sf.concat(
+                sf.lit(f"{self._whose} has a {NOT_PARSED} as {self._form} with the schema, at "),
+                place,
+                sf.lit(": "),
+                sf.substring("txn_record", 1, _SHOWN),
+            )
+            checked = sf.when(bad, sf.raise_error(told)).otherwise(sf.col("txn_value"))
+            whole = whole.select(checked.alias("txn_value"), *rest)
+            return whole.select(*_columns(fields), *beside)
+        return whole.select(
+            *_columns(fields),
+            *beside,
+            sf.when(bad, sf.col("txn_record")).alias(self.unparsed.text),
+            place.alias(self.unparsed.position),
+        )
+
+    def _bad(self) -> Column:
+        from pyspark.sql import functions as sf
+
+        record = sf.col("txn_record")
+        bad = sf.col(f"txn_value.{_TEXT}").isNotNull()
+        if self._form == "csv":
+            line = _one_line(record)
+            broken = line.rlike(r"[\r\n]") & ~sf.contains(record, sf.lit(self._quote))
+            return bad | broken | (sf.trim(line) == "")
+        bad |= record.isNotNull() & sf.col("txn_value").isNull()
+        if any(name.lower().startswith("allow") for name in self._options):
+            return bad  # JSON as only Spark's parser takes it
+        # The parser passes over all that comes after the first record.
+        records = sf.json_array_length(sf.concat(sf.lit("["), record, sf.lit("]")))
+        return bad | (records > 1) | (records.isNull() & ~record.rlike(_NUMBERS))
+
+    def _struct(self) -> StructType:
+        from pyspark.sql.types import StructType
+
+        fields = as_nullable(as_struct(self._schema, self._whose))
+        assert isinstance(fields, StructType)
+        return fields
+
+
+def _named(columns: list[str], fields: StructType) -> dict[str, str]:
+    """Kafka's columns and what they are called beside those of the schema.
+
+    Raises:
+        TopologyError: the schema has both names.
+    """
+    taken = {name.lower() for name in fields.fieldNames()}
+    names = {name: f"kafka_{name}" if name.lower() in taken else name for name in columns}
+    for name, called in names.items():
+        if called.lower() in taken:
+            raise TopologyError(
+                f"A schema of Kafka's values cannot have both a column '{name}' and a column "
+                f"'{called}', which a record has beside its value. Parse the value in a transform.",
+                number="TXN-404",
+            )
+    return names
+
+
+def _one_line(record: Column) -> Column:
+    """A record without the end of its line, which Spark would take for a part of a value."""
+    from pyspark.sql import functions as sf
+
+    return sf.regexp_replace(record, r"\r?\n\z", "")
+
+
+def _columns(fields: StructType) -> list[Column]:
+    from pyspark.sql import functions as sf
+
+    return [sf.col("txn_value").getField(name).alias(name) for name in fields.fieldNames()]
+
+
+def _ddl(schema: StructType) -> str:
+    """A schema of flat columns, as `from_csv` wants it."""
+    fields = ((f.name.replace("`", "``"), f.dataType.simpleString()) for f in schema)
+    return ", ".join(f"`{name}` {type_}" for name, type_ in fields)
