@@ -16,6 +16,9 @@ BENCH := $(VENV)/.bench
 # How many tests run at once: each worker has a JVM of a gigabyte or more, and often waits for it.
 WORKERS := 3
 
+# Which part of the slow tests that quote no guarantee: 0, 1, 2, 3 or all; empty: the commit's.
+SHARD :=
+
 # How many inputs `make fuzz` tries.
 INPUTS := 120000
 
@@ -24,7 +27,8 @@ ARGS :=
 
 help: ## list the targets
 	@echo "make demo    run the example from end to end"
-	@echo "make test    run all tests (WORKERS=3: how many at once)"
+	@echo "make test    run the tests: all that quote a guarantee, and a quarter of the other slow ones"
+	@echo "             (SHARD=all: all of them; WORKERS=3: how many at once)"
 	@echo "make test-fast  those that need no JVM (a minute at most)"
 	@echo "make test-thorough  all tests with every matrix in full (CONTRIBUTING.md says what that adds)"
 	@echo "make bench   measure it beside its peers (three hours or so; ARGS=--quick: a few minutes)"
@@ -42,8 +46,8 @@ setup: $(JARS) $(KAFKA)
 demo: $(JARS) ## run the example
 	@$(PY) -m examples.demo
 
-test: $(JARS) $(KAFKA) ## run all tests
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: $(JARS) $(KAFKA) ## run the tests
+	@TXN_TEST_SHARD=$(SHARD) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(STAMP) ## the tests that need no JVM
 	@$(PY) -m pytest -q -n $(WORKERS) -m fast

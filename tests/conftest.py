@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.thorough import SPARK, THOROUGH, is_left_out, not_there
+from tests.thorough import SHARDS, SPARK, THOROUGH, is_left_out, not_there, shard, shard_of
 
 # The servers of most tests are open to everybody, which has to be asked for; child processes
 # inherit it. Tests of credentials and ACLs take it away again.
@@ -85,25 +85,53 @@ def is_fast(item: pytest.Item) -> bool:
     )
 
 
+def leave_out(
+    config: pytest.Config, items: list[pytest.Item], which: Callable[[pytest.Item], bool]
+) -> None:
+    """Take tests out of `items`, and tell pytest."""
+    out = [item for item in items if which(item)]
+    config.hook.pytest_deselected(items=out)
+    left = set(items).difference(out)
+    items[:] = [item for item in items if item in left]
+
+
+def is_in_another_shard(item: pytest.Item) -> bool:
+    """Whether another commit's run of the suite has this test (`tests.thorough.SHARDS`)."""
+    assert isinstance(item, pytest.Function)
+    return not item.get_closest_marker("fast") and shard_of(item) not in (None, shard())
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say which part of the slow tests runs, and how to run all."""
+    if config.args != config.getini("testpaths") or shard() is None:
+        return None
+    return (
+        f"slow tests: all that quote a guarantee, and part {shard()} of {SHARDS} of the others, "
+        "which is this commit's; `make test SHARD=N` runs another part, SHARD=all all of them"
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what `make test-thorough` is for, mark what is fast, and begin with `LONGEST`.
 
-    Every file stays in one piece.
+    Of the slow tests that quote no guarantee, a run of the whole suite has one part. Every file
+    stays in one piece.
 
     Raises:
         UsageError: `sample.json` names a test that is not there.
     """
     whole = not any("::" in argument for argument in config.args)
+    suite = config.args == config.getini("testpaths")
     if whole and (missing := not_there(items)):
         raise pytest.UsageError(f"tests/sample.json names what is not there: {missing}")
     if not THOROUGH:
-        long = [item for item in items if is_left_out(item)]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+        leave_out(config, items, is_left_out)
     for item in items:
         if is_fast(item):
             item.add_marker("fast")
+    if suite and shard() is not None:
+        leave_out(config, items, is_in_another_shard)
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 

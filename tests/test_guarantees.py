@@ -6,8 +6,10 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.protocol.scenarios.language import scenarios
-from tests.thorough import SAMPLE
+from tests.thorough import SAMPLE, SHARDS, quoting, shard_of
 
 ROOT = Path(__file__).parent.parent
 ITEM = re.compile(r"^\d+\. (.+)$")
@@ -75,3 +77,16 @@ def test_the_suite_shows_every_guarantee():
         if all(sampled.get((file or "", test)) == [] for file, test in tests)
     ]
     assert left == []
+
+
+def test_what_quotes_a_guarantee_is_in_every_part_of_the_suite(request: pytest.FixtureRequest):
+    """No run of `make test` leaves out the first test of a guarantee; others have one part each."""
+    first = {tests[0] for tests in guarantees().values() if tests[0][0]}
+    assert first == {tuple(name.split("::")) for name in quoting()}
+    parts = {
+        (str(item.path.relative_to(ROOT)), item.originalname): shard_of(item)
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+    }
+    assert [test for test, part in parts.items() if (part is None) != (test in first)] == []
+    assert set(parts.values()) <= {None, *range(SHARDS)}

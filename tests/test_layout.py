@@ -14,6 +14,8 @@ from pathlib import Path
 import grimp
 import pytest
 
+from tests.for_each import for_each
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("txn", "spouts", "committers")
 SOURCES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
@@ -75,7 +77,7 @@ def called(node: ast.AST) -> Iterator[str]:
                 yield name
 
 
-@pytest.mark.parametrize("path", TESTS, ids=relative)
+@for_each(TESTS, relative)
 def test_every_test_expects_something(path: Path) -> None:
     """A test asserts, or says what is raised, or calls a check of the tests that does so itself.
 
@@ -177,7 +179,7 @@ def test_acker_and_coordinator_are_pure() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@for_each(SOURCES, relative)
 def test_all_is_true(path: Path) -> None:
     """`__all__` names nothing twice and nothing that is not there."""
     module = importlib.import_module(module_name(path))
@@ -186,7 +188,7 @@ def test_all_is_true(path: Path) -> None:
     assert len(set(listed)) == len(listed)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@for_each(SOURCES, relative)
 def test_what_is_imported_is_public(path: Path) -> None:
     """A module takes from another one only what stands in that one's `__all__`."""
     found = []
@@ -203,7 +205,7 @@ def test_what_is_imported_is_public(path: Path) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@for_each(SOURCES, relative)
 def test_functions_stay_short(path: Path) -> None:
     """No function has more than 70 lines."""
     long = {
@@ -214,7 +216,7 @@ def test_functions_stay_short(path: Path) -> None:
     assert long == {}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@for_each(SOURCES, relative)
 def test_modules_say_what_they_are(path: Path) -> None:
     """Every module has a docstring, and postponed annotations where it has code."""
     parsed = tree(path)
@@ -223,7 +225,7 @@ def test_modules_say_what_they_are(path: Path) -> None:
         assert "__future__" in set(imports(path))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@for_each(SOURCES, relative)
 def test_forbidden_ways_out(path: Path) -> None:
     """No pickle, eval, RDD, JVM handle or pandas, and nothing left to be implemented."""
     used = {
@@ -235,7 +237,7 @@ def test_forbidden_ways_out(path: Path) -> None:
     assert (used | tops) & (FORBIDDEN_NAMES | {"pandas"}) == set()
 
 
-@pytest.mark.parametrize("path", TESTS, ids=relative)
+@for_each(TESTS, relative)
 def test_every_test_says_what_it_shows(path: Path) -> None:
     """Every test has a docstring; no test is skipped, expected to fail, or built on a mock."""
     silent = [
@@ -325,7 +327,7 @@ def test_tests_have_no_packages() -> None:
     assert [relative(p) for p in (ROOT / "tests").rglob("__init__.py")] == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=relative)
+@for_each(PAGES, relative)
 def test_pages_name_what_is_there(path: Path) -> None:
     """Every file of ours that a page names exists, and so does every page that it links to."""
     text = path.read_text("utf-8")
@@ -336,7 +338,7 @@ def test_pages_name_what_is_there(path: Path) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=relative)
+@for_each(PAGES, relative)
 def test_links_lead_to_headings(path: Path) -> None:
     """Every `#heading` that a link names is a heading of its page."""
     lost = []

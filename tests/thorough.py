@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
+import subprocess
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-__all__ = ["SAMPLE", "SPARK", "THOROUGH", "is_left_out", "not_there"]
+__all__ = [
+    "SAMPLE",
+    "SHARDS",
+    "SPARK",
+    "THOROUGH",
+    "is_left_out",
+    "not_there",
+    "quoting",
+    "shard",
+    "shard_of",
+]
 
 TESTS = Path(__file__).parent
 
@@ -69,3 +83,36 @@ def not_there(items: Sequence[pytest.Item]) -> list[str]:
         for case in (*cases, "")
         if (test, case) not in names.get(file, ())
     ]
+
+
+SHARDS = 4
+"""Parts of the slow tests but those that quote a guarantee: `make test` runs one part."""
+
+
+@functools.cache
+def shard() -> int | None:
+    """The part that runs: `TXN_TEST_SHARD` (a number, or "all", which is None), or the commit's.
+
+    Each commit has one, so a run can be repeated, and each part has every fourth commit.
+    """
+    wanted = os.environ.get("TXN_TEST_SHARD", "")
+    if THOROUGH or wanted == "all":
+        return None
+    if wanted:
+        return int(wanted) % SHARDS
+    ask = ["git", "rev-parse", "HEAD"]
+    commit = subprocess.run(ask, cwd=TESTS, capture_output=True, text=True).stdout.strip()
+    return int(commit or "0", 16) % SHARDS
+
+
+@functools.cache
+def quoting() -> frozenset[str]:
+    """The tests that docs/guarantees.md names first, one for each sentence: `file::test`."""
+    text = (TESTS.parent / "docs" / "guarantees.md").read_text("utf-8")
+    return frozenset(re.findall(r"^\d+\. .+\n +- `(\S+\.py::\w+)`", text, re.MULTILINE))
+
+
+def shard_of(item: pytest.Function) -> int | None:
+    """The part that a slow test belongs to, all its cases together; None: it always runs."""
+    test = f"{item.path.relative_to(TESTS.parent)}::{item.originalname}"
+    return None if test in quoting() else zlib.crc32(test.encode()) % SHARDS

@@ -15,6 +15,7 @@ import pytest
 import committers
 import spouts
 import txn
+from tests.for_each import for_each
 from txn.acker import Acker, Outcome, RotatingMap, Status
 from txn.interfaces import PartitionedSpout, Spout, SpoutKind
 from txn.topology import GroupedStream, Stream, TxnState
@@ -75,7 +76,7 @@ def test_an_import_loads_neither_pyspark_nor_kazoo(name):
     assert found.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", module_names())
+@for_each(module_names())
 def test_all_is_sorted_honest_and_complete(name):
     """`__all__` names what exists, in order, and leaves out no public class of the module."""
     module: ModuleType = importlib.import_module(name)
