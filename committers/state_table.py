@@ -21,9 +21,9 @@ from committers.state.shape import StateShape
 from committers.upsert_layout.columns import RESERVED, UpsertLayout
 from committers.upsert_layout.committer import UpsertCommitter
 from txn.delta.commits import TXID
-from txn.delta.storage import Storage
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Committer, Semantics, State, StoredRows
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -116,6 +116,8 @@ class FileSpout(Spout[FileBatch]):
         bad_rows: what becomes of records of "csv" and "json" files that do not parse or do not fit
             the schema. "fail": the batch fails. "drop" and "set_aside": as for a rule of
             `Stream.expect`; what is set aside has the file and the record's own text.
+        storage_options: credentials and endpoints of a URI's storage, by object_store's names
+            (`aws_endpoint_url`); what they leave out comes from the environment.
         reader_options: passed to Spark's reader. By default a record that does not fit the schema
             fails the batch (`mode="FAILFAST"`), and so does a CSV header with other columns than
             the schema (`enforceSchema=False`).
@@ -138,6 +140,7 @@ class FileSpout(Spout[FileBatch]):
         files_per_batch: Size = 1,
         forget_missing: bool = False,
         bad_rows: BadRows = "fail",
+        storage_options: Mapping[str, str] | None = None,
         **reader_options: Any,
     ) -> None:
         """See the class."""
@@ -147,7 +150,7 @@ class FileSpout(Spout[FileBatch]):
                 f"{', '.join(get_args(Format))}.",
                 number="TXN-408",
             )
-        self._listing = Listing(path_glob)
+        self._listing = Listing(path_glob, storage_options)
         self._name = f"FileSpout({path_glob!r})"
         check_options(format, reader_options, self._name)
         self._format = format

@@ -13,8 +13,8 @@ from committers.reading import strict_reader
 from committers.state.fold import folded, marks_of, without_removed
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
-from txn.delta.storage import Storage
 from txn.spark.own_session import computing_session
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,9 +11,9 @@ from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
 from committers.reading import strict_reader
 from committers.upsert_layout.columns import UpsertLayout
-from txn.delta.storage import Storage
 from txn.errors import StateError, TableRefusedError
 from txn.spark.rows import no_rows
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

@@ -12,8 +12,8 @@ from committers.upsert_layout.join import UpsertJoin
 from committers.upsert_layout.reading import bucket_reader
 from committers.upsert_layout.shares import shared_out
 from txn.delta.commits import TXID
-from txn.delta.storage import Storage
 from txn.interfaces import Publication, StagedFile
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
