@@ -11,6 +11,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 JARS := $(VENV)/.jars
 KAFKA := $(VENV)/.kafka
+S3 := $(VENV)/.s3
 BENCH := $(VENV)/.bench
 
 # How many tests run at once: each worker has a JVM of a gigabyte or more, and often waits for it.
@@ -37,18 +38,18 @@ help: ## list the targets
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"
 
-setup: $(JARS) $(KAFKA)
+setup: $(JARS) $(KAFKA) $(S3)
 
 demo: $(JARS) ## run the example
 	@$(PY) -m examples.demo
 
-test: $(JARS) $(KAFKA) ## run all tests
+test: $(JARS) $(KAFKA) $(S3) ## run all tests
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(STAMP) ## the tests that need no JVM
 	@$(PY) -m pytest -q -n $(WORKERS) -m fast
 
-test-thorough: $(JARS) $(KAFKA) ## all tests, nothing left short
+test-thorough: $(JARS) $(KAFKA) $(S3) ## all tests, nothing left short
 	@TXN_TEST_THOROUGH=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 fuzz: $(STAMP) ## broken inputs to everything that is parsed
@@ -130,6 +131,12 @@ $(KAFKA): $(STAMP)
 	@echo "Fetching the jars of Kafka's broker and client for the tests (once; a minute) ..."
 	@$(PY) -m tests.spouts.kafka_broker </dev/null
 	@touch $(KAFKA)
+
+# What only the tests need: an S3 server, and the jars with which Spark reaches it.
+$(S3): $(STAMP)
+	@echo "Fetching the jars of an S3 server and of Spark's S3 client for the tests (once; two minutes) ..."
+	@$(PY) -m tests.stores.s3 </dev/null
+	@touch $(S3)
 
 # What only the charts of the benchmarks need.
 $(BENCH): $(STAMP)

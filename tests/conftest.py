@@ -17,11 +17,12 @@ from tests.thorough import SPARK, THOROUGH, is_left_out, not_there
 # inherit it. Tests of credentials and ACLs take it away again.
 os.environ.setdefault("TXN_ZOOKEEPER_ACL", "open")
 
-SERVERS = {"spark", "zookeeper", "kafka"}
+SERVERS = {"spark", "zookeeper", "kafka", "s3"}
 """Fixtures behind which a JVM stands."""
 STARTERS = {
     "Broker",
     "EmbeddedZooKeeper",
+    "S3Server",
     "ServerProcess",
     "delta_session",
     "drivers",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spouts.kafka_broker import Broker
+    from tests.stores.s3 import S3Server
     from txn.embedded import EmbeddedZooKeeper
 
 
@@ -110,8 +112,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The Spark session of the whole test run: two threads, one gigabyte, Delta and Kafka."""
+    """The Spark session of the whole test run: two threads, one gigabyte, Delta, Kafka, S3."""
     from spouts.kafka import KafkaSpout
+    from txn.machine.jars import S3A_PACKAGES
     from txn.session import delta_session
 
     session = delta_session(
@@ -123,7 +126,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
             **SPARK,
         },
-        packages=KafkaSpout.packages,
+        packages=[*KafkaSpout.packages, *S3A_PACKAGES],
     )
     yield session
     session.stop()
@@ -145,6 +148,15 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
     with Broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server of the whole test run; each test has a bucket of its own."""
+    from tests.stores.s3 import S3Server
+
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture
