@@ -103,22 +103,25 @@ class Request:
         """What it asks the store to do: `GET`, `LIST`, `PUT IF ABSENT`, `COPY`, ..."""
         query = self.query
         is_key = bool(self.path.lstrip("/").partition("/")[2])
+        copies = any(self.header(f"x-{cloud}-copy-source") for cloud in ("amz", "goog", "ms"))
         match self.method:
-            case "GET" if "list-type" in query or query.get("comp") == "list" or not is_key:
+            case "GET" if query.get("comp") == "list" or not is_key:
                 return "LIST"
             case "HEAD" if not is_key:
                 return "HEAD BUCKET"
-            case "POST" if "delete" in query:
+            case "POST" if "delete" in query or query.get("comp") == "batch":
                 return "DELETE MANY"
             case "POST" if "uploads" in query:
                 return "BEGIN UPLOAD"
             case "POST" if "uploadId" in query:
                 return "END UPLOAD"
-            case "PUT" if "partNumber" in query:
+            case "PUT" if "partNumber" in query or query.get("comp") == "block":
                 return "PUT PART"
+            case "PUT" if query.get("comp") == "blocklist":
+                return "END UPLOAD"
             case "DELETE" if "uploadId" in query:
                 return "ABORT UPLOAD"
-            case "PUT" if self.header("x-amz-copy-source") or self.header("x-goog-copy-source"):
+            case "PUT" if copies:
                 return "COPY"
             case "PUT" if self.is_conditional:
                 return "PUT IF ABSENT"
