@@ -25,8 +25,8 @@ class Entry(NamedTuple):
     size: int
     """Bytes."""
     version: str | None
-    """Changes whenever the content does: an ETag, or the id of a version; None where storage has
-    no such thing, as a disk."""
+    """Its ETag, which changes whenever the content does, and is the same in a listing and in a
+    look; not a digest of the content. None where storage has none: on disks and HDFS."""
     modified_ns: int
     """Nanoseconds since 1970, as exact as the storage is: S3 answers a look (HEAD) in whole seconds
     and a listing in milliseconds."""
