@@ -17,7 +17,6 @@ from committers.publishing.rewritten import first_missing, up_to_date
 from committers.publishing.spec import TableSpec
 from committers.staging.area import StagingArea, newest_txid, random_id
 from txn.attempts import TransactionAttempt
-from txn.delta.storage import Storage
 from txn.errors import (
     CommitConflictError,
     FencedError,
@@ -36,6 +35,7 @@ from txn.interfaces import (
     StoredRows,
 )
 from txn.spark.own_session import computing_session, own_session, settings_of
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,8 @@ class TableCommitter(Committer):
     Args:
         path: the table's folder: a local path or an object-store URI.
         semantics: what the table absorbs.
-        storage_options: credentials and endpoints for delta-rs; Spark and pyarrow have their own.
+        storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`),
+            for all that reads or writes the table, Spark included.
         new_id: source of folder names and commit tokens.
         keys: columns of which no file has the same values twice; empty: there are none.
     """

@@ -12,9 +12,9 @@ from typing import Any
 from txn.delta.commits import Commit, txid_in
 from txn.delta.loading import find
 from txn.delta.log import TableLog
-from txn.delta.storage import Storage
 from txn.errors import RecoveryRefusedError, SourceChangedError
 from txn.interfaces import StagedFile
+from txn.storage.storage import Storage
 
 __all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow"]
 
@@ -108,12 +108,12 @@ class SourceLog:
 
     Args:
         path: the table's folder: a local path or an object-store URI.
-        storage_options: credentials and endpoints, for deltalake.
+        storage_options: credentials and endpoints.
     """
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
         place = str(Path(path).expanduser()) if path.startswith("~") else path
-        self._storage = Storage(place, storage_options, by_delta=True)
+        self._storage = Storage(place, storage_options)
         self._log = TableLog(self._storage)
         self._lock = Lock()
         self._cached: dict[int, SourceVersion] = {}
@@ -177,6 +177,11 @@ class SourceLog:
             OSError: the storage does not answer.
         """
         return self._storage.sizes(paths)
+
+    @property
+    def hadoop(self) -> dict[str, str]:
+        """Options with which Spark's readers reach the table."""
+        return self._storage.hadoop
 
     def url(self, path: str = "") -> str:
         """A file or the folder as Spark takes it, not percent-encoded."""

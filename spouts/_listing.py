@@ -1,4 +1,4 @@
-"""List files: local ones by Python's glob, remote ones by Arrow's file systems.
+"""List files: local ones by Python's glob, remote ones by their store.
 
 A name keeps the spelling of the pattern (relative stays relative), so a project that is moved
 together with its data goes on where it was.
@@ -12,22 +12,21 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
-from pyarrow import fs
-
-from txn.delta.locations import local_path
-from txn.delta.retrying import retried
+from txn.storage.addresses import account_in
+from txn.storage.hadoop import hadoop_settings
+from txn.storage.locations import local_path
+from txn.storage.opening import open_store
+from txn.storage.retrying import retried
+from txn.storage.store import Entry, Store
 
 __all__ = ["FileStat", "Listing"]
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _WILD = re.compile(r"[*?\[]")
 _SECOND = 1_000_000_000
-# Hadoop has three connectors for S3, Arrow has one.
-_ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,14 @@ class Listing:
 
     Args:
         pattern: a path or URI with `*`, `?`, `[...]` and `**` (any number of folders).
+        options: `storage_options` of a URI's storage.
 
     Raises:
-        TopologyError: a scheme with one slash (but `file:/x`, which is a path).
+        TopologyError: a scheme with one slash (but `file:/x`, which is a path), or one that nobody
+            can open.
     """
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, options: Mapping[str, str] | None = None) -> None:
         """See the class."""
         scheme = _SCHEME.match(pattern)
         if not scheme and (path := local_path(pattern)) and pattern[:5].lower() == "file:":
@@ -60,7 +61,15 @@ class Listing:
         # Relative names start at the folder in which the program started, even if it changes later.
         self._folder = os.getcwd()
         self._base = _fixed_part(self.pattern)
-        self._infos: dict[str, fs.FileInfo] = {}
+        self._store: Store | None = None
+        self.hadoop: dict[str, str] = {}
+        """Options with which Spark's readers reach the files."""
+        if scheme:
+            self._store, address = open_store(self._base, options)
+            account = account_in(options or {})
+            self.hadoop = hadoop_settings(address, options or {})
+            self._spark = address.for_spark(account) if address else self._base.rstrip("/")
+        self._entries: dict[str, Entry] = {}
         """Of the last listing of a remote storage, until `times` is called."""
 
     @property
@@ -89,12 +98,9 @@ class Listing:
         return retried(lambda: self._stat(name), f"look at {name}")
 
     def _stat(self, name: str) -> FileStat | None:
-        if self.remote:
-            system, path = self._system(name)
-            info = system.get_file_info(path)
-            if info.type != fs.FileType.File:
-                return None
-            return FileStat(info.size, info.mtime_ns)
+        if self._store is not None:
+            (entry,) = self._store.head([name[len(self._base) :]])
+            return None if entry is None else FileStat(entry.size, entry.modified_ns)
         try:
             found = os.stat(os.path.join(self._folder, name))
         except (FileNotFoundError, NotADirectoryError):
@@ -110,9 +116,9 @@ class Listing:
         """
         if not self.remote:
             return list(self._local_times(names))
-        infos, self._infos = self._infos, {}
-        times = {name: infos[name].mtime_ns for name in names if name in infos}
-        return [(name, time and time // _SECOND * _SECOND) for name, time in times.items()]
+        entries, self._entries = self._entries, {}
+        times = {name: entries[name].modified_ns for name in names if name in entries}
+        return [(name, time // _SECOND * _SECOND) for name, time in times.items()]
 
     def _local_times(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
         for name in names:
@@ -158,9 +164,8 @@ class Listing:
         """Return whether the pattern has no wildcard and names a folder."""
         if _WILD.search(self.pattern):
             return False
-        if self.remote:
-            system, path = self._system(self.pattern)
-            return bool(system.get_file_info(path).type == fs.FileType.Directory)
+        if self._store is not None:
+            return any(self._store.children(self.pattern[len(self._base) :]))
         return os.path.isdir(os.path.join(self._folder, self.pattern))
 
     def missing_folder(self) -> str | None:
@@ -170,7 +175,9 @@ class Listing:
 
     def uri(self, name: str) -> str:
         """The name for Spark's readers: absolute, with a scheme, not percent-encoded."""
-        return name if self.remote else "file:" + os.path.join(self._folder, name)
+        if self.remote:
+            return f"{self._spark}/{name[len(self._base) :]}"
+        return "file:" + os.path.join(self._folder, name)
 
     def _local_names(self) -> list[str]:
         # glob finds nothing if the folder cannot be read; scandir raises the error.
@@ -180,22 +187,14 @@ class Listing:
         return [os.path.normpath(name) for name in found]
 
     def _remote_names(self) -> list[str]:
-        system, base = self._system(self._base)
-        selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
+        assert self._store is not None
         wanted = _matcher(self.pattern[len(self._base) :])
-        infos = {}
-        for info in system.get_file_info(selector):
-            rest = info.path[len(base.rstrip("/")) :]
-            if info.type == fs.FileType.File and wanted.fullmatch(rest.lstrip("/")):
-                infos[self._base.rstrip("/") + "/" + rest.lstrip("/")] = info
-        self._infos = infos
-        return list(infos)
-
-    def _system(self, name: str) -> tuple[fs.FileSystem, str]:
-        scheme, _, rest = name.partition("://")
-        address = f"{_ARROW_SCHEMES.get(scheme, scheme)}://{quote(rest, safe='/:@')}"
-        system, path = fs.FileSystem.from_uri(address)
-        return system, str(path)
+        self._entries = {
+            self._base + entry.path: entry
+            for entry in self._store.walk()
+            if wanted.fullmatch(entry.path)
+        }
+        return list(self._entries)
 
     def _unfinished(self, name: str) -> bool:
         """Return whether Spark itself would skip the name; also `.tmp`."""

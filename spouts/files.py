@@ -113,6 +113,8 @@ class FileSpout(Spout[FileBatch]):
         bad_rows: what becomes of records of "csv" and "json" files that do not parse or do not fit
             the schema. "fail": the batch fails. "drop" and "set_aside": as for a rule of
             `Stream.expect`; what is set aside has the file and the record's own text.
+        storage_options: credentials and endpoints of a URI's storage, by object_store's names
+            (`aws_endpoint_url`); what they leave out comes from the environment.
         reader_options: passed to Spark's reader. By default a record that does not fit the schema
             fails the batch (`mode="FAILFAST"`), and so does a CSV header with other columns than
             the schema (`enforceSchema=False`).
@@ -135,6 +137,7 @@ class FileSpout(Spout[FileBatch]):
         files_per_batch: Size = 1,
         forget_missing: bool = False,
         bad_rows: BadRows = "fail",
+        storage_options: Mapping[str, str] | None = None,
         **reader_options: Any,
     ) -> None:
         """See the class."""
@@ -144,7 +147,7 @@ class FileSpout(Spout[FileBatch]):
                 f"{', '.join(get_args(Format))}.",
                 number="TXN-408",
             )
-        self._listing = Listing(path_glob)
+        self._listing = Listing(path_glob, storage_options)
         self._name = f"FileSpout({path_glob!r})"
         check_options(format, reader_options, self._name)
         self._format = format
@@ -279,6 +282,7 @@ class FileSpout(Spout[FileBatch]):
             return no_rows(spark, self._emitted(schema))
         read = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
         reader = spark.read.format(self._format).schema(read).options(**self._options)
+        reader = reader.options(**self._listing.hadoop)
         rows = reader.load([literal(path) for path in paths])
         if self.unparsed is None:
             return rows
@@ -454,7 +458,7 @@ class FileSpout(Spout[FileBatch]):
                 "one. Give a schema, or start when the first file is there.",
                 number="TXN-409",
             )
-        options = {"inferSchema": True, **self._options}
+        options = {"inferSchema": True, **self._options, **self._listing.hadoop}
         reader = spark.read.format(self._format).options(**options)
         found = reader.load(literal(self._listing.uri(first.path))).schema
         # Spark adds this column if it meets a record that does not parse.

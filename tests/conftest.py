@@ -17,12 +17,17 @@ from tests.thorough import SHARDS, SPARK, THOROUGH, is_left_out, not_there, shar
 # inherit it. Tests of credentials and ACLs take it away again.
 os.environ.setdefault("TXN_ZOOKEEPER_ACL", "open")
 
-SERVERS = {"spark", "zookeeper", "kafka"}
+SERVERS = {"spark", "zookeeper", "kafka", "s3"}
 """Fixtures behind which a JVM stands."""
 STARTERS = {
+    "AzureServer",
     "Broker",
     "EmbeddedZooKeeper",
+    "GcsServer",
+    "HdfsServer",
+    "S3Server",
     "ServerProcess",
+    "VersityServer",
     "delta_session",
     "drivers",
     "subprocess",
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spouts.kafka_broker import Broker
+    from tests.stores.s3 import S3Server
     from txn.embedded import EmbeddedZooKeeper
 
 
@@ -138,8 +144,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The Spark session of the whole test run: two threads, one gigabyte, Delta and Kafka."""
+    """The Spark session of the whole test run: two threads, one gigabyte, Delta, Kafka, S3."""
     from spouts.kafka import KafkaSpout
+    from txn.machine.jars import S3A_PACKAGES
     from txn.session import delta_session
 
     session = delta_session(
@@ -151,7 +158,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
             **SPARK,
         },
-        packages=KafkaSpout.packages,
+        packages=[*KafkaSpout.packages, *S3A_PACKAGES],
     )
     yield session
     session.stop()
@@ -173,6 +180,15 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
     with Broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server of the whole test run; each test has a bucket of its own."""
+    from tests.stores.s3 import S3Server
+
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture

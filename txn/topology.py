@@ -30,10 +30,10 @@ from txn.dataflow.graph import (
     Transformation,
     check_join,
 )
-from txn.delta.locations import identity
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
 from txn.settings import completed
+from txn.storage.locations import identity
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -27,8 +27,8 @@ from pathlib import PurePosixPath
 from committers.publishing.files import ActiveFile
 from committers.staging.area import DATA, SCRATCH
 from txn.delta.commits import Commit
-from txn.delta.storage import Storage
 from txn.interfaces import StagedFile
+from txn.storage.storage import Storage
 
 __all__ = ["MOST_WAITING", "Compaction", "Intents", "Pace", "files_to_fold"]
 

@@ -12,7 +12,6 @@ from committers.publishing.append import AppendFailedError
 from committers.publishing.files import ActiveFile
 from committers.publishing.log import DeltaLog
 from committers.staging.area import StagingArea
-from txn.delta.storage import Storage
 from txn.errors import (
     CommitConflictError,
     FencedError,
@@ -20,6 +19,7 @@ from txn.errors import (
     TableChangedError,
     TxnError,
 )
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,8 +13,8 @@ from committers.reading import strict_reader
 from committers.state.fold import folded, marks_of, without_removed
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
-from txn.delta.storage import Storage
 from txn.spark.own_session import computing_session
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +88,7 @@ class Folding:
         return session
 
     def _read(self, files: Sequence[ActiveFile], schema: StructType) -> DataFrame:
-        reader = strict_reader(self._own_session(), schema)
+        reader = strict_reader(self._own_session(), schema, self._storage)
         return reader.parquet(*(self._storage.read_url(file.path) for file in files))
 
     def _with_marks(

@@ -10,9 +10,9 @@ from committers.publishing.log import DeltaLog
 from committers.reading import strict_reader
 from committers.state.fold import marks_of, touched, without_removed
 from txn.delta.commits import TXID
-from txn.delta.storage import Storage
 from txn.interfaces import Staged
 from txn.spark.rows import no_rows
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,4 +89,4 @@ class LogReader:
 
     def _read(self, paths: Sequence[str], session: SparkSession) -> DataFrame:
         urls = map(self._storage.read_url, paths)
-        return strict_reader(session, self._schema()).parquet(*urls)
+        return strict_reader(session, self._schema(), self._storage).parquet(*urls)

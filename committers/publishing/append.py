@@ -16,8 +16,6 @@ from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from txn.delta.commits import epoch_app, incarnation_app
 from txn.delta.loading import is_there
-from txn.delta.retrying import is_momentary, is_refusal
-from txn.delta.storage import Storage
 from txn.errors import (
     CommitConflictError,
     StagedFileError,
@@ -25,6 +23,8 @@ from txn.errors import (
     StorageUnavailableError,
 )
 from txn.interfaces import FENCE_KEY, StagedFile
+from txn.storage.retrying import is_momentary, is_refusal
+from txn.storage.storage import Storage
 
 __all__ = [
     "CHECKPOINT_INTERVAL",

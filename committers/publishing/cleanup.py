@@ -11,7 +11,7 @@ is set), and `delta.enableExpiredLogCleanup = false` keeps them all, as for any 
 from __future__ import annotations
 
 from txn.delta.loading import load
-from txn.delta.storage import Storage
+from txn.storage.storage import Storage
 
 __all__ = ["EVERY_VERSIONS", "LogCleanup"]
 

@@ -24,10 +24,10 @@ from committers.publishing.txid_bounds import with_bounds
 from txn.delta.commits import Commit, epoch_app, incarnation_app, txid_app
 from txn.delta.loading import is_there, load
 from txn.delta.log import TableLog
-from txn.delta.retrying import retried
-from txn.delta.storage import Storage
 from txn.errors import CommitConflictError, TableRefusedError
 from txn.interfaces import Publication
+from txn.storage.retrying import retried
+from txn.storage.storage import Storage
 
 __all__ = ["FollowedTable", "exclusive"]
 

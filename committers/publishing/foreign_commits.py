@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 
 from txn.delta.commits import Commit
-from txn.delta.locations import normal
 from txn.errors import TableChangedError
+from txn.storage.locations import normal
 
 __all__ = ["ACCEPTED", "ForeignCommits", "changed_by"]
 

@@ -44,7 +44,6 @@ from committers.publishing.rules import fenced, judge, require_newer, require_un
 from committers.publishing.spec import TableSpec
 from committers.staging.area import random_id
 from txn.delta.commits import TOKEN_KEY, Commit, epoch_app, txid_app
-from txn.delta.storage import Storage
 from txn.errors import CommitConflictError, TableRefusedError, TxnError
 from txn.interfaces import (
     COMPACTION_KEY,
@@ -55,6 +54,7 @@ from txn.interfaces import (
     Published,
     StagedFile,
 )
+from txn.storage.storage import Storage
 
 __all__ = ["MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from committers.publishing.followed import FollowedTable
 from committers.publishing.log import MAX_TRIES
-from txn.delta.storage import Storage
 from txn.errors import TableChangedError, TxnError
+from txn.storage.storage import Storage
 
 __all__ = ["first_missing", "up_to_date"]
 

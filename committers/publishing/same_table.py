@@ -9,9 +9,9 @@ from deltalake.exceptions import TableNotFoundError
 
 from txn.delta.commits import commit_path, fingerprint_of
 from txn.delta.loading import load
-from txn.delta.retrying import retried
-from txn.delta.storage import Storage
 from txn.errors import StorageUnavailableError, TableChangedError
+from txn.storage.retrying import retried
+from txn.storage.storage import Storage
 
 __all__ = ["instead_of", "replaced"]
 

@@ -15,10 +15,10 @@ from committers.keeping import KEPT
 from committers.publishing.files import BUCKET
 from txn.delta.commits import FIRST_TXID
 from txn.delta.features import refused_features
-from txn.delta.locations import normal
 from txn.errors import TableRefusedError
 from txn.interfaces import Semantics
 from txn.spark.own_session import DEFAULT, same_setting
+from txn.storage.locations import normal
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

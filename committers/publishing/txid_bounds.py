@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
-from pyarrow import parquet
 
 from committers.publishing.files import ActiveFile, active_files
 from committers.staging.parquet_stats import delta_stats
-from txn.delta.retrying import retried
-from txn.delta.storage import Storage
 from txn.interfaces import StagedFile
+from txn.storage.storage import Storage
 
 __all__ = ["with_bounds"]
 
@@ -39,13 +37,11 @@ def with_bounds(files: Mapping[str, ActiveFile], storage: Storage) -> dict[str, 
 
 
 def _in_footer(file: ActiveFile, storage: Storage) -> ActiveFile:
-    place, system = storage.absolute(file.path), storage.filesystem
     try:
-        metadata = retried(
-            lambda: parquet.read_metadata(place, filesystem=system),
-            f"read the footer of '{file.path}' of table {storage.location}",
-        )
-    except (FileNotFoundError, pa.ArrowInvalid):
+        metadata = storage.footer(file.path, file.size)
+    except pa.ArrowInvalid:
+        metadata = None
+    if metadata is None:
         return file  # gone, or no Parquet: whoever needs its rows says so
     whole = StagedFile(
         file.path, file.size, metadata.num_rows, file.partition, delta_stats(metadata)

@@ -19,8 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from pyarrow import parquet
-
 from committers.aggregates.base import overflows_of
 from committers.expressions import side_by_side
 from committers.staging.parquet_stats import delta_stats
@@ -28,11 +26,10 @@ from committers.staging.reported import reported
 from committers.staging.row_digest import Summary, row_digest, summarize
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
-from txn.delta.retrying import retried
-from txn.delta.storage import Storage
 from txn.errors import StagedFileError
 from txn.interfaces import Staged, StagedFile
 from txn.spark.own_session import to_write
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -227,11 +224,12 @@ class StagingArea:
         return [(file, summary) for file, summary in files if file.rows > 0]
 
     def _footer(self, path: str, size: int, partition_by: str | None) -> _Found:
-        place, system = self._storage.absolute(path), self._storage.filesystem
-        metadata = retried(
-            lambda: parquet.read_metadata(place, filesystem=system),
-            f"read the footer of '{path}' of table {self._storage.location}",
-        )
+        metadata = self._storage.footer(path, size)
+        if metadata is None:
+            raise StagedFileError(
+                f"Staged file {path} of table {self._storage.location} was written and is gone. "
+                "Something else deletes files below this path; the batch is staged again."
+            )
         partition = {} if partition_by is None else {partition_by: _value(path, partition_by)}
         rows, stats = metadata.num_rows, delta_stats(metadata)
         return StagedFile(path, size, rows, partition, stats), summarize(metadata)
@@ -315,14 +313,15 @@ def _staged(attempt: TransactionAttempt, found: Sequence[_Found]) -> Staged:
 
 
 def write_options(storage: Storage, unique: str | None = None) -> dict[str, str]:
-    """Options of every Parquet file that is written for a table.
+    """Options of every Parquet file that is written for a table, credentials among them.
 
     Args:
         unique: a column that has no value twice in a file. A dictionary of its values would be
             built, found useless when it is full, and cost a quarter of the time of writing.
     """
     plain = {} if unique is None else {f"parquet.enable.dictionary#{unique}": "false"}
-    return {**_WRITE_OPTIONS, **plain, **(_LOCAL_WRITE_OPTIONS if storage.is_local else {})}
+    place = _LOCAL_WRITE_OPTIONS if storage.is_local else storage.hadoop
+    return {**_WRITE_OPTIONS, **plain, **place}
 
 
 def _folder_of(path: str) -> str:

@@ -14,9 +14,9 @@ from committers.state.keys import bucket_of, with_keys_of
 from committers.state.shape import StateShape
 from txn.delta.loading import load, require
 from txn.delta.log import TableLog
-from txn.delta.storage import Storage
 from txn.errors import TableRefusedError, TxnError
 from txn.spark.rows import local_frame
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

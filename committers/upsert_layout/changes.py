@@ -16,9 +16,9 @@ from committers.state.keys import with_keys_of
 from committers.state.removal import REMOVED
 from committers.upsert_layout.columns import PREV_TXID, UpsertLayout
 from txn.delta.commits import TXID
-from txn.delta.storage import Storage
 from txn.errors import TableRefusedError
 from txn.interfaces import Publication
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

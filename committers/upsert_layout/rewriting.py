@@ -12,8 +12,8 @@ from committers.upsert_layout.join import UpsertJoin
 from committers.upsert_layout.reading import bucket_reader
 from committers.upsert_layout.shares import shared_out
 from txn.delta.commits import TXID
-from txn.delta.storage import Storage
 from txn.interfaces import Publication, StagedFile
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -106,7 +106,7 @@ class BucketRewrite:
     @cached_property
     def _stored(self) -> DataFrameReader:
         """Reads the table's files."""
-        return bucket_reader(self._session(), self._table)
+        return bucket_reader(self._session(), self._table, self._storage)
 
     @cached_property
     def _scratch(self) -> DataFrameReader:
@@ -114,7 +114,7 @@ class BucketRewrite:
         from pyspark.sql.types import LongType, StructType
 
         columns = StructType([*self._partials.fields]).add(TXID, LongType())
-        return bucket_reader(self._session(), columns)
+        return bucket_reader(self._session(), columns, self._storage)
 
 
 def bucket_of_file(file: StagedFile) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import txn
 from tests.chaos.processes import Server, children, send
-from tests.spouts.kafka_broker import free_ports, listens
+from tests.children import free_ports, listens
 from txn.machine.jars import class_archive
 from txn.machine.java import find_java
 

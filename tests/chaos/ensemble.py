@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.processes import Server
-from tests.spouts.kafka_broker import free_ports
+from tests.children import free_ports
 from txn.embedded.files import JVM_FLAGS, LOG4J, class_path
 from txn.machine.java import find_java
 

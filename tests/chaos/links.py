@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.spouts.kafka_broker import free_ports
+from tests.children import free_ports
 
 __all__ = ["Links", "Session", "Slot", "Trouble"]
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from txn.delta.loading import find, is_there
-from txn.delta.storage import Storage
+from txn.storage.storage import Storage
 
 
 @pytest.fixture

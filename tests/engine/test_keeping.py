@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from committers import keeping
-from txn.delta.storage import Storage
 from txn.engine.keeping import TableKeeper
 from txn.errors import ProgressUnreadableError, StorageRefusedError, StorageUnavailableError
+from txn.storage.storage import Storage
 from txn.testing.recording_committer import RecordingCommitter
 
 CONTENT = b"txnseen1" + b"12345678"

@@ -16,12 +16,12 @@ from spouts.memory import MemoryTransactionalSpout
 from tests.faults.harness import wait_for
 from tests.faults.support import rows_of
 from txn import Topology, TopologyConfig
-from txn.delta.storage import Storage
 from txn.embedded import EmbeddedZooKeeper
 from txn.engine.running import RunningTopology
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, UserError
 from txn.interfaces import Prepared, Publication, Published
 from txn.protocol.records import CommittedRecord
+from txn.storage.storage import Storage
 from txn.zookeeper import ZooKeeperProgress
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from tests.fuzz.inputs import COUNTED, broken_bytes, broken_json, fuzz, junk_tex
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import parse_commit
 from txn.delta.log import TablePublication
-from txn.delta.storage import Storage
 from txn.embedded import running_server
 from txn.embedded.folder import ServerFolder
 from txn.embedded.guard import read_credential
@@ -31,6 +30,7 @@ from txn.errors import RecoveryRefusedError, SetupError, SourceChangedError, Txn
 from txn.interfaces import PartitionPositions, Publication
 from txn.operations.history import _entry
 from txn.protocol.rebuild import rebuild
+from txn.storage.storage import Storage
 from txn.text import describe
 
 MEMBER = {"txid": 1, "attempt_id": 0, "read": {"s": {"at": 1}}, "rows": 3, "digest": "d"}

@@ -17,11 +17,11 @@ from tests.fuzz.inputs import COUNTED, fuzz, junk_text
 from txn import Topology
 from txn.cli.app import cli
 from txn.config import TopologyConfig
-from txn.delta.locations import identity, parent
-from txn.delta.storage import Storage
 from txn.doctor.machine import fits
 from txn.doctor.tables import duration_secs
 from txn.errors import SetupError, TopologyError, UserError
+from txn.storage.locations import identity, parent
+from txn.storage.storage import Storage
 from txn.text import printable
 from txn.zookeeper.access import completed, find_access
 from txn.zookeeper.connection import split_chroot

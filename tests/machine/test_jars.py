@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from txn.errors import SetupError
-from txn.machine.jars import delta_jars, package_jars
+from txn.machine.jars import S3A_PACKAGES, delta_jars, package_jars
 
 DELTA, SPARK = version("delta_spark"), version("pyspark")
 ARTIFACT = f"delta-spark_{SPARK.rpartition('.')[0]}_2.13"
@@ -162,3 +162,14 @@ def test_what_is_no_package_is_refused(package: str) -> None:
     """Coordinates have three parts; the message shows how they are written."""
     with pytest.raises(SetupError, match="is not a Maven package.*group:artifact:version"):
         package_jars([package])
+
+
+def test_of_amazons_sdk_the_parts_are_fetched(env: dict[str, str], tmp_path: Path) -> None:
+    """hadoop-aws comes with what it uses of the SDK, not with the bundle that it asks for."""
+    mirror, sdk = tmp_path / "mirror", "software.amazon.awssdk"
+    parts = ("apache-client", "netty-nio-client", "s3-transfer-manager", "sts")
+    put(mirror, "org.apache.hadoop", "hadoop-aws", "3.5.0", (sdk, "bundle", "2.35.4"))
+    for name in ("bundle", *parts):
+        put(mirror, sdk, name, "2.35.4")
+    found = [jar.name for jar in package_jars(S3A_PACKAGES, env)]
+    assert found == sorted(["hadoop-aws-3.5.0.jar", *(f"{name}-2.35.4.jar" for name in parts)])

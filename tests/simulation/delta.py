@@ -17,8 +17,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from committers.publishing.files import ActiveFile, active_files
 from tests.simulation.primitives import CLOCK
 from tests.simulation.world import World, current_world
-from txn.delta import retrying
 from txn.delta.commits import Commit, commit_path, parse_commit
+from txn.storage import retrying
 
 __all__ = [
     "Blob",
@@ -325,12 +325,13 @@ def _ask(what: str) -> None:
 
 
 class SimStorage:
-    """In place of `txn.delta.storage.Storage`: one folder of the store."""
+    """In place of `txn.storage.storage.Storage`: one folder of the store."""
 
     is_local = False
 
     def __init__(self, location: str, options: object = None) -> None:
         self.options: dict[str, str] = {}
+        self.hadoop: dict[str, str] = {}
         self.location = self.uri = self.root = location
         self.table = current_world().table(location)
 

@@ -18,6 +18,7 @@ from tests.simulation.delta import Blob, SimStorage
 from tests.simulation.kernel import Task
 from tests.simulation.world import current_world
 from txn.delta.commits import TXID
+from txn.errors import StagedFileError
 from txn.interfaces import StagedFile
 
 __all__ = [
@@ -305,7 +306,7 @@ class SimStagingArea(StagingArea):
     def _footer(self, path: str, size: int, partition_by: str | None) -> tuple[StagedFile, Any]:
         blob = self._storage.table.blobs.get(path)
         if blob is None:
-            raise FileNotFoundError(path)
+            raise StagedFileError(f"{path} is gone")
         rows = blob.rows
         partition = {}
         if partition_by is not None:

@@ -9,12 +9,8 @@ listens on loopback only: once without and once with a password (SASL/PLAIN).
 from __future__ import annotations
 
 import os
-import random
-import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,13 +20,13 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from spouts.kafka import KafkaSpout
-from txn.embedded import supervisor
+from tests.children import LOOPBACK, Child, free_ports, listens, wait_until
 from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch
 from txn.machine.jars import cache_folder, package_jars
 from txn.machine.java import find_java
 
-__all__ = ["PASSWORD", "USER", "Broker", "broker_jars", "records", "wait_until"]
+__all__ = ["PASSWORD", "USER", "Broker", "broker_jars", "records"]
 
 VERSION = "4.1.0"
 MODULES = (
@@ -38,7 +34,6 @@ MODULES = (
     "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",  # or the broker would have no log at all
 )
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
-LOOPBACK = "127.0.0.1"
 USER, PASSWORD = "reader", "open-sesame-4711"
 START_SECS = 90.0
 
@@ -112,8 +107,7 @@ class Broker:
         self._ports = free_ports(3)
         self.servers = f"{LOOPBACK}:{self._ports[0]}"
         self.secure_servers = f"{LOOPBACK}:{self._ports[1]}"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pid = 0
+        self._child = Child(folder)
         self._admin: AdminClient | None = None
         self._producer: Producer | None = None
 
@@ -130,34 +124,16 @@ class Broker:
         """Start it and wait until it answers."""
         if not (self.folder / "server.properties").exists():
             self._format()
-        with (self.folder / "server.out").open("ab") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, *self._java("kafka.Kafka")],
-                cwd=self.folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=out,
-                start_new_session=True,
-            )
-        assert self._process.stdout is not None
-        with self._process.stdout as stdout:
-            self._pid = int(stdout.readline())
+        self._child.start(self._java("kafka.Kafka"))
         wait_until(self._answers, "the broker answers", START_SECS)
 
     def stop(self) -> None:
         """Stop it cleanly, if it runs, and wait for its end."""
-        process, self._process = self._process, None
-        if process is not None:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait()
+        self._child.stop()
 
     def kill(self) -> None:
         """SIGKILL it and wait for its end."""
-        os.kill(self._pid, signal.SIGKILL)
-        assert self._process is not None
-        self._process.wait()
-        self.stop()
+        self._child.kill()
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -243,8 +219,7 @@ class Broker:
         return [*flags, *arguments, "server.properties"]
 
     def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, (self.folder / "server.out").read_text()[-3000:]
+        self._child.check()
         if not listens(self._ports[0]):
             return False
         try:
@@ -301,33 +276,6 @@ def must_arrive(error: Any, message: Any) -> None:
 def records(count: int, start: int = 0) -> list[str]:
     """Values that are all different: `start` and up, as text."""
     return [str(number) for number in range(start, start + count)]
-
-
-def wait_until(condition: Any, what: str, seconds: float = 60.0) -> None:
-    """Poll until `condition()` holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.02)
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports below those of outgoing connections (see txn.embedded.folder)."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.SystemRandom().randrange(20000, 32000)
-        if port not in found and not listens(port):
-            found.append(port)
-    return found
-
-
-def listens(port: int) -> bool:
-    """Whether somebody accepts connections there."""
-    try:
-        socket.create_connection((LOOPBACK, port), timeout=1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

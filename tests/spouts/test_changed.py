@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow import fs
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spouts._changed import _RECENT, Changed
 from spouts._listing import Listing
 from spouts.files import FileBatch, FileSpout
 from txn.attempts import TransactionAttempt
+from txn.storage.local import LocalStore
 
 SCHEMA = StructType([StructField("value", StringType())])
 
@@ -224,10 +224,11 @@ def test_of_many_changed_files_some_are_named(
 
 
 class Elsewhere(Listing):
-    """A remote storage: another name for local files, listed by Arrow."""
+    """A remote storage: another name for local files."""
 
-    def _system(self, name: str) -> tuple[fs.FileSystem, str]:
-        return fs.LocalFileSystem(), name.removeprefix("s3:/")
+    def __init__(self, pattern: str) -> None:
+        super().__init__(pattern)
+        self._store = LocalStore(self.base.removeprefix("s3:/"))
 
 
 def test_a_remote_listing_has_the_times(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from confluent_kafka import OFFSET_END, OFFSET_INVALID, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from spouts.kafka import KafkaSpout
-from tests.spouts.kafka_broker import PASSWORD, USER, Broker, wait_until
+from tests.children import wait_until
+from tests.spouts.kafka_broker import PASSWORD, USER, Broker
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError
 from txn.interfaces import Lag, PartitionPositions

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts.kafka import KafkaSpout
-from tests.spouts.kafka_broker import PASSWORD, USER, Broker, wait_until
+from tests.children import wait_until
+from tests.spouts.kafka_broker import PASSWORD, USER, Broker
 from txn.attempts import TransactionAttempt
 from txn.engine.failures import is_lost_work
 from txn.errors import FailedException, SourceChangedError, SourceUnavailableError, TopologyError

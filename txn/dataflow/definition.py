@@ -9,9 +9,9 @@ from typing import Literal
 from txn.config import TopologyConfig
 from txn.dataflow.expectations import Expectation, SetAside
 from txn.dataflow.graph import Sink, Source, StateQuery
-from txn.delta.locations import identity
 from txn.errors import TopologyError
 from txn.interfaces import Semantics, SpoutKind
+from txn.storage.locations import identity
 
 __all__ = ["Definition", "Until"]
 

@@ -1,1 +1,1 @@
-"""The Delta log and the folder of a table, as anybody reads them. Knows no topology."""
+"""The Delta log of a table, as anybody reads it. Knows no topology."""

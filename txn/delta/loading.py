@@ -7,9 +7,9 @@ import contextlib
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from txn.delta.retrying import retried
-from txn.delta.storage import Storage
 from txn.errors import TableAbsentError
+from txn.storage.retrying import retried
+from txn.storage.storage import Storage
 
 __all__ = ["find", "is_there", "load", "require"]
 

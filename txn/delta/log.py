@@ -22,9 +22,9 @@ from txn.delta.commits import (
     txid_app,
 )
 from txn.delta.loading import load
-from txn.delta.storage import Storage
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication
+from txn.storage.storage import Storage
 
 __all__ = ["TableLog", "TablePublication"]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txn.config import TopologyConfig
-from txn.delta.locations import is_local, parent
 from txn.doctor.findings import Finding, error, note
 from txn.doctor.machine import check_disk, check_machine
 from txn.doctor.tables import check_storage, check_table, check_writers
 from txn.doctor.zookeeper import check_zookeeper
 from txn.errors import TxnError
+from txn.storage.locations import is_local, parent
 from txn.text import first_line
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ it without Spark, together with problems that only hurt later.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import secrets
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
 from txn.delta.features import listed_features, refused_features
-from txn.delta.locations import identity, is_local, local_path
 from txn.doctor.findings import Finding, error, note, ok, warning
+from txn.storage.locations import identity, is_local, local_path
 
 if TYPE_CHECKING:
-    from txn.delta.storage import Storage
+    from txn.storage.storage import Storage
 
 __all__ = ["check_storage", "check_table", "check_writers", "duration_secs"]
 
@@ -54,9 +54,9 @@ def check_table(
         options: its committer's `storage_options`.
     """
     from txn.delta.loading import find
-    from txn.delta.storage import Storage
+    from txn.storage.storage import Storage
 
-    area, storage = f"table {table}", Storage(table, options, by_delta=bool(options))
+    area, storage = f"table {table}", Storage(table, options)
     delta = find(storage)
     if delta is None:
         yield note(area, "table", "is not there yet: the first batch of its topology makes it")
@@ -210,10 +210,12 @@ def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iter
     """
     from deltalake import DeltaTable
 
+    from txn.storage.storage import Storage
+
     area = f"storage {folder}"
     where = str(_existing(Path(local_path(folder) or ""))) if is_local(folder) else folder
-    own = dict(options or {})
-    table = f"{where.rstrip('/')}/.txn-doctor-{secrets.token_hex(8)}"
+    storage = Storage(f"{where.rstrip('/')}/.txn-doctor-{secrets.token_hex(8)}", options)
+    table, own = storage.uri, storage.options
     try:
         DeltaTable.create(table, _schema(), mode="error", storage_options=own)
         races = [_race(table, own) for _ in range(_ROUNDS)]
@@ -228,7 +230,8 @@ def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iter
             "Check the path, its permissions and credentials.",
         )
     finally:
-        _delete(table, own)
+        with contextlib.suppress(Exception):  # what failed before has been reported
+            storage.store.delete_folder("")
 
 
 def _schema() -> Any:
@@ -302,13 +305,3 @@ def _existing(folder: Path) -> Path:
     while not folder.is_dir():
         folder = folder.parent
     return folder
-
-
-def _delete(table: str, options: Mapping[str, str]) -> None:
-    if is_local(table):
-        shutil.rmtree(table, ignore_errors=True)
-        return
-    from txn.delta.storage import Storage
-
-    folder, _, name = table.rpartition("/")
-    Storage(folder, options, by_delta=bool(options)).delete_folder(name)

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from txn.delta.locations import identity, local_path
 from txn.errors import TopologyError
+from txn.storage.locations import identity, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

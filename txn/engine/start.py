@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.definition import Definition, Until
-from txn.delta.locations import identity
 from txn.engine.changed_code import changes, message, program_of, succeeding
 from txn.engine.equipment import Equipment
 from txn.engine.failures import not_started
@@ -36,6 +35,7 @@ from txn.protocol.recovery import (
 )
 from txn.protocol.store import ProgressStore
 from txn.spark.causes import is_of_spark
+from txn.storage.locations import identity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,10 @@ from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch, shipped_jars
 from txn.machine.java import find_java, java_version
 
-__all__ = ["cache_folder", "class_archive", "delta_jars", "package_jars"]
+__all__ = ["S3A_PACKAGES", "cache_folder", "class_archive", "delta_jars", "package_jars"]
+
+S3A_PACKAGES = ("org.apache.hadoop:hadoop-aws:3.5.0",)
+"""What Spark needs to reach S3 by `s3a://`: `delta_session(..., packages=S3A_PACKAGES)`."""
 
 _SCALA = "2.13"
 
@@ -39,6 +42,12 @@ _SHIPPED_BY_SPARK = (
     "org.slf4j",
     "org.xerial.*",
 )
+
+# hadoop-aws asks for the whole of Amazon's SDK, in one jar of 686 MB, which each executor would
+# fetch. These parts of the same version are what it uses: with what they need, 13 MB.
+_SDK_BUNDLE = "bundle"
+_SDK_VERSION = "2.35.4"
+_SDK_PARTS = ("apache-client", "netty-nio-client", "s3-transfer-manager", "sts")
 
 # A part of Spark's Kafka source that repositories may lack for a version of Spark: the newest one
 # that is there will do. The lower end is the first that was built for the same logging classes.
@@ -136,11 +145,16 @@ def _jar_folder(env: Mapping[str, str]) -> Path:
 
 def _package_request(package: str) -> Request:
     spark = _version("pyspark")
+    modules, bundle = [package], []
+    if package in S3A_PACKAGES:
+        modules += [f"software.amazon.awssdk:{part}:{_SDK_VERSION}" for part in _SDK_PARTS]
+        bundle = [_SDK_BUNDLE]
+    # By name, not by group: a part of Spark that pyspark lacks is just what is wanted.
+    shipped = {re.sub(r"-\d.*", "", jar.name) for jar in shipped_jars()}
     return Request(
         f"The jars of {package}",
-        [package],
-        # By name, not by group: a part of Spark that pyspark lacks is just what is wanted.
-        without_artifacts=sorted({re.sub(r"-\d.*", "", jar.name) for jar in shipped_jars()}),
+        modules,
+        without_artifacts=sorted({*shipped, *bundle}),
         instead={_TOKEN_PROVIDER: f"[{_TOKEN_PROVIDER_SINCE},{spark}]"},
         otherwise=", or put them and what they need into a folder together with Delta's jars and "
         "name it in TXN_JARS",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.expectations import BAD_ROW_COLUMNS
 from txn.delta.commits import TXID
-from txn.delta.retrying import retried
 from txn.errors import UserError
 from txn.protocol.records import RowReplayRecord
+from txn.storage.retrying import retried
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset

@@ -11,17 +11,17 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txn.delta.locations import is_local
 from txn.errors import UserError
 from txn.interfaces import Publication
 from txn.interfaces.publication import merged_violations
+from txn.storage.locations import is_local
 from txn.text import describe
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from txn.delta.log import TableLog, TablePublication
-    from txn.delta.storage import Storage
+    from txn.storage.storage import Storage
 
 __all__ = [
     "HistoryEntry",
@@ -102,9 +102,9 @@ def opened_table(table: str, options: Mapping[str, str] | None = None) -> DeltaT
 
 
 def _storage(table: str, options: Mapping[str, str] | None) -> Storage:
-    from txn.delta.storage import Storage
+    from txn.storage.storage import Storage
 
-    return Storage(table, options, by_delta=bool(options))
+    return Storage(table, options)
 
 
 def recent_publications(log: TableLog, topology: str) -> list[tuple[int, Publication]]:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from txn.delta.locations import identity
 from txn.errors import (
     LeaderExistsError,
     NewerFormatError,
@@ -24,6 +23,7 @@ from txn.operations.history import recent_publications, table_log
 from txn.operations.loading import TargetError
 from txn.protocol.rebuild import quarantined, rebuild, replayed
 from txn.protocol.records import Progress
+from txn.storage.locations import identity
 from txn.zookeeper.liveness import is_alive
 from txn.zookeeper.progress import ZooKeeperProgress
 from txn.zookeeper.status import list_topologies, read_status

@@ -24,8 +24,8 @@ from spouts.files import FileBatch, FileSpout
 from tests.benchmarks.ours import spout, table_of
 from tests.benchmarks.task import Answer, Task, answer, measured_warm, same_counts, session
 from txn import TopologyConfig, TransactionAttempt
-from txn.delta.storage import Storage
 from txn.interfaces import Committer
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,8 +19,8 @@ from committers.log_layout.compaction import (
 )
 from committers.publishing.files import ActiveFile
 from txn.delta.commits import Commit
-from txn.delta.storage import Storage
 from txn.interfaces import StagedFile
+from txn.storage.storage import Storage
 
 
 def file(path: str, size: int, txid: int = 1) -> ActiveFile:

@@ -16,7 +16,7 @@ from committers.append_table import AppendTable
 from committers.publishing.cleanup import EVERY_VERSIONS, LogCleanup
 from tests.committers.conftest import Driver
 from txn.attempts import TransactionAttempt
-from txn.delta.storage import Storage
+from txn.storage.storage import Storage
 
 SCHEMA = "k string"
 DAY = 24 * 3600.0

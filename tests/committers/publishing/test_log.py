@@ -25,8 +25,6 @@ from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
 from txn.delta.commits import commit_path
 from txn.delta.log import TableLog
-from txn.delta.retrying import Patience, retried
-from txn.delta.storage import Storage
 from txn.errors import (
     CommitConflictError,
     FencedError,
@@ -38,6 +36,8 @@ from txn.errors import (
     TableRefusedError,
 )
 from txn.interfaces import Publication, Semantics, StagedFile
+from txn.storage.retrying import Patience, retried
+from txn.storage.storage import Storage
 
 ROOT = Path(__file__).parents[3]
 COLUMNS = (("id", "long"), ("txid", "long"))
@@ -212,7 +212,7 @@ RACER = """
 import sys
 from pathlib import Path
 from committers.publishing.log import DeltaLog
-from txn.delta.storage import Storage
+from txn.storage.storage import Storage
 from txn.errors import TxnError
 from txn.interfaces import (Publication)
 path, epoch = sys.argv[1], int(sys.argv[2])

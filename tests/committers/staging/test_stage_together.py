@@ -13,9 +13,9 @@ from committers.staging.area import StagingArea
 from committers.state_table import StateTable
 from tests.committers.conftest import Driver, publication
 from txn.attempts import TransactionAttempt
-from txn.delta.storage import Storage
 from txn.errors import StagedFileError
 from txn.interfaces import Committer, Staged
+from txn.storage.storage import Storage
 
 SCHEMA = "k string, v bigint"
 

@@ -1,8 +1,9 @@
 """Storage that fails for a moment: asked again with back-off, until a deadline.
 
-For calls that may be repeated: reading, listing, deleting. Not for an append: its answer is read
-back (`committers.publishing.log`). A fault that outlasts the deadline makes the batch wait,
-uncounted and visibly, as if its source were away. A fault that waiting cannot cure raises at once.
+For calls that may be repeated: reading, listing, deleting, replacing. Not for an append or a
+conditional write: its answer is read back (`committers.publishing.log`). A fault that outlasts the
+deadline makes the batch wait, uncounted and visibly, as if its source were away. A fault that
+waiting cannot cure raises at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 from txn.errors import StorageRefusedError, StorageUnavailableError
 
-__all__ = ["PATIENCE", "Patience", "is_momentary", "is_refusal", "retried"]
+__all__ = ["PATIENCE", "Patience", "is_momentary", "is_refusal", "names_no_bucket", "retried"]
 
 T = TypeVar("T")
 
@@ -51,8 +52,12 @@ _REFUSED = re.compile(
     r"|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH|SignatureDoesNotMatch|INVALID_CLIENT_TOKEN_ID"
     r"|MISSING_AUTHENTICATION_TOKEN|401 Unauthorized|403 Forbidden|Permission ?[Dd]enied"
     r"|Unauthenticated|Read-only file system|Operation not permitted|Not a directory"
+    r"|lacked the necessary privileges|lacked valid authentication|ContainerNotFound"
+    # An address that cannot be right: object_store has no code for either.
+    r"|incorrectly configured region|URL scheme is not allowed"
 )
 """Texts of a refusal by object-store clients, and by delta-rs for a disk: they have no codes."""
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
 _AWAY = re.compile(
     r"AWS Error|curlCode|Generic \w+ error|error sending request|Server returned non-2xx"
     r"|[Tt]imed? ?out|[Cc]onnection (refused|reset|closed)|[Tt]oo many open files"
@@ -118,6 +123,8 @@ def is_refusal(error: BaseException) -> bool:
     """Return whether storage refuses it for good."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _REFUSALS
+    if names_no_bucket(error):
+        return True
     # For delta-rs a folder that may not be made is a "table not found".
     return _is_of_client(error) and _REFUSED.search(str(error)) is not None
 
@@ -133,19 +140,32 @@ def is_momentary(error: BaseException) -> bool:
     )
 
 
+def names_no_bucket(error: BaseException) -> bool:
+    """Return whether what object_store calls "not found" is the bucket, and not a file in it.
+
+    A look at a file (HEAD) cannot tell.
+    """
+    return isinstance(error, FileNotFoundError) and _NO_BUCKET.search(str(error)) is not None
+
+
 def _is_of_storage(error: BaseException) -> bool:
     return _is_of_client(error) and not _names(error) & _MEANT
 
 
 def _is_of_client(error: BaseException) -> bool:
-    """Return whether a storage client raised it: Arrow and delta-rs raise OSError or DeltaError."""
+    """Return whether a storage client raised it: `os`, delta-rs or obstore."""
     if isinstance(error, FileNotFoundError):
         return False
-    return isinstance(error, OSError) or "DeltaError" in _names(error)
+    return isinstance(error, OSError) or bool(_names(error) & {"DeltaError", "obstore.BaseError"})
 
 
 def _names(error: BaseException) -> set[str]:
-    return {kind.__name__ for kind in type(error).__mro__}
+    """The names of its classes; those of obstore, which other libraries use too, with its own."""
+    kinds = type(error).__mro__
+    return {
+        f"obstore.{kind.__name__}" if kind.__module__.startswith("obstore") else kind.__name__
+        for kind in kinds
+    }
 
 
 _MEANT = {"TableNotFoundError", "SchemaMismatchError", "DeltaProtocolError"}
@@ -154,4 +174,5 @@ _MEANT = {"TableNotFoundError", "SchemaMismatchError", "DeltaProtocolError"}
 
 def _said(error: BaseException) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace("↳", ":")
+    text = text.partition("\n\nDebug source")[0]  # obstore's, pages long
     return " ".join(text.split()).rstrip(".")[:600]

@@ -14,8 +14,8 @@ import deltalake
 import pytest
 from pyarrow import fs
 
-from txn.delta.retrying import Patience, retried
 from txn.errors import StorageRefusedError, StorageUnavailableError
+from txn.storage.retrying import Patience, retried
 
 Ask = Callable[[], object]
 

@@ -11,9 +11,9 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology
-from txn.delta.locations import identity, is_local, local_path, parent
-from txn.delta.storage import Storage
 from txn.errors import TopologyError
+from txn.storage.locations import identity, is_local, local_path, parent
+from txn.storage.storage import Storage
 
 
 @pytest.fixture

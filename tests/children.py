@@ -1,0 +1,95 @@
+"""Servers of the tests: child processes on loopback that end with the process that started them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from txn.embedded import supervisor
+
+__all__ = ["LOOPBACK", "Child", "free_ports", "listens", "wait_until"]
+
+LOOPBACK = "127.0.0.1"
+
+
+class Child:
+    """A child process; it dies with this one, SIGKILL included (`txn/embedded/supervisor.py`).
+
+    Args:
+        folder: where it runs, and where its output goes (`server.out`).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+
+    def start(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+        """Start the command; `environ` is added to our own variables."""
+        with (self.folder / "server.out").open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", supervisor.__file__, *command],
+                cwd=self.folder,
+                env={**os.environ, **(environ or {})},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        with self._process.stdout as stdout:
+            self._pid = int(stdout.readline())
+
+    def check(self) -> None:
+        """It runs, or its last words are the error."""
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "server.out").read_text()[-3000:]
+
+    def stop(self) -> None:
+        """Stop it cleanly, if it runs, and wait for its end."""
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL it and wait for its end."""
+        os.kill(self._pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait()
+        self.stop()
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """Poll until `condition()` holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.02)
+
+
+def free_ports(count: int) -> list[int]:
+    """Free ports below those of outgoing connections (see txn.embedded.folder)."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().randrange(20000, 32000)
+        if port not in found and not listens(port):
+            found.append(port)
+    return found
+
+
+def listens(port: int) -> bool:
+    """Whether somebody accepts connections there."""
+    try:
+        socket.create_connection((LOOPBACK, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True

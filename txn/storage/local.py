@@ -1,0 +1,245 @@
+"""A folder of this machine: `os` alone, without a library between."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import stat
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from txn.storage.store import Entry, Store, TooLargeError
+
+__all__ = ["LocalStore"]
+
+_LOOKS = 10
+"""How often a folder is listed while its subfolders vanish."""
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""What a file system without hard links answers (FAT, many network and FUSE mounts)."""
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+_RENAME_EXCL = 4
+
+
+class LocalStore(Store):
+    """Files below a local folder, which need not exist.
+
+    Symbolic links are followed for reading and listing, and deleted as links.
+
+    Args:
+        root: an absolute path.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._below = f"{root.rstrip('/')}/"
+
+    def get(self, path: str, limit: int | None = None) -> bytes | None:
+        """See `Store`."""
+        with _opened(self._place(path)) as file:
+            if file is None:
+                return None
+            size = os.fstat(file).st_size
+            if limit is not None and size > limit:
+                raise TooLargeError(f"'{path}' has {size:,} bytes")
+            return _read(file, size, 0)
+
+    def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
+        """See `Store`."""
+        with _opened(self._place(path)) as file:
+            if file is None:
+                return None
+            start = max(0, os.fstat(file).st_size - length)
+            return _read(file, length, start)
+
+    def head(self, paths: Sequence[str]) -> list[Entry | None]:
+        """See `Store`."""
+        return [*map(self._look, paths)]
+
+    def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
+        """See `Store`; everything is listed before the first file is given."""
+        found = sorted(self._files(folder), key=lambda entry: os.fsencode(entry.path))
+        start = os.fsencode(after)
+        return iter([entry for entry in found if not after or os.fsencode(entry.path) > start])
+
+    def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
+        """See `Store`."""
+        folders, entries = self._scan(folder)
+        return sorted(folders), sorted(entries, key=lambda entry: entry.path)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """See `Store`. As durable as a commit of delta-rs on a disk: once the system writes it."""
+        place = self._place(path)
+        with _unfinished(place, data, durable=False) as temporary:
+            try:
+                _claim(temporary, place)
+            except FileExistsError:
+                return False
+        return True
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Store`. The file outlasts a power cut."""
+        place = self._place(path)
+        with _unfinished(place, data, durable=True) as temporary:
+            os.replace(temporary, place)
+        folder = os.path.dirname(place)
+        # The names have to last as well: of the file, and of its folder.
+        _sync_folder(folder)
+        _sync_folder(os.path.dirname(folder))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `Store`."""
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._place(path))
+
+    def delete_folder(self, folder: str) -> None:
+        """See `Store`; a link to a folder goes, and what it leads to stays."""
+        place = self._place(folder)
+        try:
+            if stat.S_ISDIR(os.lstat(place).st_mode):
+                shutil.rmtree(place)
+            else:
+                os.unlink(place)
+        except FileNotFoundError:
+            # Gone, or somebody else deletes it at this moment, too: the rest is theirs.
+            if os.path.isdir(place):
+                shutil.rmtree(place, ignore_errors=True)
+
+    def _place(self, path: str) -> str:
+        return self._below + path if path else self.root
+
+    def _look(self, path: str) -> Entry | None:
+        try:
+            found = os.stat(self._below + path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _entry(path, found) if stat.S_ISREG(found.st_mode) else None
+
+    def _files(self, folder: str) -> list[Entry]:
+        found: list[Entry] = []
+        left = [folder]
+        while left:
+            folders, entries = self._scan(left.pop())
+            found += entries
+            left += folders
+        return found
+
+    def _scan(self, folder: str) -> tuple[list[str], list[Entry]]:
+        before = f"{folder}/" if folder else ""
+        folders: list[str] = []
+        entries: list[Entry] = []
+        try:
+            with os.scandir(self._place(folder)) as found:
+                for one in found:
+                    with contextlib.suppress(FileNotFoundError):  # gone, or a link to nothing
+                        if one.is_dir():
+                            folders.append(before + one.name)
+                        elif one.is_file():
+                            entries.append(_entry(before + one.name, one.stat()))
+        except FileNotFoundError:
+            return [], []
+        return folders, entries
+
+
+@contextlib.contextmanager
+def _opened(place: str) -> Iterator[int | None]:
+    """The descriptor of a file to read; None if it does not exist."""
+    try:
+        file = os.open(place, os.O_RDONLY)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _read(file: int, length: int, start: int) -> bytes:
+    """So many bytes from there on; fewer if the file ends before."""
+    found = os.pread(file, length, start)
+    while len(found) < length and (more := os.pread(file, length - len(found), start + len(found))):
+        found += more
+    return found
+
+
+def _entry(path: str, found: os.stat_result) -> Entry:
+    return Entry(path, found.st_size, None, found.st_mtime_ns)
+
+
+@contextlib.contextmanager
+def _unfinished(place: str, data: bytes, *, durable: bool) -> Iterator[str]:
+    """A hidden file beside `place` with the data; it does not outlast the block."""
+    folder, name = os.path.split(place)
+    temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+    try:
+        try:
+            number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+            number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with open(number, "wb", buffering=0) as file:
+            left = memoryview(data)
+            while left:
+                left = left[file.write(left) :]
+            if durable:
+                os.fsync(file.fileno())
+        yield temporary
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _claim(temporary: str, place: str) -> None:
+    """Give a file its name; FileExistsError if something has it."""
+    try:
+        os.link(temporary, place)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _rename_if_absent(temporary, place)
+
+
+def _rename_if_absent(temporary: str, place: str) -> None:
+    """Rename by the system call that refuses an existing name; Python has no word for it.
+
+    Raises:
+        FileExistsError: something has the name.
+        OSError: this file system has neither hard links nor such a rename: no table can be
+            written there safely.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    old, new = os.fsencode(temporary), os.fsencode(place)
+    if sys.platform == "darwin":
+        failed = library.renamex_np(old, new, _RENAME_EXCL)
+    else:
+        failed = library.renameat2(_AT_FDCWD, old, _AT_FDCWD, new, _RENAME_NOREPLACE)
+    if not failed:
+        return
+    number = ctypes.get_errno()
+    if number == errno.EEXIST:
+        raise FileExistsError(number, os.strerror(number), place)
+    raise OSError(
+        errno.EPERM if number in (errno.EINVAL, *_NO_LINKS) else number,
+        f"{os.strerror(number)}: this file system can neither link a file nor rename it on "
+        "condition that the name is free, so two writers could overwrite each other's commit",
+        place,
+    )
+
+
+def _sync_folder(folder: str) -> None:
+    handle = os.open(Path(folder), os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # such a mount syncs no folders
+            raise
+    finally:
+        os.close(handle)

@@ -1,0 +1,224 @@
+"""Object stores: S3, Google Cloud Storage and Azure, through object_store, as delta-rs.
+
+`storage_options` have object_store's names, in upper or lower case, and are the same for delta-rs.
+What they leave out comes from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`), and credentials
+that are not there either from the platform: a web identity, a container or an instance role. A
+profile of AWS's configuration files is read by botocore, if that is installed.
+
+The client repeats no request (`max_retries` is for delta-rs alone): what may be repeated is
+repeated by `txn.storage.retrying`, and a conditional PUT never is.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+from txn.errors import TopologyError
+from txn.storage.addresses import ACCOUNT, CLOUD, Address, option
+from txn.storage.asking import if_there, in_parallel
+from txn.storage.profiles import profile_for
+from txn.storage.retrying import names_no_bucket
+from txn.storage.store import Entry, Store, TooLargeError
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import AzureConfig, AzureStore, GCSConfig, GCSStore, S3Config, S3Store
+
+__all__ = ["ObjectStore"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_PAGE = 1000
+"""Objects in one answer of a listing and in one bulk deletion, as S3 has it."""
+_OF_DELTA = re.compile(
+    r"max_retries|retry_timeout|backoff_config\..*|max_concurrency"
+    r"|(aws_)?s3_(locking_provider|allow_unsafe_rename|pool_idle_timeout_seconds"
+    r"|sts_pool_idle_timeout_seconds|get_internal_server_error_retries|assume_role_arn"
+    r"|role_session_name)|(aws_)?iam_role_(arn|session_name)|aws_force_credential_load"
+    r"|(aws_)?dynamo_.*|delta_dynamo_.*|aws_(access_key_id|secret_access_key|session_token|region"
+    r"|endpoint_url)_dynamodb|allow_unsafe_rename"
+)
+"""Options that delta-rs has and object_store has not."""
+
+
+class ObjectStore(Store):
+    """Objects below a prefix of one bucket; the client is made at the first call.
+
+    Args:
+        address: bucket and prefix.
+        options: `storage_options`.
+    """
+
+    def __init__(self, address: Address, options: Mapping[str, str]) -> None:
+        self._address = address
+        self._options = options
+        self._lock = threading.Lock()
+        self._made: S3Store | GCSStore | AzureStore | None = None
+
+    def get(self, path: str, limit: int | None = None) -> bytes | None:
+        """See `Store`."""
+
+        def whole() -> bytes:
+            found = self._client.get(path)
+            if limit is not None and (size := found.meta["size"]) > limit:
+                raise TooLargeError(f"'{path}' has {size:,} bytes")
+            return bytes(found.bytes())
+
+        return if_there(whole)
+
+    def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
+        """See `Store`."""
+        suffix = self._range if self._address.kind == "azure" else self._suffix
+        return if_there(lambda: suffix(path, length, size))
+
+    def _suffix(self, path: str, length: int, _size: int | None) -> bytes:
+        from obstore.exceptions import GenericError
+
+        try:
+            return bytes(self._client.get(path, options={"range": {"suffix": length}}).bytes())
+        except GenericError as error:
+            if "416 " in str(error):  # an empty object has no last bytes
+                return b""
+            raise
+
+    def _range(self, path: str, length: int, size: int | None) -> bytes:
+        size = self._client.head(path)["size"] if size is None else size
+        if size == 0:
+            return b""
+        return bytes(self._client.get_range(path, start=max(0, size - length), end=size))
+
+    def head(self, paths: Sequence[str]) -> list[Entry | None]:
+        """See `Store`."""
+        return in_parallel(self._look, paths)
+
+    def _look(self, path: str) -> Entry | None:
+        # obstore 0.11, the last one for Python 3.10, answers with the path in the bucket.
+        return if_there(lambda: _entry(self._client.head(path))._replace(path=path))
+
+    def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
+        """See `Store`."""
+        pages = self._client.list(folder or None, offset=after or None, chunk_size=_PAGE)
+        found = (_entry(one) for page in pages for one in page)
+        return _without_markers(found, folder)
+
+    def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
+        """See `Store`."""
+        found = self._client.list_with_delimiter(folder or None)
+        entries = _without_markers((_entry(one) for one in found["objects"]), folder)
+        return sorted(found["common_prefixes"]), [*entries]
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """See `Store`."""
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            self._client.put(path, data, mode="create", use_multipart=False)
+        except AlreadyExistsError as error:
+            if self._address.kind == "s3" and "409 Conflict" in str(error):
+                # S3 did not carry the request out because of another one at the same moment;
+                # whether anything is there now, it does not say.
+                raise OSError(
+                    errno.EAGAIN, "S3 refused a conditional write that crossed another one (409)"
+                ) from error
+            return False
+        return True
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Store`."""
+        self._client.put(path, data, use_multipart=False)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `Store`."""
+        left = iter(paths)
+        while some := [*islice(left, _PAGE)]:
+            try:
+                self._client.delete(some)
+            except FileNotFoundError as error:
+                if names_no_bucket(error):
+                    raise
+                # Google and Azure stop at the first one that is gone already.
+                in_parallel(lambda path: if_there(lambda: self._client.delete(path)), some)
+
+    @property
+    def _client(self) -> S3Store | GCSStore | AzureStore:
+        with self._lock:
+            if self._made is None:
+                self._made = _opened(self._address, self._options)
+            return self._made
+
+
+def _entry(found: ObjectMeta) -> Entry:
+    since = found["last_modified"] - _EPOCH
+    modified_ns = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    # Not the id of a version: only a look has it, and a listing does not. Azure has quotes in one
+    # of the two.
+    version = (found["e_tag"] or "").strip('"') or None
+    return Entry(found["path"], found["size"], version, modified_ns)
+
+
+def _without_markers(found: Iterator[Entry], folder: str) -> Iterator[Entry]:
+    """Leave out the empty objects `folder/` by which Hadoop and consoles show a folder.
+
+    object_store gives their names without the slash; what is below them comes next.
+    """
+    before: Entry | None = None
+    for entry in found:
+        if before and not (before.size == 0 and entry.path.startswith(f"{before.path}/")):
+            yield before
+        before = None if entry.path == folder else entry
+    if before:
+        yield before
+
+
+def _opened(address: Address, options: Mapping[str, str]) -> S3Store | GCSStore | AzureStore:
+    """A client that repeats nothing. Nothing is asked over the network.
+
+    Raises:
+        TopologyError: an option is unknown or makes no sense.
+    """
+    from obstore.exceptions import BaseError
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    config: dict[str, Any] = {
+        name: value
+        for name, value in ((name.lower(), value) for name, value in options.items())
+        if not _OF_DELTA.fullmatch(name)
+    }
+    common: dict[str, Any] = {"prefix": address.folder or None, "retry_config": {"max_retries": 0}}
+    try:
+        match address.kind:
+            case "s3":
+                provider = profile_for(options)
+                if provider is not None:
+                    config |= {"aws_region": provider.region} if provider.region else {}
+                    common["credential_provider"] = provider
+                return S3Store(address.bucket, config=cast("S3Config", config), **common)
+            case "gs":
+                return GCSStore(address.bucket, config=cast("GCSConfig", config), **common)
+            case _:
+                own = cast("AzureConfig", _azure(address, config))
+                return AzureStore(address.bucket, config=own, **common)
+    except (BaseError, ValueError) as error:
+        said = str(error).partition("\n")[0]
+        raise TopologyError(
+            f"Folder '{address.for_delta}' cannot be opened: {said} Correct storage_options: "
+            "their names are object_store's, such as aws_endpoint_url.",
+            number="TXN-121",
+        ) from None  # its text may quote a value
+
+
+def _azure(address: Address, config: dict[str, Any]) -> dict[str, Any]:
+    """The options, and what the location says: the account, and a cloud other than the usual."""
+    own: dict[str, Any] = {}
+    if address.account and option(config, *ACCOUNT) is None:
+        own["azure_storage_account_name"] = address.account
+    if address.cloud == "fabric.microsoft.com":
+        own["azure_use_fabric_endpoint"] = "true"
+    elif address.cloud != CLOUD and option(config, "azure_endpoint", "endpoint") is None:
+        own["azure_endpoint"] = f"https://{address.account}.blob.{address.cloud}"
+    return config | own

@@ -1,0 +1,36 @@
+"""A location and its `storage_options` become a store. Nothing is asked over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txn.storage.addresses import Address, address_of
+from txn.storage.hdfs import HdfsStore
+from txn.storage.local import LocalStore
+from txn.storage.locations import local_path
+from txn.storage.objects import ObjectStore
+from txn.storage.store import Store
+
+__all__ = ["open_store"]
+
+
+def open_store(
+    location: str, options: Mapping[str, str] | None = None
+) -> tuple[Store, Address | None]:
+    """The files below a location, and the place that it names; None: a local path.
+
+    Args:
+        location: a local path, a `file:` URI, or a URI of `s3`, `s3a`, `s3n`, `gs`, `gcs`, `abfs`,
+            `abfss`, `az`, `azure`, `wasb`, `wasbs`, `hdfs`, `viewfs`.
+        options: `storage_options`.
+
+    Raises:
+        TopologyError: nobody can open it.
+    """
+    path = local_path(location)
+    if path is not None:
+        return LocalStore(path), None
+    address = address_of(location)
+    if address.kind == "hdfs":
+        return HdfsStore(address, options or {}), address
+    return ObjectStore(address, options or {}), address

@@ -1,0 +1,217 @@
+"""One table's folder, a local path or a URI: what is read, listed, written and deleted there.
+
+Whoever opens a location does so here, with the `storage_options` of its committer or spout.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from txn.errors import RecoveryRefusedError, TopologyError
+from txn.storage.addresses import account_in
+from txn.storage.hadoop import hadoop_settings
+from txn.storage.locations import normal
+from txn.storage.opening import open_store
+from txn.storage.retrying import retried
+from txn.storage.store import TooLargeError
+
+if TYPE_CHECKING:
+    from pyarrow import parquet
+
+__all__ = ["READ_LIMIT", "Storage"]
+
+T = TypeVar("T")
+
+READ_LIMIT = 512 * 1024 * 1024
+"""Bytes of a file that is read as a whole, such as a commit: a commit that adds 500,000 files."""
+_FOOTER, _LOCAL_FOOTER = 64 * 1024, 8 * 1024
+"""Bytes that are read of a Parquet file for its footer: seldom has it more than the first, which
+costs no more than the second where a request does; on a disk, reading costs and asking does not."""
+_FOOTER_END = 8
+"""Bytes behind the footer: its length, and the format's magic number."""
+
+_LONGEST_PATH = 3000
+"""Bytes: Linux takes 4,096, files of the table included."""
+_GLOB_CHARACTERS = frozenset("\\*?[]{}")
+
+
+class Storage:
+    """Names and file operations below one folder. Paths are relative to it, with `/`.
+
+    What may be repeated is tried again when storage fails for a moment: reading, listing, deleting,
+    replacing a file. Every one may raise StorageUnavailableError or StorageRefusedError
+    (`txn.storage.retrying`).
+
+    Args:
+        location: a local path, or a URI that `txn.storage.opening` knows.
+        options: `storage_options`, credentials and endpoints.
+
+    Raises:
+        TopologyError: nobody can open it, or no table can lie there.
+    """
+
+    def __init__(self, location: str, options: Mapping[str, str] | None = None) -> None:
+        self.location = location
+        self.options = dict(options or {})
+        self.store, self._address = open_store(location, self.options)
+        self.is_local = self._address is None
+        self.root = normal(location) if self._address is None else self._address.for_delta
+        _refuse_unwritable(self.root)
+        if self._address is None:
+            _refuse_percent(self.root)
+        elif not self._address.folder:
+            raise TopologyError(
+                f"Table folder {location!r} names no folder. Add one after the scheme and the "
+                "bucket.",
+                number="TXN-121",
+            )
+
+    @property
+    def uri(self) -> str:
+        """The folder as delta-rs takes it: an absolute path or a URI."""
+        return self.root
+
+    def url(self, path: str = "") -> str:
+        """A file or folder as Spark takes it, independent of Spark's default file system.
+
+        Raises:
+            TopologyError: the location names no account of Azure's, and neither do the options.
+        """
+        if self._address is None:
+            base = f"file:{self.root}"
+        else:
+            base = self._address.for_spark(account_in(self.options))
+        return f"{base}/{path}" if path else base
+
+    @property
+    def hadoop(self) -> dict[str, str]:
+        """Options with which Spark's readers and writers reach the folder; none for a local one."""
+        return hadoop_settings(self._address, self.options)
+
+    def read_url(self, path: str) -> str:
+        """As `url`, escaped: Spark's readers take glob patterns where its writers do not."""
+        url = self.url(path)
+        return "".join(f"\\{char}" if char in _GLOB_CHARACTERS else char for char in url)
+
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        """Bytes of each file, None if it does not exist; one call for all."""
+        found = self._retried(lambda: self.store.head(paths), "look at files of")
+        return [None if entry is None else entry.size for entry in found]
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a file; None when it does not exist.
+
+        Raises:
+            RecoveryRefusedError: it is larger than anything that is read as a whole.
+        """
+        try:
+            return self._retried(lambda: self.store.get(path, READ_LIMIT), f"read '{path}' of")
+        except TooLargeError as error:
+            raise RecoveryRefusedError(
+                f"'{path}' of table {self.location} has more than {READ_LIMIT:,} bytes, which no "
+                "commit has. Restore that file from a backup.",
+                number="TXN-315",
+            ) from error
+
+    def footer(self, path: str, size: int) -> parquet.FileMetaData | None:
+        """What stands at the end of a Parquet file; None when it does not exist.
+
+        One request, and a second one if the footer is longer than most.
+
+        Args:
+            size: of the file, in bytes.
+
+        Raises:
+            pyarrow.ArrowInvalid: it is no Parquet file.
+        """
+        from pyarrow import BufferReader, parquet
+
+        found = self._tail(path, _LOCAL_FOOTER if self.is_local else _FOOTER, size)
+        if found is None:
+            return None
+        wanted = int.from_bytes(found[-_FOOTER_END:-4], "little") + _FOOTER_END
+        if len(found) < wanted <= size:
+            found = self._tail(path, wanted, size)
+            if found is None:
+                return None
+        return parquet.read_metadata(BufferReader(found))
+
+    def _tail(self, path: str, length: int, size: int) -> bytes | None:
+        ask = partial(self.store.tail, path, min(length, size), size)
+        return self._retried(ask, f"read the footer of '{path}' of")
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file, or replace it; a reader sees all of it or none."""
+        self._retried(lambda: self.store.put(path, data), f"write '{path}' of")
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """See `Store.put_if_absent`: unless True, read the file and compare. Asked once only."""
+        return self.store.put_if_absent(path, data)
+
+    def files(self, folder: str) -> list[tuple[str, int]]:
+        """(path, bytes) of every visible file below a folder, by path; nothing hidden (`.`, `_`).
+
+        Hidden names are the business of Hadoop's file systems: checksums and markers.
+        """
+        found = self._retried(lambda: [*self.store.walk(folder)], "list")
+        return sorted(
+            (entry.path, entry.size)
+            for entry in found
+            if not entry.path.rpartition("/")[2].startswith((".", "_"))
+        )
+
+    def folders(self, folder: str) -> list[str]:
+        """Names of the folders directly below a folder; empty when it does not exist."""
+        folders, _ = self._retried(lambda: self.store.children(folder), "list")
+        return sorted(map(_name, folders))
+
+    def entries(self) -> list[str]:
+        """Names of everything directly below the table's folder; empty when it does not exist."""
+        folders, entries = self._retried(self.store.children, "list")
+        return sorted(map(_name, [*folders, *(entry.path for entry in entries)]))
+
+    def delete_folder(self, folder: str) -> None:
+        """Delete a folder with all that it holds; nothing happens when it does not exist."""
+        if not folder:
+            raise ValueError("the table's own folder is never deleted; name a folder below it")
+        self._retried(lambda: self.store.delete_folder(folder), f"delete '{folder}' of")
+
+    def delete_files(self, paths: Iterable[str]) -> None:
+        """Delete files; those that do not exist are passed over."""
+        if chosen := [*paths]:
+            what = f"delete '{chosen[0]}'" + (" and others" if len(chosen) > 1 else "")
+            self._retried(lambda: self.store.delete(chosen), f"{what} of")
+
+    def _retried(self, operation: Callable[[], T], what: str) -> T:
+        """As `retried`; all but `put_if_absent` comes through here."""
+        return retried(operation, f"{what} table {self.location}")
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _refuse_unwritable(root: str) -> None:
+    """Why a location is invalid for a file system, or would be read as another place."""
+    odd = next((c for c in root if not c.isprintable()), None)
+    if odd is not None or len(os.fsencode(root)) > _LONGEST_PATH:
+        why = f"the character {odd!r}" if odd is not None else f"{len(root)} characters"
+        raise TopologyError(
+            f"Table folder {root[:200]!r} has {why}, which a table's path cannot have. Choose "
+            "another path.",
+            number="TXN-121",
+        )
+
+
+def _refuse_percent(root: str) -> None:
+    """delta-rs 1.6 decodes `%41` in a local path when it loads a table, and not when it writes."""
+    if match := re.search("%[0-9A-Fa-f]{2}", root):
+        raise TopologyError(
+            f"Table folder {root} has '{match[0]}' in its path, which Delta's library takes for an "
+            "encoded character. Choose a path without it.",
+            number="TXN-121",
+        )
