@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
