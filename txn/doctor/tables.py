@@ -13,15 +13,14 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txn.config import TopologyConfig
-from txn.delta.features import listed_features, refused_features
+from txn.delta.commits import LAST_CHECKPOINT, checkpoint_version
+from txn.delta.definition import Definition
+from txn.delta.features import refused_features
 from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.storage.locations import identity, is_local, local_path
-
-if TYPE_CHECKING:
-    from txn.storage.storage import Storage
 
 __all__ = ["check_storage", "check_table", "check_writers", "duration_secs"]
 
@@ -66,7 +65,8 @@ def check_table(
     yield _features(area, delta, properties)
     yield _log_retention(area, properties)
     yield _file_retention(area, properties, config)
-    yield _checkpoints(area, delta, _last_checkpoint(storage), properties)
+    last = checkpoint_version(storage.read(LAST_CHECKPOINT))
+    yield _checkpoints(area, delta, last, properties)
 
 
 def check_writers(table: str) -> Iterator[Finding]:
@@ -102,15 +102,14 @@ def _owner(area: str, properties: Mapping[str, str], topology: str | None) -> Fi
 
 
 def _features(area: str, delta: Any, properties: Mapping[str, str]) -> Finding:
-    protocol = delta.protocol()
-    listed = listed_features(delta)
+    now = Definition.of(delta)
     refused = refused_features(
-        delta,
+        now,
         kind=properties.get("txn.kind"),
         opaque=properties.get("txn.semantics") == "opaque",
     )
-    said = f"reader version {protocol.min_reader_version}, writer {protocol.min_writer_version}"
-    said += f" ({', '.join(sorted(listed))})" if listed else ""
+    said = f"reader version {now.min_reader}, writer {now.min_writer}"
+    said += f" ({', '.join(sorted(now.features))})" if now.features else ""
     if not refused:
         return ok(area, "features", said)
     return error(
@@ -173,15 +172,6 @@ def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[st
         "Every start of a topology and every new reader reads all commits since then.",
         "Check that _delta_log can be written to; DeltaTable(...).create_checkpoint() makes one.",
     )
-
-
-def _last_checkpoint(storage: Storage) -> int | None:
-    try:
-        found = json.loads(storage.read("_delta_log/_last_checkpoint") or b"")
-    except ValueError:
-        return None
-    version = found.get("version") if isinstance(found, dict) else None
-    return version if isinstance(version, int) else None
 
 
 def duration_secs(text: str) -> float | None:
