@@ -313,14 +313,15 @@ def _staged(attempt: TransactionAttempt, found: Sequence[_Found]) -> Staged:
 
 
 def write_options(storage: Storage, unique: str | None = None) -> dict[str, str]:
-    """Options of every Parquet file that is written for a table.
+    """Options of every Parquet file that is written for a table, credentials among them.
 
     Args:
         unique: a column that has no value twice in a file. A dictionary of its values would be
             built, found useless when it is full, and cost a quarter of the time of writing.
     """
     plain = {} if unique is None else {f"parquet.enable.dictionary#{unique}": "false"}
-    return {**_WRITE_OPTIONS, **plain, **(_LOCAL_WRITE_OPTIONS if storage.is_local else {})}
+    place = _LOCAL_WRITE_OPTIONS if storage.is_local else storage.hadoop
+    return {**_WRITE_OPTIONS, **plain, **place}
 
 
 def _folder_of(path: str) -> str:

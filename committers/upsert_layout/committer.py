@@ -280,7 +280,8 @@ class UpsertCommitter(TableCommitter):
         """Rows of exactly these files, in the session of the run; None: of no files."""
         if not paths:
             return None
-        return bucket_reader(self._spark, schema).parquet(*map(self._storage.read_url, paths))
+        reader = bucket_reader(self._spark, schema, self._storage)
+        return reader.parquet(*map(self._storage.read_url, paths))
 
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
         """Append the prepared version on condition that it is the next one; read it back.

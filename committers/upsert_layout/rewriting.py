@@ -106,7 +106,7 @@ class BucketRewrite:
     @cached_property
     def _stored(self) -> DataFrameReader:
         """Reads the table's files."""
-        return bucket_reader(self._session(), self._table)
+        return bucket_reader(self._session(), self._table, self._storage)
 
     @cached_property
     def _scratch(self) -> DataFrameReader:
@@ -114,7 +114,7 @@ class BucketRewrite:
         from pyspark.sql.types import LongType, StructType
 
         columns = StructType([*self._partials.fields]).add(TXID, LongType())
-        return bucket_reader(self._session(), columns)
+        return bucket_reader(self._session(), columns, self._storage)
 
 
 def bucket_of_file(file: StagedFile) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from txn.errors import RecoveryRefusedError, TopologyError
 from txn.storage.addresses import account_in
+from txn.storage.hadoop import hadoop_settings
 from txn.storage.locations import normal
 from txn.storage.opening import open_store
 from txn.storage.retrying import retried
@@ -87,6 +88,11 @@ class Storage:
         else:
             base = self._address.for_spark(account_in(self.options))
         return f"{base}/{path}" if path else base
+
+    @property
+    def hadoop(self) -> dict[str, str]:
+        """Options with which Spark's readers and writers reach the folder; none for a local one."""
+        return hadoop_settings(self._address, self.options)
 
     def read_url(self, path: str) -> str:
         """As `url`, escaped: Spark's readers take glob patterns where its writers do not."""
