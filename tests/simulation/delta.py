@@ -190,12 +190,6 @@ class SimDeltaTable:
             self.active = {path: known[path] for path in self._table.files_at(self._version)}
 
     @staticmethod
-    def is_deltatable(uri: str, options: object = None) -> bool:
-        world = current_world()
-        world.ask("look for table")
-        return world.table(uri).version >= 0
-
-    @staticmethod
     def create(uri: str, schema: Any, **options: Any) -> None:
         """An append of version 0."""
         world = current_world()

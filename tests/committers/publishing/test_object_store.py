@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from committers.publishing.log import DeltaLog
 from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
 from committers.state_table import StateTable
-from tests.stores.proxy import Entry, Fail, Late, LoseAnswer, Proxy, Request, Rule
+from tests.stores.proxy import Entry, Fail, Late, LoseAnswer, Proxy, Request
 from tests.stores.s3 import S3Server, storage_options
 from txn.delta.commits import commit_path
 from txn.errors import (
@@ -32,7 +31,7 @@ from txn.errors import (
     FencedError,
     TableChangedError,
 )
-from txn.interfaces import Publication, Semantics, StagedFile
+from txn.interfaces import Semantics, StagedFile
 from txn.storage.storage import Storage
 
 COLUMNS = (("id", "long"), ("txid", "long"))
