@@ -255,9 +255,6 @@ class FollowedTable:
                 f"Version {missing} of table {self._name} is not in its log any more: the log "
                 "was cleaned up while this process was behind. The batch is prepared again."
             )
-        if self._spec and self._unchecked:
-            self._require(self._spec)
-        self._unchecked = False
         self._refuse_foreign()
         return commits
 
@@ -331,6 +328,10 @@ class FollowedTable:
             raise TableRefusedError(f"{error} {more}", number=error.number) from error
 
     def _refuse_foreign(self) -> None:
+        """Refuse what others have made of the table: now, and for as long as it stays so."""
+        if self._spec and self._unchecked:
+            self._require(self._spec)
+        self._unchecked = False
         self._foreign.refuse(self._topology, self._definition.configuration)
 
     def _led_by(self) -> int:
