@@ -24,7 +24,7 @@ from committers.publishing.foreign_commits import ACCEPTED
 from committers.publishing.log import AppendFailedError, DeltaLog, StaleFilesError
 from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
-from txn.delta.commits import commit_path
+from txn.delta.commits import commit_path, fingerprint_of
 from txn.delta.log import TableLog
 from txn.errors import (
     CommitConflictError,
@@ -565,6 +565,90 @@ def test_a_table_that_cannot_be_taken_in_whole_is_not_taken_in(
     with pytest.raises(CommitConflictError, match="Version 2 .* is not in its log any more"):
         log.refresh()
     assert (log.refresh(), log.version) == ([], 3)
+
+
+def test_a_process_that_slept_while_the_log_was_cleaned_takes_no_free_place(
+    warehouse: Path, make_publication: Any
+) -> None:
+    """Behind a checkpoint the next version's place may be free again: an append there is lost."""
+    log = open_log(warehouse)
+    log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    read_version = log.version
+    for _ in range(2):
+        DeltaTable(str(warehouse)).alter.set_table_description("x")
+    DeltaTable(str(warehouse)).create_checkpoint()
+    (warehouse / commit_path(2)).unlink()
+    with pytest.raises(CommitConflictError, match="Version 2 .* is not in its log any more"):
+        log.publish([put(warehouse, 2)], [], make_publication(2), read_version)
+    assert not (warehouse / commit_path(2)).exists()
+    landed = log.publish([put(warehouse, 2)], [], make_publication(2), log.version)
+    assert landed.version == 4
+    assert DeltaTable(str(warehouse)).to_pyarrow_table().num_rows == 6
+
+
+def test_a_checkpoint_that_fails_is_told_and_tried_again(
+    warehouse: Path,
+    make_publication: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It costs no commit, its failure says how far the last one is back, and it is made later."""
+    log = open_log(warehouse)
+    care = Checkpoints(Storage(str(warehouse)), log.verify)
+
+    def full(_: DeltaTable) -> NoReturn:
+        raise DeltaError("no space left on device")
+
+    def publish(txids: range) -> None:
+        for txid in txids:
+            log.publish([], [], make_publication(txid), log.version)
+            care.run(log.version, log.properties)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_checkpoint", full)
+        publish(range(1, 50))
+    told = [record.getMessage() for record in caplog.records if "checkpoint" in record.message]
+    assert ["has 25 versions since" in told[0], "has 50 versions since" in told[1]] == [True, True]
+    assert len(told) == 2
+    assert "no space left on device" in told[0]
+    publish(range(50, 75))
+    made = [path.name[:20] for path in (warehouse / "_delta_log").glob("*.checkpoint.parquet")]
+    assert made == [f"{74:020d}"]
+
+
+@pytest.mark.parametrize("interval", ["10", "1", "0", "many", ""])
+def test_checkpoints_come_as_the_table_says(
+    warehouse: Path, make_publication: Any, interval: str
+) -> None:
+    """Its property is what every writer of Delta goes by; one that makes no sense is the usual."""
+    log = open_log(warehouse)
+    care = Checkpoints(Storage(str(warehouse)), log.verify)
+    for txid in range(1, 26):
+        log.publish([], [], make_publication(txid), log.version)
+        care.run(log.version, {"delta.checkpointInterval": interval})
+    made = sorted((warehouse / "_delta_log").glob("*.checkpoint.parquet"))
+    expected = {"10": [9, 19], "1": [*range(1, 26)], "0": [*range(1, 26)]}.get(interval, [24])
+    assert [int(path.name[:20]) for path in made] == expected
+
+
+def test_a_version_of_others_that_was_overwritten_is_found(
+    warehouse: Path, make_publication: Any
+) -> None:
+    """Our commit behind them names each of their versions, back to our own last one."""
+    log = open_log(warehouse)
+    for text in ("x", "y"):
+        DeltaTable(str(warehouse)).alter.set_table_description(text)
+    log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    newest = log.read_commit(3)
+    kept = [(warehouse / commit_path(version)).read_bytes() for version in range(3)]
+    assert newest.before == tuple(map(fingerprint_of, kept))
+    for version in (1, 2):
+        place = warehouse / commit_path(version)
+        place.write_bytes(kept[0])
+        with pytest.raises(TableChangedError, match=f"Version {version} .* was overwritten"):
+            open_log(warehouse, epoch=2)
+        place.write_bytes(kept[version])
+    assert open_log(warehouse, epoch=2).version == 4
 
 
 def test_a_fence_carries_the_last_publication(warehouse: Path, make_publication: Any) -> None:
