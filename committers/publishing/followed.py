@@ -14,7 +14,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from deltalake import DeltaTable
 
-from committers.publishing.append import require_staged
 from committers.publishing.chain import MOST_NAMED, newest_texts, require_unbroken
 from committers.publishing.files import ActiveFile, active_files, load_files, require_inside
 from committers.publishing.foreign_commits import ForeignCommits, accepted_version, changed_by
@@ -198,24 +197,18 @@ class FollowedTable:
         return self._log.commit(version)
 
     @exclusive
-    def refresh(self, files: Sequence[StagedFile] = ()) -> list[Commit]:
+    def refresh(self) -> list[Commit]:
         """Take in the versions that others appended; returns them, oldest first.
-
-        Args:
-            files: staged ones, which must be there unchanged.
 
         Raises:
             TableRefusedError: one of them changed the table into something else.
             TableChangedError: one of them changed rows, or the table was replaced.
             CommitConflictError: their commit files are gone; the state was loaded anew.
-            StagedFileError: a file is gone or has another size.
         """
-        newest, sizes = self._look(files)
-        commits = self._take_in(newest)
-        require_staged(files, sizes, self._name)
-        return commits
+        newest, _ = self._look()
+        return self._take_in(newest)
 
-    def _look(self, files: Sequence[StagedFile]) -> tuple[int, list[int | None]]:
+    def _look(self, files: Sequence[StagedFile] = ()) -> tuple[int, list[int | None]]:
         """Look whether the table is still the same, and whether files are there: one round trip.
 
         Returns:

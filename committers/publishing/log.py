@@ -174,9 +174,11 @@ class DeltaLog(FollowedTable):
         """
         actions = file_actions(adds, removes, self._now_ms(), data_change=False)
         for _ in range(MAX_TRIES):
-            self.refresh(adds)
+            newest, sizes = self._look(adds)
+            self._take_in(newest)
             if self._epoch > epoch:
                 raise fenced(self._name, self._topology, self._epoch, epoch)
+            require_staged(adds, sizes, self._name)
             if any(file.path not in self._files for file in removes):
                 return None
             more: dict[str, Any] = {"txids": list(txids), "settled": self._settled}
