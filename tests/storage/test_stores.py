@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,11 @@ from spouts.delta import DeltaSpout
 from spouts.files import FileSpout
 from tests.children import LOOPBACK, free_ports
 from tests.storage.store_contract import Place, StoreContract
+from tests.stores.azure import AzureServer
+from tests.stores.azure import storage_options as azure_options
+from tests.stores.gcs import GcsServer
+from tests.stores.gcs import storage_options as google_options
+from tests.stores.hdfs import HdfsServer
 from tests.stores.proxy import Answer, Fail, Forward, LoseAnswer, Proxy, Request, lists, puts
 from tests.stores.s3 import S3Server, storage_options
 from txn import Topology
@@ -30,6 +36,8 @@ from txn.storage.store import Store
 
 class TestLocal(StoreContract):
     """A folder of this machine."""
+
+    has_versions = False
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
@@ -97,6 +105,8 @@ os.link = refused
 class TestWithoutHardLinks(StoreContract):
     """A folder on a file system that has no hard links, such as FAT."""
 
+    has_versions = False
+
     @pytest.fixture
     def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         """Here and in every other process, the system refuses to link."""
@@ -116,6 +126,71 @@ class TestWithoutHardLinks(StoreContract):
             store.put_if_absent("log/0", b"1")
         assert is_refusal(raised.value)
         assert os.listdir(f"{place.location}/log") == []
+
+
+@pytest.fixture(scope="module")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """The server of this module."""
+    with AzureServer(tmp_path_factory.mktemp("azure")) as server:
+        yield server
+
+
+class TestAzure(StoreContract):
+    """A server of Azure's Blob API."""
+
+    @pytest.fixture
+    def place(self, azure: AzureServer, request: pytest.FixtureRequest) -> Place:
+        """A folder in a container of its own."""
+        name = azure.bucket(request.node.name)
+        return Place(f"az://{name}/lake/t", azure_options(azure.url))
+
+
+@pytest.fixture(scope="module")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    """The server of this module."""
+    with GcsServer(tmp_path_factory.mktemp("google")) as server:
+        yield server
+
+
+class TestGoogle(StoreContract):
+    """A server of Google's XML API, as far as an S3 server can stand in for it."""
+
+    @pytest.fixture
+    def place(self, google: GcsServer, request: pytest.FixtureRequest) -> Place:
+        """A folder in a bucket of its own."""
+        return Place(f"gs://{google.bucket(request.node.name)}/t", google_options(google.url))
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """The server of this module."""
+    with HdfsServer(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+class TestHdfs(StoreContract):
+    """A name node and a data node."""
+
+    has_versions = False
+
+    @pytest.fixture
+    def place(self, hdfs: HdfsServer, tmp_path: Path) -> Place:
+        """A folder of its own."""
+        return Place(f"{hdfs.url}/{tmp_path.name}/t")
+
+    def test_a_server_that_goes_away_is_momentary(self, hdfs: HdfsServer, store: Store) -> None:
+        """And it is served again when it is back."""
+        store.put("x", b"1")
+        hdfs.kill()
+        try:
+            began = time.monotonic()
+            with pytest.raises(OSError, match="refused") as raised:
+                store.get("x")
+            assert is_momentary(raised.value)
+            assert time.monotonic() - began < 20
+        finally:
+            hdfs.start()
+        assert store.head(["x"]) != [None]
 
 
 class TestS3(StoreContract):

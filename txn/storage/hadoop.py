@@ -49,6 +49,8 @@ def hadoop_settings(address: Address | None, options: Mapping[str, str]) -> dict
             return _azure(address.host(address.account or account_in(options)), options)
         case "gs":
             return _gs(options)
+        case "hdfs":
+            return {name: value for name, value in options.items() if "." in name}
         case _:
             return {}
 
