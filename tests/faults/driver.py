@@ -28,6 +28,7 @@ from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
 from txn.engine.killpoints import MAINTENANCE_POINTS, observe
 from txn.engine.running import RunningTopology
 from txn.interfaces import Spout, SpoutKind
+from txn.machine.jars import S3A_PACKAGES
 from txn.topology import TxnState
 
 if TYPE_CHECKING:
@@ -130,21 +131,26 @@ def build(spec: Spec) -> Topology:
     records = [(k, v) for k, v in json.loads((Path(spec.folder) / "records.json").read_text())]
     topology = Topology("faults", TopologyConfig(**spec.config))
     stream = topology.stream("records", LogSpout(records, SpoutKind(spec.kind)))
+    place, options = spec.warehouse or spec.folder, spec.storage_options
 
     def rows() -> None:
-        stream.partition_persist(AppendTable(f"{spec.folder}/rows", semantics=spec.kind))
+        table = AppendTable(f"{place}/rows", semantics=spec.kind, storage_options=options)
+        stream.partition_persist(table)
 
     kept: list[TxnState] = []
 
     def totals() -> None:
-        state = StateTable(f"{spec.folder}/totals", semantics=spec.kind, buckets=2)
+        state = StateTable(
+            f"{place}/totals", semantics=spec.kind, buckets=2, storage_options=options
+        )
         values = {"n": Count(), "total": Sum("v"), "top": Max("v")}
         kept.append(stream.group_by("k").persistent_aggregate(state, **values))
 
     def log() -> None:
         state = StateTable(
-            f"{spec.folder}/log",
+            f"{place}/log",
             semantics=spec.kind,
+            storage_options=options,
             layout="log",
             compact_files=2,
             compact_share=1,
@@ -153,7 +159,7 @@ def build(spec: Spec) -> Topology:
         stream.group_by("k").persistent_aggregate(state, **values)
 
     def changes() -> None:
-        table = AppendTable(f"{spec.folder}/changes", semantics=spec.kind)
+        table = AppendTable(f"{place}/changes", semantics=spec.kind, storage_options=options)
         kept[0].new_values().partition_persist(table)
 
     for table in spec.tables:
@@ -183,4 +189,4 @@ def main(spec: Spec, topology: Topology, packages: Sequence[str] = ()) -> int:
 
 if __name__ == "__main__":
     given = Spec.model_validate_json(sys.argv[1])
-    sys.exit(main(given, build(given)))
+    sys.exit(main(given, build(given), S3A_PACKAGES if given.warehouse else ()))

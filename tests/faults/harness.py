@@ -65,6 +65,9 @@ class Spec(BaseModel):
     """The order in which the tables are declared, and so published. "changes", what each txid does
     to "totals", comes after it."""
     zookeeper: str
+    warehouse: str = ""
+    """Where the tables are; empty: in `folder`."""
+    storage_options: dict[str, str] = Field(default_factory=dict)
     until: str | int = "caught_up"
     at: str | None = None
     """The point at which the process sends itself `signal`."""
