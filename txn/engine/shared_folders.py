@@ -3,8 +3,8 @@
 With a master that is not local, `/data/t` is a folder of each machine's own. What executors write
 there this process never sees, and what it does not see it does not miss. So before the first txid
 every executor reads files that this process wrote into the table's folder, and this process reads
-what each of them wrote there. What comes later, such as another executor, is noticed by the job's
-own count of rows (`committers.staging.reported`).
+what each of them wrote there. What comes later, such as another executor, is noticed when a file
+that a task has committed is not there (`committers.staging.area`).
 """
 
 from __future__ import annotations
