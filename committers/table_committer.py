@@ -198,7 +198,7 @@ class TableCommitter(Committer):
             # Nothing was ever staged, so the columns are unknown and there is no table yet.
             return Prepared(staged, (), skipped=True)
         self._log.require_newer(publication)
-        self._log.require_staged(staged.files)
+        self._require_staged(staged)
         last = self._log.last_publication()
         version, txid = held(last, self.semantics, publication, self.name)
         if txid >= publication.last_txid:
@@ -206,6 +206,10 @@ class TableCommitter(Committer):
         left = left_of(staged, txid)
         prepared = self._up_to_date(lambda: self._prepare(left, publication))
         return replace(prepared, staged=staged)
+
+    def _require_staged(self, staged: Staged) -> None:
+        """Check that the staged files are still there."""
+        self._log.require_staged(staged.files)
 
     @abstractmethod
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:

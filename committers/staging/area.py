@@ -3,6 +3,9 @@
     <table>/data/<txid>-<attempt>-<random>/...   files that will be published where they lie
     <table>/_txn/<txid>-<attempt>-<random>/...   scratch: read once by the commit turn
 
+Scratch of a table in an object store lies on this machine's disk, if the executors are threads of
+this process.
+
 `data` is a visible name, so that VACUUM removes what no version refers to; `_txn` is hidden from
 it. Every staging job has a folder of its own; a job of several attempts has one, named after the
 first of them. What a job has staged is what its tasks' commits say (`writing`): a folder may also
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates.base import overflows_of
 from committers.expressions import side_by_side
+from committers.staging.nearby import Nearby
 from committers.staging.parquet_stats import delta_stats
 from committers.staging.row_digest import Summary, row_digest, summarize
 from committers.staging.writing import RowWriter, write_options
@@ -31,6 +35,7 @@ from txn.errors import StagedFileError
 from txn.interfaces import Staged, StagedFile
 from txn.spark.file_writer import WrittenFile
 from txn.spark.own_session import to_write
+from txn.spark.submission import runs_here
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -73,7 +78,10 @@ class StagingArea:
     ) -> None:
         self._storage = storage
         self._session = session
-        self._writer = RowWriter(storage, write_options(storage, unique))
+        self._unique = unique
+        self._writers: dict[str, RowWriter] = {}
+        """Of `DATA` and `SCRATCH`."""
+        self._nearby: Nearby | None = None
         self._new_id = new_id
         self._lock = threading.Lock()
         self._owned: dict[TransactionAttempt, dict[str, set[str]]] = {}
@@ -82,6 +90,35 @@ class StagingArea:
         """Folders with files that a version may refer to, and others that an attempt still owns."""
         self._mixes = False
         """Whether a joint job has put rows of several txids into one file."""
+
+    @property
+    def scratch(self) -> Storage:
+        """Where scratch lies."""
+        nearby = self.nearby
+        return self._storage if nearby is None else nearby.storage
+
+    @property
+    def nearby(self) -> Nearby | None:
+        """Room on this machine's disk for files of a table elsewhere; None: executors lack it."""
+        if self._storage.is_local or self._session is None:
+            return None
+        if not runs_here(str(self._session().sparkContext.master)):
+            return None
+        with self._lock:
+            if self._nearby is None:
+                self._nearby = Nearby()
+            return self._nearby
+
+    def _at(self, path: str) -> Storage:
+        """The storage of a folder or file of ours."""
+        return self.scratch if path.startswith(f"{SCRATCH}/") else self._storage
+
+    def _writer(self, folder: str) -> RowWriter:
+        below = folder.partition("/")[0]
+        if below not in self._writers:
+            storage = self._at(folder)
+            self._writers[below] = RowWriter(storage, write_options(storage, self._unique))
+        return self._writers[below]
 
     def stage(
         self,
@@ -92,7 +129,7 @@ class StagingArea:
         partition_by: str | None = None,
     ) -> Staged:
         """Like `write`, with the rows' fingerprint (`committers.staging.row_digest`)."""
-        return _staged(attempt, self._write(rows, [attempt], below, partition_by))
+        return _staged(attempt, self._write(rows, [attempt], below, partition_by, digest=True))
 
     def stage_together(
         self,
@@ -118,7 +155,7 @@ class StagingArea:
         attempts = [attempt for _, attempt in group]
         session = self._session() if self._session else None
         rows = side_by_side([frame for frame, _ in group], session)
-        found = self._write(rows, attempts, below, partition_by)
+        found = self._write(rows, attempts, below, partition_by, digest=True)
         by_txid: dict[int, list[_Found]] = {attempt.txid: [] for attempt in attempts}
         for one in found:
             by_txid[self._txid_of(one[0], by_txid)].append(one)
@@ -149,8 +186,12 @@ class StagingArea:
         below: str = DATA,
         partition_by: str | None = None,
     ) -> tuple[StagedFile, ...]:
-        """Run one Spark job that writes `rows` as Parquet; the files with at least one row."""
-        return tuple(file for file, _ in self._write(rows, [attempt], below, partition_by))
+        """Run one Spark job that writes `rows` as Parquet; the files with at least one row.
+
+        Statistics that the session of `rows` has collected stand for those of the footers.
+        """
+        found = self._write(rows, [attempt], below, partition_by, digest=False)
+        return tuple(file for file, _ in found)
 
     def _write(
         self,
@@ -158,6 +199,8 @@ class StagingArea:
         attempts: Sequence[TransactionAttempt],
         below: str,
         partition_by: str | None,
+        *,
+        digest: bool,
     ) -> list[_Found]:
         # Named after the first: once that is published, the folder is no dead process's leftover,
         # and what the later ones may have left in it is for VACUUM.
@@ -166,13 +209,15 @@ class StagingArea:
         with self._lock:
             for attempt in attempts:
                 self._owned.setdefault(attempt, {})[folder] = set()
-        return self._run(rows, folder, partition_by)
+        return self._run(rows, folder, partition_by, digest=digest)
 
     def write_folder(self, rows: DataFrame, folder: str) -> tuple[StagedFile, ...]:
         """Like `write`, into a folder that the caller deletes."""
-        return tuple(file for file, _ in self._run(rows, folder, None))
+        return tuple(file for file, _ in self._run(rows, folder, None, digest=False))
 
-    def _run(self, rows: DataFrame, folder: str, partition_by: str | None) -> list[_Found]:
+    def _run(
+        self, rows: DataFrame, folder: str, partition_by: str | None, *, digest: bool
+    ) -> list[_Found]:
         """One Spark job that writes into a new folder; its files, as far as they have rows.
 
         Raises:
@@ -181,21 +226,26 @@ class StagingArea:
         if self._session is not None:
             rows = to_write(rows, self._session())
         with overflows_of(self._storage.location):
-            written = self._writer.write(rows, folder, partition_by)
-        return self._describe(written)
+            written = self._writer(folder).write(rows, folder, partition_by)
+        if not digest and all(file.stats is not None for file in written):
+            return [(_told(file), {}) for file in written]
+        return self._describe(self._at(folder), written)
 
-    def _describe(self, written: Sequence[WrittenFile]) -> list[_Found]:
+    def _describe(self, storage: Storage, written: Sequence[WrittenFile]) -> list[_Found]:
+        def footer(file: WrittenFile) -> _Found:
+            return self._footer(storage, file)
+
         if len(written) > 1:
             with ThreadPoolExecutor(min(_FOOTER_THREADS, len(written))) as pool:
-                files = list(pool.map(self._footer, written))
+                files = list(pool.map(footer, written))
         else:
-            files = [self._footer(one) for one in written]
+            files = [footer(one) for one in written]
         # Spark writes an empty file for a job without rows; the log does not need it.
-        self._storage.delete_files(file.path for file, _ in files if file.rows == 0)
+        storage.delete_files(file.path for file, _ in files if file.rows == 0)
         return [(file, summary) for file, summary in files if file.rows > 0]
 
-    def _footer(self, written: WrittenFile) -> _Found:
-        metadata = self._storage.footer(written.path, written.size)
+    def _footer(self, storage: Storage, written: WrittenFile) -> _Found:
+        metadata = storage.footer(written.path, written.size)
         if metadata is None:
             raise StagedFileError(
                 f"A Spark executor wrote file {written.path} of table {self._storage.location}, "
@@ -238,9 +288,9 @@ class StagingArea:
             self._forget_referred()
         for folder, paths in owned.items():
             if folder in shared:
-                self._storage.delete_files(sorted(paths))
+                self._at(folder).delete_files(sorted(paths))
             else:
-                self._storage.delete_folder(folder)
+                self._at(folder).delete_folder(folder)
 
     def _forget_referred(self) -> None:
         """Forget folders that no attempt owns files in; they are never deleted."""
@@ -283,6 +333,13 @@ def _staged(attempt: TransactionAttempt, found: Sequence[_Found]) -> Staged:
     files = tuple(file for file, _ in found)
     digest = row_digest((summary for _, summary in found), sum(file.rows for file in files))
     return Staged(attempt, files, digest)
+
+
+def _told(written: WrittenFile) -> StagedFile:
+    """A file as its task described it: tasks leave out files without rows."""
+    stats = str(written.stats)
+    rows = int(json.loads(stats)["numRecords"])
+    return StagedFile(written.path, written.size, rows, written.partition, stats)
 
 
 def _folder_of(path: str) -> str:

@@ -318,11 +318,12 @@ def _partition(path: str, column: str | None) -> dict[str, str | None]:
 class SimStagingArea(StagingArea):
     """The real staging area, but that a file's footer is known without Parquet."""
 
+    nearby = None
     _storage: SimStorage
 
-    def _footer(self, written: WrittenFile) -> tuple[StagedFile, Any]:
+    def _footer(self, storage: SimStorage, written: WrittenFile) -> tuple[StagedFile, Any]:
         path = written.path
-        blob = self._storage.table.blobs.get(path)
+        blob = storage.table.blobs.get(path)
         if blob is None:
             raise StagedFileError(f"{path} is gone")
         rows = blob.rows

@@ -25,15 +25,10 @@ if TYPE_CHECKING:
 
     from txn.interfaces import Committer
 
-__all__ = ["local_tables", "runs_here", "try_folder"]
+__all__ = ["local_tables", "try_folder"]
 
 _SCRATCH = "_txn"
 """If this process dies here, the next start deletes everything below it in a table's folder."""
-
-
-def runs_here(master: str) -> bool:
-    """Return whether a master's executors are threads of this process."""
-    return master == "local" or master.startswith("local[")
 
 
 def local_tables(committers: Iterable[Committer], shared: Sequence[str], master: str) -> list[str]:

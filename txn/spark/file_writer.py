@@ -19,11 +19,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["PARTITIONS_IN_FILES", "FileWriter", "WrittenFile"]
+__all__ = ["COLLECT_STATISTICS", "PARTITIONS_IN_FILES", "FileWriter", "WrittenFile"]
 
 _NO_LOG = "data/_delta_log"
 """Below the root; never made. Delta looks once whether there is one."""
+_ALL_STATISTICS = {"delta.dataSkippingNumIndexedCols": "-1"}
+"""Where a session has statistics collected: of all columns."""
+_MAY_BE_NULL = frozenset(["nullable", "containsNull", "valueContainsNull"])
 _PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+COLLECT_STATISTICS = "spark.databricks.delta.stats.collect"
+"""A session's setting: whether tasks collect Delta's statistics of their files."""
 PARTITIONS_IN_FILES = "delta.writePartitionColumnsToParquet"
 """A table's property: whether files have partition columns, too, as is the default of Delta 4.4."""
 _SUBFOLDER = "org$apache$spark$sql$delta$files$TransactionalWrite$_setter_$deltaDataSubdir_$eq"
@@ -40,6 +45,9 @@ class WrittenFile:
     """Bytes, as the task's storage told right after it was written."""
     partition: Mapping[str, str | None]
     """Partition column -> value."""
+    stats: str | None = None
+    """Delta's statistics as JSON, if the session of the rows says that they are collected
+    (`spark.databricks.delta.stats.collect`)."""
 
 
 class FileWriter:
@@ -79,7 +87,7 @@ class FileWriter:
                 return None
             told = jvm.org.apache.spark.sql.delta.util.JsonUtils.toJson(files, None)
         return [
-            WrittenFile(file["path"], file["size"], file["partitionValues"])
+            WrittenFile(file["path"], file["size"], file["partitionValues"], file.get("stats"))
             for file in json.loads(told)
         ]
 
@@ -113,18 +121,27 @@ class FileWriter:
 
 
 def _metadata(rows: DataFrame, partition_by: str | None, conf: Mapping[str, str]) -> dict[str, Any]:
-    """Delta's metadata of a table of these columns, all nullable; its settings reach Hadoop."""
-    from pyspark.sql.types import StructField, StructType
-
-    columns = StructType([StructField(field.name, field.dataType) for field in rows.schema])
+    """Delta's metadata of a table of these columns; its configuration reaches Hadoop."""
     metadata = {
         "id": "staged",
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": columns.json(),
+        "schemaString": json.dumps(_without_rules(rows.schema.jsonValue())),
         "partitionColumns": [] if partition_by is None else [partition_by],
-        "configuration": {**conf, PARTITIONS_IN_FILES: "false"},
+        "configuration": {**conf, PARTITIONS_IN_FILES: "false", **_ALL_STATISTICS},
     }
     return {"metaData": metadata}
+
+
+def _without_rules(schema: Any) -> Any:
+    """A schema in which any value may be NULL: Delta would check each row."""
+    if isinstance(schema, list):
+        return [_without_rules(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {} if key == "metadata" else key in _MAY_BE_NULL or _without_rules(value)
+        for key, value in schema.items()
+    }
 
 
 def _if_known(call: Any) -> Any:
