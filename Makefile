@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-thorough simulate exhaustive differential fuzz chaos lint bench clean
+.PHONY: help setup stores demo test test-fast test-thorough simulate exhaustive differential fuzz chaos lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -12,6 +12,7 @@ STAMP := $(VENV)/.installed
 JARS := $(VENV)/.jars
 KAFKA := $(VENV)/.kafka
 S3 := $(VENV)/.s3
+STORES := $(VENV)/.stores
 BENCH := $(VENV)/.bench
 
 # How many tests run at once: each worker has a JVM of a gigabyte or more, and often waits for it.
@@ -35,6 +36,7 @@ help: ## list the targets
 	@echo "make exhaustive  every state of small worlds around the core (some minutes; ARGS=--help)"
 	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"
 	@echo "make lint    check format, style, types and who imports whom"
+	@echo "make stores  install the servers of remote storage for test-thorough (needs npm and Go)"
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"
 
@@ -49,7 +51,7 @@ test: $(JARS) $(KAFKA) $(S3) ## run all tests
 test-fast: $(STAMP) ## the tests that need no JVM
 	@$(PY) -m pytest -q -n $(WORKERS) -m fast
 
-test-thorough: $(JARS) $(KAFKA) $(S3) ## all tests, nothing left short
+test-thorough: $(JARS) $(KAFKA) $(S3) $(STORES) ## all tests, nothing left short
 	@TXN_TEST_THOROUGH=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 fuzz: $(STAMP) ## broken inputs to everything that is parsed
@@ -69,6 +71,8 @@ bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/be
 
 chaos: $(JARS) $(KAFKA) ## faults for five minutes: the history and a report in build/chaos
 	@$(PY) -m tests.chaos $(ARGS)
+
+stores: $(S3) $(STORES) ## the servers of remote storage that tests start
 
 lint: $(STAMP) ## static checks
 	$(VENV)/bin/ruff format --check .
@@ -137,6 +141,15 @@ $(S3): $(STAMP)
 	@echo "Fetching the jars of an S3 server and of Spark's S3 client for the tests (once; two minutes) ..."
 	@$(PY) -m tests.stores.s3 </dev/null
 	@touch $(S3)
+
+# What only `make test-thorough` needs: Azure's, HDFS's and a second S3 server. Node 20 and Go are
+# asked for by their installers.
+$(STORES): $(STAMP)
+	@echo "Installing servers of Azure, HDFS and S3 for the tests (once; five minutes) ..."
+	@$(PY) -m tests.stores.hdfs </dev/null
+	@$(PY) -m tests.stores.azure </dev/null
+	@$(PY) -m tests.stores.versity </dev/null
+	@touch $(STORES)
 
 # What only the charts of the benchmarks need.
 $(BENCH): $(STAMP)

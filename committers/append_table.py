@@ -90,7 +90,8 @@ class AppendingCommitter(TableCommitter):
         from pyspark.sql import functions as sf
 
         urls = [self._storage.read_url(path) for path in paths]
-        stored = strict_reader(self._session({}), self._table_schema()).parquet(*urls)
+        reader = strict_reader(self._session({}), self._table_schema(), self._storage)
+        stored = reader.parquet(*urls)
         return stored.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
 
     def _known_schema(self) -> StructType:
@@ -114,7 +115,8 @@ class AppendTable(AppendingCommitter):
     Args:
         path: the table's folder: a local path or an object-store URI.
         semantics: "opaque" (default), "transactional" or "non_transactional".
-        storage_options: credentials and endpoints for delta-rs.
+        storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`);
+            what they leave out comes from the environment.
         new_id: source of folder names and commit tokens.
     """
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["read_table", "strict_reader"]
 
 
-def strict_reader(session: SparkSession, schema: StructType) -> DataFrameReader:
+def strict_reader(session: SparkSession, schema: StructType, storage: Storage) -> DataFrameReader:
     """Reads a table's files by path; a missing or broken one is an error.
 
     Whatever the session says: a row that is passed over is a wrong total.
     """
-    reader = session.read.schema(schema)
+    reader = session.read.schema(schema).options(**storage.hadoop)
     return reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
 
 
@@ -44,7 +44,7 @@ def read_table(
 
     table = require(storage)
     as_of = table.version() if version is None else version
-    reader = spark.read.format("delta")
+    reader = spark.read.format("delta").options(**storage.hadoop)
     if not follow:
         reader = reader.option("versionAsOf", as_of)
     try:

@@ -56,7 +56,8 @@ class StateTable(State):
         remove_where: SQL condition over keys and values as readers see them, such as
             "flights = 0": a key of the batch that satisfies it after the update is removed, in
             the same txid; rows that come later start it afresh (Trident: `multiRemove`).
-        storage_options: credentials and endpoints for delta-rs.
+        storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`);
+            what they leave out comes from the environment.
         new_id: source of folder names and commit tokens.
 
     Raises:

@@ -59,7 +59,8 @@ class TableCommitter(Committer):
     Args:
         path: the table's folder: a local path or an object-store URI.
         semantics: what the table absorbs.
-        storage_options: credentials and endpoints for delta-rs; Spark and pyarrow have their own.
+        storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`),
+            for all that reads or writes the table, Spark included.
         new_id: source of folder names and commit tokens.
         keys: columns of which no file has the same values twice; empty: there are none.
     """

@@ -108,7 +108,7 @@ class SourceLog:
 
     Args:
         path: the table's folder: a local path or an object-store URI.
-        storage_options: credentials and endpoints, for deltalake.
+        storage_options: credentials and endpoints.
     """
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
@@ -177,6 +177,11 @@ class SourceLog:
             OSError: the storage does not answer.
         """
         return self._storage.sizes(paths)
+
+    @property
+    def hadoop(self) -> dict[str, str]:
+        """Options with which Spark's readers reach the table."""
+        return self._storage.hadoop
 
     def url(self, path: str = "") -> str:
         """A file or the folder as Spark takes it, not percent-encoded."""

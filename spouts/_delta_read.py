@@ -48,17 +48,23 @@ def struct_of(schema: str, *, changes: bool = False) -> StructType:
 
 
 def scan(
-    spark: SparkSession, files: Sequence[tuple[str, Partition]], schema: StructType
+    spark: SparkSession,
+    files: Sequence[tuple[str, Partition]],
+    schema: StructType,
+    options: Mapping[str, str],
 ) -> DataFrame:
     """The rows of these files, with the partition columns from the log.
 
     Args:
         files: (URL, partition) of at least one file; one scan per partition.
+        options: with which Spark reaches them.
     """
     groups: dict[Partition, list[str]] = {}
     for url, partition in files:
         groups.setdefault(partition, []).append(literal(url))
-    frames = [_read(spark, urls, schema, dict(partition)) for partition, urls in groups.items()]
+    frames = [
+        _read(spark, urls, schema, dict(partition), options) for partition, urls in groups.items()
+    ]
     return reduce(lambda one, other: one.union(other), frames)
 
 
@@ -67,6 +73,7 @@ def _read(
     paths: list[str],
     schema: StructType,
     partition: Mapping[str, str | None],
+    options: Mapping[str, str],
 ) -> DataFrame:
     from pyspark.sql import functions as sf
     from pyspark.sql.types import StructType
@@ -74,7 +81,7 @@ def _read(
     stored = StructType([field for field in schema if field.name not in partition])
     # Settings of the session must not turn a missing file into missing rows.
     loud = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "mergeSchema": "false"}
-    rows = spark.read.schema(stored).options(**loud).parquet(*paths)
+    rows = spark.read.schema(stored).options(**loud, **options).parquet(*paths)
     columns = [
         sf.lit(partition[field.name] or None).cast(field.dataType).alias(field.name)
         if field.name in partition

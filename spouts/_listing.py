@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from txn.storage.addresses import account_in
+from txn.storage.hadoop import hadoop_settings
 from txn.storage.locations import local_path
 from txn.storage.opening import open_store
 from txn.storage.retrying import retried
@@ -61,9 +62,12 @@ class Listing:
         self._folder = os.getcwd()
         self._base = _fixed_part(self.pattern)
         self._store: Store | None = None
+        self.hadoop: dict[str, str] = {}
+        """Options with which Spark's readers reach the files."""
         if scheme:
             self._store, address = open_store(self._base, options)
             account = account_in(options or {})
+            self.hadoop = hadoop_settings(address, options or {})
             self._spark = address.for_spark(account) if address else self._base.rstrip("/")
         self._entries: dict[str, Entry] = {}
         """Of the last listing of a remote storage, until `times` is called."""

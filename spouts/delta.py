@@ -110,7 +110,8 @@ class DeltaSpout(Spout[DeltaBatch]):
             while the topology is caught up, and up to `most` while it is behind.
         bytes_per_batch: most bytes in the files of a batch, or a range (least, most); a batch has
             at least one version. None: no limit.
-        storage_options: credentials and endpoints for deltalake; Spark has its own.
+        storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`);
+            what they leave out comes from the environment.
         schema: columns of the table, DDL or StructType, for a topology that may start before the
             table exists: then a batch of another stream that is joined with this one need not
             wait. A table with other columns is refused.
@@ -315,7 +316,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         if self._changes:
             return self._feed(spark, attempt, metadata)
         paths = [(self._log.url(file.path), file.partition) for file in files]
-        return scan(spark, paths, struct_of(metadata.read_schema))
+        return scan(spark, paths, struct_of(metadata.read_schema), self._log.hadoop)
 
     def planned_parts(self, metadata: DeltaBatch) -> Sequence[str]:
         """One part per version with rows."""
@@ -394,6 +395,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         from pyspark.errors import AnalysisException
 
         reader = spark.read.format("delta").option("readChangeFeed", "true")
+        reader = reader.options(**self._log.hadoop)
         reader = reader.option("startingVersion", metadata.versions[0].version)
         reader = reader.option("endingVersion", metadata.versions[-1].version)
         try:

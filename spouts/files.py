@@ -302,6 +302,7 @@ class FileSpout(Spout[FileBatch]):
             return no_rows(spark, self._emitted(schema))
         read = schema if self.unparsed is None else _with(schema, self.unparsed.text)
         reader = spark.read.format(self._format).schema(read).options(**self._options)
+        reader = reader.options(**self._listing.hadoop)
         rows = reader.load([literal(path) for path in paths])
         if self.unparsed is None:
             return rows
@@ -467,7 +468,7 @@ class FileSpout(Spout[FileBatch]):
                 "one. Give a schema, or start when the first file is there.",
                 number="TXN-409",
             )
-        options = {"inferSchema": True, **self._options}
+        options = {"inferSchema": True, **self._options, **self._listing.hadoop}
         reader = spark.read.format(self._format).options(**options)
         found = reader.load(literal(self._listing.uri(first.path))).schema
         # Spark adds this column if it meets a record that does not parse.

@@ -20,10 +20,14 @@ os.environ.setdefault("TXN_ZOOKEEPER_ACL", "open")
 SERVERS = {"spark", "zookeeper", "kafka", "s3"}
 """Fixtures behind which a JVM stands."""
 STARTERS = {
+    "AzureServer",
     "Broker",
     "EmbeddedZooKeeper",
+    "GcsServer",
+    "HdfsServer",
     "S3Server",
     "ServerProcess",
+    "VersityServer",
     "delta_session",
     "drivers",
     "subprocess",

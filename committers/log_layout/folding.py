@@ -88,7 +88,7 @@ class Folding:
         return session
 
     def _read(self, files: Sequence[ActiveFile], schema: StructType) -> DataFrame:
-        reader = strict_reader(self._own_session(), schema)
+        reader = strict_reader(self._own_session(), schema, self._storage)
         return reader.parquet(*(self._storage.read_url(file.path) for file in files))
 
     def _with_marks(

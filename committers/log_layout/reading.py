@@ -89,4 +89,4 @@ class LogReader:
 
     def _read(self, paths: Sequence[str], session: SparkSession) -> DataFrame:
         urls = map(self._storage.read_url, paths)
-        return strict_reader(session, self._schema()).parquet(*urls)
+        return strict_reader(session, self._schema(), self._storage).parquet(*urls)

@@ -93,11 +93,11 @@ def throw_away_table(
 
 
 def write_options(storage: Storage, unique: str | None = None) -> dict[str, str]:
-    """Options of every Parquet file that is written for a table.
+    """Options of every Parquet file that is written for a table, credentials among them.
 
     Args:
         unique: a column that has no value twice in a file. A dictionary of its values would be
             built, found useless when it is full, and cost a quarter of the time of writing.
     """
     plain = {} if unique is None else {f"parquet.enable.dictionary#{unique}": "false"}
-    return {**plain, **(_LOCAL if storage.is_local else {})}
+    return {**plain, **(_LOCAL if storage.is_local else storage.hadoop)}

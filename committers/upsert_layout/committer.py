@@ -177,9 +177,8 @@ class UpsertCommitter(TableCommitter):
         rewrite = self._known_rewrite
         if rewrite is None:
             table, partials = self._known_table_schema(), self._known_schema()
-            scratch, here = self._area.scratch, self._storage.is_local
             rewrite = BucketRewrite(
-                self._layout, scratch, self._joining, table, partials, is_local=here
+                self._layout, self._storage, self._area.scratch, self._joining, table, partials
             )
             self._known_rewrite = rewrite
         return rewrite
@@ -302,8 +301,9 @@ class UpsertCommitter(TableCommitter):
         """Rows of exactly these files, in the session of the run; None: of no files."""
         if not paths:
             return None
-        urls = map((storage or self._storage).read_url, paths)
-        return bucket_reader(self._spark, schema).parquet(*urls)
+        place = storage or self._storage
+        reader = bucket_reader(self._spark, schema, place)
+        return reader.parquet(*map(place.read_url, paths))
 
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
         """Append the prepared version on condition that it is the next one; read it back.

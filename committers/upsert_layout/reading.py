@@ -103,7 +103,7 @@ class UpsertReader:
             rows = no_rows(session, schema)
         else:
             urls = map(self._storage.read_url, paths)
-            stored = bucket_reader(session, schema).parquet(*urls)
+            stored = bucket_reader(session, schema, self._storage).parquet(*urls)
             if revert_from is not None:
                 rows = self._layout.revert(stored, revert_from)
             else:
@@ -120,8 +120,9 @@ class UpsertReader:
         return last[1].last_txid if last else 0
 
 
-def bucket_reader(session: SparkSession, schema: StructType) -> DataFrameReader:
+def bucket_reader(session: SparkSession, schema: StructType, storage: Storage) -> DataFrameReader:
     """Reads files of these columns, but for the bucket: it follows from the keys."""
     from pyspark.sql.types import StructType
 
-    return strict_reader(session, StructType([f for f in schema if f.name != BUCKET]))
+    columns = StructType([f for f in schema if f.name != BUCKET])
+    return strict_reader(session, columns, storage)

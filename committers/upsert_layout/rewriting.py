@@ -53,27 +53,26 @@ class BucketRewrite:
     Its expressions are built at the first rewrite, for one session and these schemas.
 
     Args:
+        storage: the table's folder. In an object store each file takes its time, however small,
+            so tasks share files rather than bytes.
         scratch: where staged partials lie.
         session: in which the rows are computed; with `rewriting_conf`.
         table: schema of the table.
         partials: schema of the partials; their files have a bigint column `txid` besides.
-        is_local: whether the table lies on a disk; elsewhere each file takes its time, however
-            small, so tasks share files rather than bytes.
     """
 
     def __init__(
         self,
         layout: UpsertLayout,
+        storage: Storage,
         scratch: Storage,
         session: Callable[[], SparkSession],
         table: StructType,
         partials: StructType,
-        *,
-        is_local: bool,
     ) -> None:
         self._layout = layout
+        self._storage = storage
         self._staged_in = scratch
-        self._task_bytes = TASK_BYTES if is_local else 1
         self._session = session
         self._table = table
         self._partials = partials
@@ -98,7 +97,7 @@ class BucketRewrite:
             [(file.bucket, file.size) for file in old],
             [(bucket_of_file(file), file.size) for file in new],
             self._session().sparkContext.defaultParallelism,
-            self._task_bytes,
+            TASK_BYTES if self._storage.is_local else 1,
         )
         pairs = []
         for share in shares:
@@ -120,7 +119,7 @@ class BucketRewrite:
     @cached_property
     def _stored(self) -> DataFrameReader:
         """Reads the table's files."""
-        return bucket_reader(self._session(), self._table)
+        return bucket_reader(self._session(), self._table, self._storage)
 
     @cached_property
     def _scratch(self) -> DataFrameReader:
@@ -128,7 +127,7 @@ class BucketRewrite:
         from pyspark.sql.types import LongType, StructType
 
         columns = StructType([*self._partials.fields]).add(TXID, LongType())
-        return bucket_reader(self._session(), columns)
+        return bucket_reader(self._session(), columns, self._staged_in)
 
 
 def bucket_of_file(file: StagedFile) -> int:

@@ -331,6 +331,7 @@ class SimStorage:
 
     def __init__(self, location: str, options: object = None) -> None:
         self.options: dict[str, str] = {}
+        self.hadoop: dict[str, str] = {}
         self.location = self.uri = self.root = location
         self.table = current_world().table(location)
 

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime, parsedate_to_datetime
@@ -103,26 +103,41 @@ class Request:
         """What it asks the store to do: `GET`, `LIST`, `PUT IF ABSENT`, `COPY`, ..."""
         query = self.query
         is_key = bool(self.path.lstrip("/").partition("/")[2])
+        copies = any(self.header(f"x-{cloud}-copy-source") for cloud in ("amz", "goog", "ms"))
         match self.method:
-            case "GET" if "list-type" in query or query.get("comp") == "list" or not is_key:
+            case "GET" if query.get("comp") == "list" or not is_key:
                 return "LIST"
             case "HEAD" if not is_key:
                 return "HEAD BUCKET"
-            case "POST" if "delete" in query:
+            case "POST" if "delete" in query or query.get("comp") == "batch":
                 return "DELETE MANY"
             case "POST" if "uploads" in query:
                 return "BEGIN UPLOAD"
             case "POST" if "uploadId" in query:
                 return "END UPLOAD"
-            case "PUT" if "partNumber" in query:
+            case "PUT" if "partNumber" in query or query.get("comp") == "block":
                 return "PUT PART"
+            case "PUT" if query.get("comp") == "blocklist":
+                return "END UPLOAD"
             case "DELETE" if "uploadId" in query:
                 return "ABORT UPLOAD"
-            case "PUT" if self.header("x-amz-copy-source") or self.header("x-goog-copy-source"):
+            case "PUT" if copies:
                 return "COPY"
             case "PUT" if self.is_conditional:
                 return "PUT IF ABSENT"
         return self.method
+
+    @property
+    def kind(self) -> str:
+        """What its key is: `commit`, another part of a `log`, `temporary`, `folder` or `data`."""
+        key = self.key
+        if re.search(r"_delta_log/\d{20}\.json$", key):
+            return "commit"
+        if "_delta_log" in key:
+            return "log"
+        if "_temporary" in key:
+            return "temporary"
+        return "data" if key and not key.endswith("/") else "folder"
 
     @property
     def is_conditional(self) -> bool:
@@ -152,6 +167,7 @@ class Entry:
     client: str
     operation: str
     key: str
+    kind: str
     status: int
     """What the client was told; 0 if nothing."""
     received: int
@@ -495,9 +511,10 @@ class Proxy:
         """Begin the log anew."""
         self.log = []
 
-    def counts(self) -> Counter[tuple[str, str]]:
-        """How often each client asked for each operation."""
-        return Counter((entry.client, entry.operation) for entry in self.log)
+    def counts(self, *by: str) -> Counter[tuple[str, ...]]:
+        """How many requests there were, by fields of `Entry`: by default client and operation."""
+        fields = by or ("client", "operation")
+        return Counter(tuple(getattr(entry, name) for name in fields) for entry in self.log)
 
     # --- for faults -----------------------------------------------------------------------------
 
@@ -584,6 +601,7 @@ class Proxy:
                 client=request.client,
                 operation=request.operation,
                 key=request.key,
+                kind=request.kind,
                 status=answer.status,
                 received=len(request.body),
                 sent=sent,
@@ -595,18 +613,17 @@ class Proxy:
     async def _answer(self, request: Request, faults: list[str]) -> Answer:
         if self.latency:
             await asyncio.sleep(self.latency)
-        forward: Forward = self._forward
-        for rule in reversed(self._rules):
-            if rule.hits(request):
-                faults.append(type(rule.fault).__name__)
-                forward = self._through(rule.fault, forward)
-        return await forward(request)
+        return await self._pass(request, self._rules, faults)
 
-    def _through(self, fault: Fault, forward: Forward) -> Forward:
-        async def call(request: Request) -> Answer:
-            return await fault(self, request, forward)
-
-        return call
+    async def _pass(self, request: Request, rules: Sequence[Rule], faults: list[str]) -> Answer:
+        """Hand a request to the first rule that it meets, which may hand it on to the next ones."""
+        if not rules:
+            return await self._forward(request)
+        first, *others = rules
+        if not first.hits(request):
+            return await self._pass(request, others, faults)
+        faults.append(type(first.fault).__name__)
+        return await first.fault(self, request, lambda it: self._pass(it, others, faults))
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._late.add(task)

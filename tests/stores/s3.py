@@ -28,16 +28,23 @@ VERSION = "4.1.0"
 KEY, SECRET, REGION = "writer", "open-sesame-4711", "eu-central-1"
 START_SECS = 60.0
 
-# What it needs for other clouds, and nothing of which is loaded for a folder.
-OTHER_CLOUDS = (
+# What it needs for other clouds and for its own metrics; none of it is loaded for a folder.
+NOT_NEEDED = (
     "com.azure",
-    "com.google.cloud",
     "com.github.fge",
     "com.github.java-json-tools",
     "com.github.openstack4j*",
+    "com.google.cloud",
+    "com.google.errorprone",
+    "com.google.j2objc",
+    "com.google.jimfs",
+    "com.google.protobuf",
     "com.squareup.*",
     "io.grpc",
+    "io.opentelemetry*",
     "io.projectreactor*",
+    "io.prometheus",
+    "org.apache.httpcomponents*",
     "org.apache.sshd",
 )
 
@@ -51,7 +58,7 @@ JVM_FLAGS = (
 
 PROPERTIES = """\
 s3proxy.endpoint=http://{host}:{port}
-s3proxy.authorization=aws-v2-or-v4
+s3proxy.authorization={authorization}
 s3proxy.identity={key}
 s3proxy.credential={secret}
 jclouds.provider=filesystem-nio2
@@ -75,7 +82,7 @@ def server_jars() -> list[Path]:
     folder = cache_folder() / "jars" / f"s3proxy-{VERSION}"
     if not folder.is_dir():
         modules = [f"org.gaul:s3proxy:{VERSION}"]
-        fetch(folder, Request(f"The jars of S3Proxy {VERSION}", modules, OTHER_CLOUDS))
+        fetch(folder, Request(f"The jars of S3Proxy {VERSION}", modules, NOT_NEEDED))
     return sorted(folder.glob("*.jar"))
 
 
@@ -84,12 +91,14 @@ class S3Server:
 
     Args:
         folder: holds its data (`data/<bucket>/<key>`), its configuration and its output.
+        signed: refuse requests that are not signed with `KEY` and `SECRET`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, signed: bool = True) -> None:
         self.folder = folder
-        (self._port,) = free_ports(1)
-        self.url = f"http://{LOOPBACK}:{self._port}"
+        self._authorization = "aws-v2-or-v4" if signed else "none"
+        (self.port,) = free_ports(1)
+        self.url = f"http://{LOOPBACK}:{self.port}"
         self._child = Child(folder)
 
     def __enter__(self) -> S3Server:  # noqa: PYI034 - typing.Self is Python 3.11
@@ -102,14 +111,7 @@ class S3Server:
     def start(self) -> None:
         """Start it and wait until it answers."""
         (self.folder / "data").mkdir(exist_ok=True)
-        (self.folder / "logback.xml").write_text(LOGBACK, "ascii")
-        said = PROPERTIES.format(
-            host=LOOPBACK, port=self._port, key=KEY, secret=SECRET, folder=self.folder.resolve()
-        )
-        (self.folder / "s3.properties").write_text(said, "ascii")
-        classpath = os.pathsep.join(str(jar) for jar in server_jars())
-        java = [str(find_java()), *JVM_FLAGS, "-cp", classpath, "org.gaul.s3proxy.Main"]
-        self._child.start([*java, "--properties", "s3.properties"])
+        self._child.start(*self._command())
         wait_until(self._answers, "the S3 server answers", START_SECS)
 
     def stop(self) -> None:
@@ -151,9 +153,25 @@ class S3Server:
         root = self.folder / "data" / bucket
         return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
+    def _command(self) -> tuple[list[str], Mapping[str, str]]:
+        """What is started, and the variables that it needs."""
+        (self.folder / "logback.xml").write_text(LOGBACK, "ascii")
+        said = PROPERTIES.format(
+            host=LOOPBACK,
+            port=self.port,
+            authorization=self._authorization,
+            key=KEY,
+            secret=SECRET,
+            folder=self.folder.resolve(),  # uploads in parts fail with a relative one
+        )
+        (self.folder / "s3.properties").write_text(said, "ascii")
+        classpath = os.pathsep.join(str(jar) for jar in server_jars())
+        java = [str(find_java()), *JVM_FLAGS, "-cp", classpath, "org.gaul.s3proxy.Main"]
+        return [*java, "--properties", "s3.properties"], {}
+
     def _answers(self) -> bool:
         self._child.check()
-        return listens(self._port)
+        return listens(self.port)
 
 
 def storage_options(url: str) -> dict[str, str]:

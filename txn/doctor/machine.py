@@ -24,7 +24,7 @@ from txn.machine.java import find_java, java_version
 
 __all__ = ["check_disk", "check_machine", "fits"]
 
-_PACKAGES = ("pyspark", "delta-spark", "deltalake", "kazoo", "pyarrow", "pydantic")
+_PACKAGES = ("pyspark", "delta-spark", "deltalake", "obstore", "kazoo", "pyarrow", "pydantic")
 _DISTRIBUTION = "txn-spark"
 _GIB = 1024**3
 _LEAST_MEMORY = 4 * _GIB

@@ -90,6 +90,7 @@ _RECORDED = (
     "spark.sql.parquet.int96RebaseModeInRead",
 )
 """The settings above, and those that decide what a source makes of a file."""
+_HIDDEN = "spark.sql.redaction.options.regex"
 _LEGACY = "spark.sql.legacy."
 _UTC = frozenset(["utc", "etc/utc", "gmt", "etc/gmt", "z", "+00:00", "etc/universal", "zulu"])
 DEFAULT = "default"
@@ -199,6 +200,8 @@ def computing_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSess
         if key.startswith(_CHANGE_VALUES):
             _unset(session, key)
     theirs = {key: str(spark.conf.get(key)) for key in _FROM_THE_USER}
+    # How storage is reached, where it was set in the user's session alone.
+    theirs |= {k: v for k, v in spark.conf.getAll.items() if k.startswith("fs.")}
     return _made(session, {**_COMPUTING, **theirs, **conf})
 
 
@@ -235,7 +238,9 @@ def _unset(session: SparkSession, key: str) -> None:
 
 
 def _made(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    for key, value in conf.items():
+    # Spark shows a writer's options in plans; what it hides does not include Azure's account keys.
+    hidden = f"{session.conf.get(_HIDDEN)}|account[.]key"
+    for key, value in {**conf, _HIDDEN: hidden}.items():
         session.conf.set(key, value)
     _own.add(session)
     return session

@@ -7,6 +7,7 @@ Hadoop, delta-rs and object_store have different names for one storage: `s3a` is
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,7 +111,9 @@ def address_of(location: str) -> Address:
     """
     found = _URI.fullmatch(location)
     assert found is not None, "locations that are no URIs are paths"
-    scheme, authority, folder = found[1].lower(), found[2], found[3].strip("/")
+    scheme, authority = found[1].lower(), found[2]
+    # As delta-rs reads it; object_store has no names with empty parts.
+    folder = posixpath.normpath(f"/{found[3]}").strip("/")
     kind = _KINDS.get(scheme)
     if kind is None:
         raise _unknown(location, scheme)

@@ -40,27 +40,25 @@ class LocalStore(Store):
 
     def get(self, path: str, limit: int | None = None) -> bytes | None:
         """See `Store`."""
-        try:
-            with open(self._place(path), "rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                if limit is not None and size > limit:
-                    raise TooLargeError(f"'{path}' has {size:,} bytes")
-                return file.readall()
-        except FileNotFoundError:
-            return None
+        with _opened(self._place(path)) as file:
+            if file is None:
+                return None
+            size = os.fstat(file).st_size
+            if limit is not None and size > limit:
+                raise TooLargeError(f"'{path}' has {size:,} bytes")
+            return _read(file, size, 0)
 
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
         """See `Store`."""
-        try:
-            with open(self._place(path), "rb", buffering=0) as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - length))
-                return file.read(length)
-        except FileNotFoundError:
-            return None
+        with _opened(self._place(path)) as file:
+            if file is None:
+                return None
+            start = max(0, os.fstat(file).st_size - length)
+            return _read(file, length, start)
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
         """See `Store`."""
-        return [self._look(path) for path in paths]
+        return [*map(self._look, paths)]
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
         """See `Store`; everything is listed before the first file is given."""
@@ -117,7 +115,7 @@ class LocalStore(Store):
 
     def _look(self, path: str) -> Entry | None:
         try:
-            found = os.stat(self._place(path))
+            found = os.stat(self._below + path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return _entry(path, found) if stat.S_ISREG(found.st_mode) else None
@@ -148,9 +146,30 @@ class LocalStore(Store):
         return folders, entries
 
 
+@contextlib.contextmanager
+def _opened(place: str) -> Iterator[int | None]:
+    """The descriptor of a file to read; None if it does not exist."""
+    try:
+        file = os.open(place, os.O_RDONLY)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _read(file: int, length: int, start: int) -> bytes:
+    """So many bytes from there on; fewer if the file ends before."""
+    found = os.pread(file, length, start)
+    while len(found) < length and (more := os.pread(file, length - len(found), start + len(found))):
+        found += more
+    return found
+
+
 def _entry(path: str, found: os.stat_result) -> Entry:
-    version = f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
-    return Entry(path, found.st_size, version, found.st_mtime_ns)
+    return Entry(path, found.st_size, None, found.st_mtime_ns)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,12 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 _FILE = re.compile(r"file:(?://([^/]*))?(/.*)", re.DOTALL | re.IGNORECASE)
 # Connectors of one storage: Hadoop has several for S3, with and without TLS for Azure.
-_SAME = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "gcs": "gs"}
+_SAME = {
+    "s3a": "s3",
+    "s3n": "s3",
+    "gcs": "gs",
+    **dict.fromkeys(("abfss", "az", "azure", "wasb", "wasbs"), "abfs"),
+}
 _DEFAULT_PORTS = {"hdfs": ":8020"}
 
 
@@ -84,9 +89,12 @@ def identity(location: str) -> str:
     assert found is not None
     scheme, host = found[1].lower(), found[2].lower()
     host = host.removesuffix(_DEFAULT_PORTS.get(scheme, " "))
+    scheme = _SAME.get(scheme, scheme)
+    if scheme == "abfs":
+        host = host.replace(".blob.", ".dfs.", 1)
     # Normalised twice: POSIX keeps two slashes at the beginning.
     folder = posixpath.normpath("/" + found[3].lstrip("/"))
-    return f"{_SAME.get(scheme, scheme)}://{host}{folder.rstrip('/')}"
+    return f"{scheme}://{host}{folder.rstrip('/')}"
 
 
 def parent(location: str) -> str:

@@ -14,14 +14,14 @@ from __future__ import annotations
 import errno
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from txn.errors import TopologyError
 from txn.storage.addresses import ACCOUNT, CLOUD, Address, option
+from txn.storage.asking import if_there, in_parallel
 from txn.storage.profiles import profile_for
 from txn.storage.retrying import names_no_bucket
 from txn.storage.store import Entry, Store, TooLargeError
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ObjectStore"]
 
-T = TypeVar("T")
-
-_THREADS = 16
-"""Requests at a time for one call."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _PAGE = 1000
 """Objects in one answer of a listing and in one bulk deletion, as S3 has it."""
@@ -73,12 +69,12 @@ class ObjectStore(Store):
                 raise TooLargeError(f"'{path}' has {size:,} bytes")
             return bytes(found.bytes())
 
-        return _if_there(whole)
+        return if_there(whole)
 
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
         """See `Store`."""
         suffix = self._range if self._address.kind == "azure" else self._suffix
-        return _if_there(lambda: suffix(path, length, size))
+        return if_there(lambda: suffix(path, length, size))
 
     def _suffix(self, path: str, length: int, _size: int | None) -> bytes:
         from obstore.exceptions import GenericError
@@ -98,10 +94,10 @@ class ObjectStore(Store):
 
     def head(self, paths: Sequence[str]) -> list[Entry | None]:
         """See `Store`."""
-        return self._each(self._look, paths)
+        return in_parallel(self._look, paths)
 
     def _look(self, path: str) -> Entry | None:
-        return _if_there(lambda: _entry(self._client.head(path)))
+        return if_there(lambda: _entry(self._client.head(path)))
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
         """See `Store`."""
@@ -145,13 +141,7 @@ class ObjectStore(Store):
                 if names_no_bucket(error):
                     raise
                 # Google and Azure stop at the first one that is gone already.
-                self._each(lambda path: _if_there(lambda: self._client.delete(path)), some)
-
-    def _each(self, ask: Callable[[str], T], paths: Sequence[str]) -> list[T]:
-        if len(paths) < 2:
-            return [ask(path) for path in paths]
-        with ThreadPoolExecutor(min(_THREADS, len(paths)), "txn-store") as pool:
-            return [*pool.map(ask, paths)]
+                in_parallel(lambda path: if_there(lambda: self._client.delete(path)), some)
 
     @property
     def _client(self) -> S3Store | GCSStore | AzureStore:
@@ -161,21 +151,13 @@ class ObjectStore(Store):
             return self._made
 
 
-def _if_there(ask: Callable[[], T]) -> T | None:
-    """The answer; None if the object does not exist."""
-    try:
-        return ask()
-    except FileNotFoundError as error:
-        if names_no_bucket(error):
-            raise
-        return None
-
-
 def _entry(found: ObjectMeta) -> Entry:
     since = found["last_modified"] - _EPOCH
     modified_ns = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
-    # The id of a version is the stronger one: equal contents written twice have equal ETags.
-    return Entry(found["path"], found["size"], found["version"] or found["e_tag"], modified_ns)
+    # Not the id of a version: only a look has it, and a listing does not. Azure has quotes in one
+    # of the two.
+    version = (found["e_tag"] or "").strip('"') or None
+    return Entry(found["path"], found["size"], version, modified_ns)
 
 
 def _without_markers(found: Iterator[Entry], folder: str) -> Iterator[Entry]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txn.errors import TopologyError
 from txn.storage.addresses import Address, address_of
+from txn.storage.hdfs import HdfsStore
 from txn.storage.local import LocalStore
 from txn.storage.locations import local_path
 from txn.storage.objects import ObjectStore
@@ -21,7 +21,7 @@ def open_store(
 
     Args:
         location: a local path, a `file:` URI, or a URI of `s3`, `s3a`, `s3n`, `gs`, `gcs`, `abfs`,
-            `abfss`, `az`, `azure`, `wasb`, `wasbs`.
+            `abfss`, `az`, `azure`, `wasb`, `wasbs`, `hdfs`, `viewfs`.
         options: `storage_options`.
 
     Raises:
@@ -32,9 +32,5 @@ def open_store(
         return LocalStore(path), None
     address = address_of(location)
     if address.kind == "hdfs":
-        raise TopologyError(
-            f"Folder '{location}' cannot be opened: HDFS is not supported yet. Use a path under "
-            "which it is mounted (NFS gateway, fuse-dfs), or an object store.",
-            number="TXN-121",
-        )
+        return HdfsStore(address, options or {}), address
     return ObjectStore(address, options or {}), address

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from txn.errors import RecoveryRefusedError, TopologyError
 from txn.storage.addresses import account_in
+from txn.storage.hadoop import hadoop_settings
 from txn.storage.locations import normal
 from txn.storage.opening import open_store
 from txn.storage.retrying import retried
@@ -27,8 +28,9 @@ T = TypeVar("T")
 
 READ_LIMIT = 512 * 1024 * 1024
 """Bytes of a file that is read as a whole, such as a commit: a commit that adds 500,000 files."""
-_FOOTER = 64 * 1024
-"""Bytes that are read of a Parquet file for its footer, which seldom has more."""
+_FOOTER, _LOCAL_FOOTER = 64 * 1024, 8 * 1024
+"""Bytes that are read of a Parquet file for its footer: seldom has it more than the first, which
+costs no more than the second where a request does; on a disk, reading costs and asking does not."""
 _FOOTER_END = 8
 """Bytes behind the footer: its length, and the format's magic number."""
 
@@ -85,6 +87,11 @@ class Storage:
             base = self._address.for_spark(account_in(self.options))
         return f"{base}/{path}" if path else base
 
+    @property
+    def hadoop(self) -> dict[str, str]:
+        """Options with which Spark's readers and writers reach the folder; none for a local one."""
+        return hadoop_settings(self._address, self.options)
+
     def read_url(self, path: str) -> str:
         """As `url`, escaped: Spark's readers take glob patterns where its writers do not."""
         url = self.url(path)
@@ -123,7 +130,7 @@ class Storage:
         """
         from pyarrow import BufferReader, parquet
 
-        found = self._tail(path, _FOOTER, size)
+        found = self._tail(path, _LOCAL_FOOTER if self.is_local else _FOOTER, size)
         if found is None:
             return None
         wanted = int.from_bytes(found[-_FOOTER_END:-4], "little") + _FOOTER_END

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Entry", "Store", "TooLargeError"]
 
@@ -18,16 +18,15 @@ class TooLargeError(Exception):
     """A file has more bytes than the caller takes into memory."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One file, as a listing or a look at it shows it."""
 
     path: str
     size: int
     """Bytes."""
     version: str | None
-    """Changes whenever the content does: an ETag, or the id of a version; None where storage has
-    no such thing."""
+    """Its ETag, which changes whenever the content does, and is the same in a listing and in a
+    look; not a digest of the content. None where storage has none: on disks and HDFS."""
     modified_ns: int
     """Nanoseconds since 1970, as exact as the storage is: S3 answers a look (HEAD) in whole seconds
     and a listing in milliseconds."""

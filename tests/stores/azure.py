@@ -1,0 +1,158 @@
+"""A real server of Azure's Blob API (Azurite) as a child process; Node 20 or newer runs it.
+
+python -m tests.stores.azure     # installs it by npm into the cache of the user
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from email.utils import formatdate
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from obstore.store import AzureStore
+
+from tests.children import LOOPBACK, Child, free_ports, listens, wait_until
+from tests.stores.proxy import Answer, Forward, Proxy, Request, lists
+from txn.machine.jars import cache_folder
+
+__all__ = ["ACCOUNT", "SECRET", "AzureServer", "server_program", "storage_options"]
+
+VERSION = "3.35.0"
+ACCOUNT = "writer"
+SECRET = base64.b64encode(b"open-sesame-4711").decode()
+API = "2021-12-02"
+START_SECS = 60.0
+
+
+def server_program() -> Path:
+    """The server's program, installed if it is not there yet; it appears when it is whole."""
+    folder = cache_folder() / f"azurite-{VERSION}"
+    program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    if not program.is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".installing-", dir=folder.parent))
+        try:
+            quiet = ("--no-audit", "--no-fund", "--loglevel=error")
+            command = ["npm", "install", "--prefix", str(scratch), *quiet, f"azurite@{VERSION}"]
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+            with suppress(OSError):  # another process may have been faster
+                scratch.rename(folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return program
+
+
+@dataclass(frozen=True)
+class StartFrom:
+    """A listing starts where it was asked to start."""
+
+    async def __call__(self, proxy: Proxy, request: Request, forward: Forward) -> Answer:
+        answer = await forward(request)
+        start = escape(request.query.get("startFrom", "")).encode()
+
+        def kept(found: re.Match[bytes]) -> bytes:
+            return found[0] if found[1] >= start else b""
+
+        body = re.sub(rb"<Blob><Name>(.*?)</Name>.*?</Blob>", kept, answer.body, flags=re.DOTALL)
+        return replace(answer, body=body)
+
+
+class AzureServer:
+    """One server in a folder, with one account; `url` is that of the proxy before it."""
+
+    def __init__(self, folder: Path) -> None:
+        (self._port,) = free_ports(1)
+        self._child = Child(folder)
+        self._proxy = Proxy(f"http://{LOOPBACK}:{self._port}")
+        self._containers = 0
+
+    def __enter__(self) -> AzureServer:  # noqa: PYI034 - typing.Self is Python 3.11
+        self.start()
+        self._proxy.__enter__()
+        self._proxy.inject(StartFrom(), lists())
+        self.url = self._proxy.url
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._proxy.__exit__(None, None, None)
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        where = ("--blobHost", LOOPBACK, "--blobPort", str(self._port), "--location", "data")
+        program = ("node", str(server_program()), *where, "--silent", "--disableTelemetry")
+        # The newest client speaks a version of the API that the server does not know yet.
+        accounts = {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{SECRET}"}
+        self._child.start([*program, "--skipApiVersionCheck"], accounts)
+        wait_until(self._answers, "the Azure server answers", START_SECS)
+
+    def stop(self) -> None:
+        """Stop it cleanly, if it runs, and wait for its end."""
+        self._child.stop()
+
+    def kill(self) -> None:
+        """SIGKILL it and wait for its end."""
+        self._child.kill()
+
+    def bucket(self, name: str) -> str:
+        """Make an empty container named after a test; its name, as Azure allows it."""
+        self._containers += 1
+        tidy = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:50]
+        container = f"{tidy}-{self._containers}"
+        self._put(f"/{ACCOUNT}/{container}")
+        return container
+
+    def store(self, container: str, *, url: str | None = None, secret: str = SECRET) -> AzureStore:
+        """A client of ours, straight or by way of a proxy's `url`; it never retries."""
+        return AzureStore(
+            container,
+            account_name=ACCOUNT,
+            account_key=secret,
+            endpoint=f"{url or self.url}/{ACCOUNT}",
+            client_options={"allow_http": True, "timeout": "20s"},
+            retry_config={"max_retries": 0},
+        )
+
+    def _put(self, path: str) -> None:
+        """Make a container: object_store has no call for it."""
+        headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": API}
+        lines = [f"{name}:{value}" for name, value in sorted(headers.items())]
+        named = [f"/{ACCOUNT}{path}", "restype:container"]
+        text = "\n".join(["PUT", *[""] * 11, *lines, *named])
+        mac = hmac.new(base64.b64decode(SECRET), text.encode(), hashlib.sha256)
+        headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(mac.digest()).decode()}"
+        url = f"{self.url}{path}?restype=container"
+        with urllib.request.urlopen(urllib.request.Request(url, None, headers, method="PUT")):
+            pass
+
+    def _answers(self) -> bool:
+        self._child.check()
+        return listens(self._port)
+
+
+def storage_options(url: str) -> dict[str, str]:
+    """What `deltalake` and every other client of object_store is given for a server or proxy."""
+    return {
+        "azure_storage_endpoint": f"{url}/{ACCOUNT}",
+        "azure_allow_http": "true",
+        "azure_storage_account_name": ACCOUNT,
+        "azure_storage_account_key": SECRET,
+    }
+
+
+if __name__ == "__main__":
+    try:
+        server_program()
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"Azurite {VERSION} could not be installed by npm (Node 20 or newer): {error}")

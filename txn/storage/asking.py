@@ -1,0 +1,34 @@
+"""How stores over a network are asked: several things at a time, and for what may not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from txn.storage.retrying import names_no_bucket
+
+__all__ = ["if_there", "in_parallel"]
+
+T = TypeVar("T")
+
+_THREADS = 16
+"""Requests at a time for one call."""
+
+
+def if_there(ask: Callable[[], T]) -> T | None:
+    """The answer; None if the file does not exist."""
+    try:
+        return ask()
+    except FileNotFoundError as error:
+        if names_no_bucket(error):
+            raise
+        return None
+
+
+def in_parallel(ask: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    """The answer for each path, in their order."""
+    if len(paths) < 2:
+        return [ask(path) for path in paths]
+    with ThreadPoolExecutor(min(_THREADS, len(paths)), "txn-store") as pool:
+        return [*pool.map(ask, paths)]

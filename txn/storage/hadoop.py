@@ -1,0 +1,140 @@
+"""`storage_options` as Hadoop's settings, by which Spark reads and writes at a location.
+
+They are options of one reader or writer, and Hadoop's names have the bucket or the account in them
+where Hadoop knows such names: tables with different options do not meet. Hadoop keeps one client
+per bucket and process, though, made with the settings of whoever came first.
+
+Credentials that are not in `storage_options` are none of this module's business: executors find
+their own, as Hadoop does by itself (environment, instance or container role), or as Spark's
+settings say. Endpoint and region are taken from this process's environment, too, because delta-rs
+takes them from there, and both have to reach one place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from txn.storage.addresses import Address, account_in, option
+
+__all__ = ["hadoop_settings"]
+
+_S3A = "org.apache.hadoop.fs.s3a"
+_ENCRYPTION = {"aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS", "sse-c": "SSE-C"}
+_SAS = ("azure_storage_sas_token", "azure_storage_sas_key", "sas_token", "sas_key")
+_ACCOUNT_KEY = (
+    *(f"azure_storage_{kind}_key" for kind in ("account", "access", "master")),
+    *("account_key", "access_key", "master_key"),
+)
+_SERVICE_ACCOUNT = (
+    *("google_service_account", "google_service_account_path", "google_application_credentials"),
+    *("service_account", "service_account_path", "application_credentials"),
+)
+
+
+def hadoop_settings(address: Address | None, options: Mapping[str, str]) -> dict[str, str]:
+    """Settings for one location; none for a local path.
+
+    Args:
+        address: None: a local path.
+        options: `storage_options`. What Hadoop has no setting for is left out.
+    """
+    match address.kind if address else None:
+        case "s3":
+            assert address is not None
+            found = _s3(options)
+            return {f"fs.s3a.bucket.{address.bucket}.{name}": v for name, v in found.items()}
+        case "azure":
+            assert address is not None
+            return _azure(address.host(address.account or account_in(options)), options)
+        case "gs":
+            return _gs(options)
+        case "hdfs":
+            return {name: value for name, value in options.items() if "." in name}
+        case _:
+            return {}
+
+
+def _s3(options: Mapping[str, str]) -> dict[str, str]:
+    """Settings of S3A, without `fs.s3a.bucket.<bucket>.`."""
+    # A file that is written has a name of its own, so nobody need look first whether it is there.
+    found = {"performance.flags": "create"}
+    endpoint = _given(options, "endpoint_url", "endpoint") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        virtual = _given(options, "virtual_hosted_style_request") or ""
+        found["endpoint"] = endpoint
+        found["path.style.access"] = str(not _is_true(virtual)).lower()
+    region = _given(options, "region", "default_region") or os.environ.get(
+        "AWS_REGION", os.environ.get("AWS_DEFAULT_REGION")
+    )
+    if region or endpoint:
+        # Without one, Hadoop asks S3 itself for the region, which another server does not know.
+        found["endpoint.region"] = region or "us-east-1"
+    if _is_true(_given(options, "skip_signature") or ""):
+        found["aws.credentials.provider"] = f"{_S3A}.AnonymousAWSCredentialsProvider"
+    elif key := _given(options, "access_key_id"):
+        found["access.key"] = key
+        found["secret.key"] = _given(options, "secret_access_key") or ""
+        kind = "Simple"
+        if token := _given(options, "session_token", "token"):
+            found["session.token"] = token
+            kind = "Temporary"
+        # In place of the usual chain: it would try other credentials first.
+        found["aws.credentials.provider"] = f"{_S3A}.{kind}AWSCredentialsProvider"
+    if encryption := _given(options, "server_side_encryption"):
+        found["encryption.algorithm"] = _ENCRYPTION.get(encryption, encryption)
+        if key := _given(options, "sse_kms_key_id", "sse_customer_key_base64"):
+            found["encryption.key"] = key
+    if _is_true(_given(options, "request_payer") or ""):
+        found["requester.pays.enabled"] = "true"
+    return found
+
+
+def _given(options: Mapping[str, str], *names: str) -> str | None:
+    """An option of S3's, with `aws_` before its name or without."""
+    return option(options, *(f"aws_{name}" for name in names), *names)
+
+
+def _azure(host: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Settings of one account: its key, a token (SAS), or a client's secret."""
+
+    def setting(name: str) -> str:
+        return f"fs.azure.{name}.{host}"
+
+    if token := option(options, *_SAS):
+        return {
+            setting("account.auth.type"): "SAS",
+            setting("sas.fixed.token"): token.removeprefix("?"),
+        }
+    if key := option(options, *_ACCOUNT_KEY):
+        return {setting("account.auth.type"): "SharedKey", setting("account.key"): key}
+    secret, client, tenant = (
+        option(options, f"azure_storage_{name}", f"azure_{name}", name)
+        for name in ("client_secret", "client_id", "tenant_id")
+    )
+    if secret and client and tenant:
+        provider = "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider"
+        endpoint = f"https://login.microsoftonline.com/{tenant}/oauth2/token"
+        return {
+            setting("account.auth.type"): "OAuth",
+            setting("account.oauth.provider.type"): provider,
+            setting("account.oauth2.client.id"): client,
+            setting("account.oauth2.client.secret"): secret,
+            setting("account.oauth2.client.endpoint"): endpoint,
+        }
+    return {}
+
+
+def _gs(options: Mapping[str, str]) -> dict[str, str]:
+    """Settings of Google's connector: the file of a service account."""
+    path = option(options, *_SERVICE_ACCOUNT)
+    if path is None:
+        return {}
+    return {
+        "fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE",
+        "fs.gs.auth.service.account.json.keyfile": path,
+    }
+
+
+def _is_true(text: str) -> bool:
+    return text.lower() in ("1", "true", "on", "yes", "y")

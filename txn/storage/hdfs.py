@@ -1,0 +1,170 @@
+"""HDFS, through hdfs-native (the client that delta-rs has inside), without Java.
+
+Name services, `viewfs` mounts and Kerberos are read from Hadoop's own configuration files
+(`HADOOP_CONF_DIR`). `storage_options` may add settings by Hadoop's names (`dfs.client.…`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from txn.errors import TopologyError
+from txn.storage.addresses import Address
+from txn.storage.asking import if_there, in_parallel
+from txn.storage.store import Entry, Store, TooLargeError
+
+if TYPE_CHECKING:
+    from hdfs_native import Client, FileStatus
+
+__all__ = ["HdfsStore"]
+
+_SHORT = {
+    "dfs.client.failover.max.attempts": "4",
+    "dfs.client.failover.sleep.max.millis": "500",
+}
+"""The client itself asks again for three minutes: `txn.storage.retrying` does so, visibly."""
+
+
+class HdfsStore(Store):
+    """Files below a folder of HDFS; the client is made at the first call.
+
+    Args:
+        address: the name node or name service, and the folder.
+        options: `storage_options`; those with a dot in their names are Hadoop's settings.
+    """
+
+    def __init__(self, address: Address, options: Mapping[str, str]) -> None:
+        self._address = address
+        self._options = {name: value for name, value in options.items() if "." in name}
+        self._below = f"/{address.folder}/" if address.folder else "/"
+        self._lock = threading.Lock()
+        self._made: Client | None = None
+
+    def get(self, path: str, limit: int | None = None) -> bytes | None:
+        """See `Store`."""
+
+        def whole() -> bytes:
+            with self._client.read(self._place(path)) as file:
+                size = len(file)
+                if limit is not None and size > limit:
+                    raise TooLargeError(f"'{path}' has {size:,} bytes")
+                return bytes(file.read_range(0, size))
+
+        return if_there(whole)
+
+    def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
+        """See `Store`."""
+
+        def end() -> bytes:
+            with self._client.read(self._place(path)) as file:
+                start = max(0, len(file) - length)
+                return bytes(file.read_range(start, len(file) - start))
+
+        return if_there(end)
+
+    def head(self, paths: Sequence[str]) -> list[Entry | None]:
+        """See `Store`."""
+        return in_parallel(self._look, paths)
+
+    def _look(self, path: str) -> Entry | None:
+        found = if_there(lambda: self._client.get_file_info(self._place(path)))
+        return None if found is None or found.isdir else self._entry(found)
+
+    def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
+        """See `Store`; everything is listed before the first file is given."""
+        found = [self._entry(one) for one in self._listed(folder, recursive=True) if not one.isdir]
+        found.sort(key=lambda entry: entry.path.encode())
+        start = after.encode()
+        return iter([entry for entry in found if not after or entry.path.encode() > start])
+
+    def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
+        """See `Store`."""
+        found = sorted(self._listed(folder, recursive=False), key=lambda one: one.path)
+        folders = [self._relative(one) for one in found if one.isdir]
+        return folders, [self._entry(one) for one in found if not one.isdir]
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """See `Store`: the name node renames a whole file to a name that is free, or refuses."""
+        return self._put(path, data, overwrite=False)
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Store`."""
+        self._put(path, data, overwrite=True)
+
+    def _put(self, path: str, data: bytes, *, overwrite: bool) -> bool:
+        from hdfs_native import WriteOptions
+
+        folder, _, name = self._place(path).rpartition("/")
+        temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            with self._client.create(temporary, WriteOptions(create_parent=True)) as file:
+                file.write(data)
+            self._client.rename(temporary, self._place(path), overwrite)
+        except FileExistsError:
+            self._client.delete(temporary)
+            return False
+        except BaseException:
+            with contextlib.suppress(Exception):  # what failed first is what is raised
+                self._client.delete(temporary)
+            raise
+        return True
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `Store`; there is one request a file."""
+        in_parallel(lambda path: self._client.delete(self._place(path)), [*paths])
+
+    def delete_folder(self, folder: str) -> None:
+        """See `Store`."""
+        self._client.delete(self._place(folder), recursive=True)
+
+    def _listed(self, folder: str, *, recursive: bool) -> list[FileStatus]:
+        place = self._place(folder)
+        found = if_there(lambda: [*self._client.list_status(place, recursive)])
+        # Of a file, it lists the file.
+        return [one for one in found or () if one.path != place]
+
+    def _place(self, path: str) -> str:
+        return (self._below + path).rstrip("/") or "/"
+
+    def _relative(self, found: FileStatus) -> str:
+        return found.path[len(self._below) :]
+
+    def _entry(self, found: FileStatus) -> Entry:
+        return Entry(self._relative(found), found.length, None, found.modification_time * 1_000_000)
+
+    @property
+    def _client(self) -> Client:
+        with self._lock:
+            if self._made is None:
+                self._made = _opened(self._address, self._options)
+            return self._made
+
+
+def _opened(address: Address, options: Mapping[str, str]) -> Client:
+    """A client. Nothing is asked over the network.
+
+    Raises:
+        TopologyError: hdfs-native is not installed, or does not know the name service.
+    """
+    url = f"{address.scheme}://{address.bucket}"
+    try:
+        from hdfs_native import Client
+    except ImportError as error:
+        raise TopologyError(
+            f"Folder '{address.for_delta}' cannot be opened: HDFS needs the extra 'hdfs'. Install "
+            "it: pip install 'txn-spark[hdfs]'.",
+            number="TXN-121",
+        ) from error
+    try:
+        return Client(url, {**_SHORT, **options})
+    except (OSError, ValueError, RuntimeError) as error:
+        raise TopologyError(
+            f"Folder '{address.for_delta}' cannot be opened: {error}. Write "
+            f"{address.scheme}://HOST:PORT/FOLDER, or let HADOOP_CONF_DIR name the folder with the "
+            "cluster's core-site.xml and hdfs-site.xml.",
+            number="TXN-121",
+        ) from error
