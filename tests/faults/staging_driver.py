@@ -47,14 +47,16 @@ def main() -> None:
             case "discard":
                 area.discard(TransactionAttempt(7))
                 say({})
-            case "turn":
+            case "prepare":
                 turns += 1
                 partials = upsert.stage(upsert.partials(rows), TransactionAttempt(turns))
                 own = publication(turns, rows=partials.rows)
                 prepared = upsert.prepare(partials, own)
                 say({"adds": len(prepared.adds), "removes": len(prepared.removes)})
+            case "publish":
                 upsert.publish(prepared, own)
                 upsert.committed(partials.attempt)
+                say({})
             case "read":
                 found = table.read(spark).selectExpr("count(*) c", "sum(n) n", "sum(v) v").first()
                 say(found.asDict() if found else {})
