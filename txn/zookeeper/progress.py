@@ -83,7 +83,6 @@ class ZooKeeperProgress(ProgressStore):
         sleep: used between looks at the connection.
         clock: seconds, monotonic; deadlines are kept by it.
         new_id: a fresh unique string at each call.
-        on_lost: see the attribute.
 
     Raises:
         TopologyError: the name cannot be a node's name.
@@ -99,9 +98,8 @@ class ZooKeeperProgress(ProgressStore):
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-        on_lost: Callable[[], None] | None = None,
     ) -> None:
-        self.on_lost = on_lost
+        self.on_lost: Callable[[], None] | None = None
         """Called once per lost session while leading, by a thread of ours (not kazoo's): commits
         must stop until `assert_leading` returns; if it raises FencedError, for good."""
         self._hosts = hosts
