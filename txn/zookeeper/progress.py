@@ -181,21 +181,21 @@ class ZooKeeperProgress(ProgressStore):
         """Whether the leader's session is healthy, as far as is known. No request is made."""
         return self._leadership.held and not self._stopped.is_set()
 
-    def assert_leading(self, deadline: float | None = None) -> None:
+    def assert_leading(self, seconds: float | None = None) -> None:
         """Return once the session is healthy and the server confirms our epoch.
 
         To be called right before each publication. After a lost session it waits for a new one and
         claims the leadership again, under the same epoch if nobody took another meanwhile.
 
         Args:
-            deadline: seconds to try; None: `zookeeper_deadline_secs`.
+            seconds: how long to try; None: `zookeeper_deadline_secs`.
 
         Raises:
             FencedError: a newer leader exists.
             ProgressUnavailableError: ZooKeeper did not answer in time.
         """
         _ = self.epoch
-        with self._exclusive(deadline) as end:
+        with self._exclusive(seconds) as end:
             self._leadership.verify(end)
 
     def close(self) -> None:
