@@ -25,7 +25,7 @@ from txn.interfaces import Publication
 from txn.protocol.events import BatchPublished, GroupFailed, Publish
 from txn.protocol.ledgers import Tracking
 
-__all__ = ["CommitTurns", "dissolves"]
+__all__ = ["CommitTurns"]
 
 log = logging.getLogger("txn")
 
@@ -132,7 +132,7 @@ class CommitTurns:
         self._shell.post(BatchPublished(turn.last.attempt, done.tables, turn.attempts[:-1]))
 
     def _turn_raised(self, turn: CommitTurn, error: BaseException) -> None:
-        if turn.is_group and dissolves(error):
+        if turn.is_group and _dissolves(error):
             self._shell.post(lambda: self._dissolve(turn, first_line(error)))
         else:
             self._shell.raised(turn.last.attempt, error)
@@ -150,7 +150,7 @@ class CommitTurns:
         self._shell.post(GroupFailed(turn.attempts, error, published))
 
 
-def dissolves(error: BaseException) -> bool:
+def _dissolves(error: BaseException) -> bool:
     """Return whether a group may continue txid by txid after `error`, so that only the cause fails.
 
     Not after an error of the product's own that no replay mends: it says whom it is about.

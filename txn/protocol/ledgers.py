@@ -51,7 +51,7 @@ def _arrived(sink: str, read: Mapping[str, Iterable[str]]) -> list[Key]:
     return [("job", sink), *parts]
 
 
-def xor_all(values: Iterable[int]) -> int:
+def _xor_all(values: Iterable[int]) -> int:
     """XOR of all values; 0 for none."""
     return reduce(xor, values, 0)
 
@@ -79,14 +79,14 @@ class ProcessingLedger:
     @property
     def initial(self) -> int:
         """The ledger's initial value: all edges that START sends out."""
-        return xor_all(self.edges.values())
+        return _xor_all(self.edges.values())
 
     def staged(self, sink: str, read: Mapping[str, Iterable[str]]) -> int:
         """The ack of one staging job: its own edge, and those of the parts it really read.
 
         A part that was never planned brings an edge that nothing closes: the batch must fail.
         """
-        return xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(sink, read))
+        return _xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(sink, read))
 
     def emitted(self) -> int:
         """The ack of the phase itself: every job was started and has ended."""
@@ -124,11 +124,11 @@ class CommitLedger:
     @property
     def initial(self) -> int:
         """The ledger's initial value: the edges of every staged file and every table."""
-        return xor_all(self.edges.values())
+        return _xor_all(self.edges.values())
 
     def staged_late(self, table: str, staged: Staged, read: Mapping[str, Iterable[str]]) -> int:
         """The ack of a staging job of the turn: itself and what it read in, its files out."""
-        value = xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(table, read))
+        value = _xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(table, read))
         for file in staged.files:
             self.edges[self._key(table, file)] = edge = self.ids()
             value ^= edge
@@ -141,7 +141,7 @@ class CommitLedger:
         """
         adds = {self._key(table, file) for file in prepared.adds}
         consumed = [self._key(table, file) for file in prepared.staged.files]
-        value = xor_all(self.edges.pop(key, 0) for key in consumed if key not in adds)
+        value = _xor_all(self.edges.pop(key, 0) for key in consumed if key not in adds)
         for key in adds - set(self.edges):
             self.edges[key] = self.ids()
             value ^= self.edges[key]
@@ -156,11 +156,11 @@ class CommitLedger:
         if published.skipped:
             return 0
         found = [self._key(table, file) for file in published.files]
-        return xor_all(_arrive(self.edges, key, self.ids) for key in found)
+        return _xor_all(_arrive(self.edges, key, self.ids) for key in found)
 
     def committed(self, tables: Iterable[str]) -> int:
         """The ack of COMMITTED: each table whose version it names."""
-        return xor_all(self.edges.pop(("table", table), 0) for table in tables)
+        return _xor_all(self.edges.pop(("table", table), 0) for table in tables)
 
     def missing(self) -> str:
         """The missing edges, for the message of a ledger that does not close."""

@@ -36,7 +36,6 @@ __all__ = [
     "attempts_of",
     "by_todays_names",
     "check_streams",
-    "is_replay",
     "newest_metadata",
     "reconcile",
     "require_tables",
@@ -115,7 +114,7 @@ def reconcile(
     )
 
 
-def is_replay(publication: Publication) -> bool:
+def _is_replay(publication: Publication) -> bool:
     """Return whether a publication replays a quarantined txid, judging by itself alone.
 
     An ordinary txid is the newest that its streams have read; a replay reads what lies behind
@@ -135,7 +134,7 @@ def started(publication: Publication, member: Member, opaque: Collection[str] = 
         opaque: the streams to record as opaque; empty for a record that is not written.
     """
     replay_of = publication.replay_of
-    if replay_of is None and is_replay(publication):
+    if replay_of is None and _is_replay(publication):
         replay_of = 0
     return BatchRecord(
         txid=member.txid,
