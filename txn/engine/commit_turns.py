@@ -13,7 +13,7 @@ from collections.abc import Callable
 from txn.attempts import TransactionAttempt
 from txn.engine.attempt import CommitResult
 from txn.engine.commit import CommitTurn, TurnGivenUpError
-from txn.engine.failures import first_line, is_lost_work
+from txn.engine.failures import is_lost_work
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.recorder import Recorder
 from txn.engine.report import NOTHING_READ
@@ -24,6 +24,7 @@ from txn.errors import TxnError
 from txn.interfaces import Publication
 from txn.protocol.events import BatchPublished, GroupFailed, Publish
 from txn.protocol.ledgers import Tracking
+from txn.spark.causes import cause_line
 
 __all__ = ["CommitTurns"]
 
@@ -133,7 +134,7 @@ class CommitTurns:
 
     def _turn_raised(self, turn: CommitTurn, error: BaseException) -> None:
         if turn.is_group and _dissolves(error):
-            self._shell.post(lambda: self._dissolve(turn, first_line(error)))
+            self._shell.post(lambda: self._dissolve(turn, cause_line(error)))
         else:
             self._shell.raised(turn.last.attempt, error)
 

@@ -33,11 +33,10 @@ from txn.errors import (
 )
 from txn.interfaces import NOT_PARSED
 from txn.protocol.events import Batch, Metadata
-from txn.spark.causes import Cause, causes, is_of_spark, told
+from txn.spark.causes import Cause, cause_line, causes, is_of_spark
 
 __all__ = [
     "Verdict",
-    "first_line",
     "given_up",
     "is_away",
     "is_lost_work",
@@ -198,18 +197,6 @@ def is_of_batch(error: BaseException) -> bool:
     return reads or not any(_is_a(cause, (_IO, _FS)) for cause in chain)
 
 
-def first_line(error: BaseException) -> str:
-    """The kind of an error and the first line of its message; for Spark's errors, the cause."""
-    chain = causes(error)
-    if chain:
-        return told(chain)
-    said = str(error).strip()
-    if is_of_spark(error) and said.startswith("An error occurred while calling"):
-        # The Java object does not answer any more; its text is below the name of the call.
-        said = said.partition("\n")[2].lstrip(": ") or said
-    return text.first_line(error, said)
-
-
 def _is_lost(cause: Cause) -> bool:
     if cause.condition.startswith(LOST_CONDITIONS) or _is_a(cause, LOST_TYPES):
         return True
@@ -277,7 +264,7 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
     """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
     place = text.place_of(error)
     at = f", with {place}" if place else ""
-    told, number = first_line(error), _number(error)
+    told, number = cause_line(error), _number(error)
     cause = error
     if isinstance(error, TransformError) and error.__cause__ is not None:
         told, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
@@ -293,7 +280,7 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
 
 def not_previewed(topology: str, read: Metadata, error: BaseException) -> TopologyError:
     """The error of a preview for which the user's code or Spark failed on the rows."""
-    told, number, place = first_line(error), _number(error), text.place_of(error)
+    told, number, place = cause_line(error), _number(error), text.place_of(error)
     return TopologyError(
         f"Topology '{topology}' cannot be previewed: its first batch failed in user code or in "
         f"Spark{f', with {place}' if place else ''}: {_sentence(told)} {_read(read)} Nothing was "
@@ -328,7 +315,7 @@ def not_started(topology: str, about: str, error: BaseException) -> TopologyErro
     """The error of a start that Spark refuses."""
     number = _number(error)
     return TopologyError(
-        f"Topology '{topology}' could not start, {about}: {_sentence(first_line(error))} Nothing "
+        f"Topology '{topology}' could not start, {about}: {_sentence(cause_line(error))} Nothing "
         "was run: correct the cause and run again.",
         number="TXN-514" if number == BatchError.number else number,
     )

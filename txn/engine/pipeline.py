@@ -38,7 +38,7 @@ from txn.engine.attempt import LiveAttempt
 from txn.engine.attempt_failures import AttemptFailures
 from txn.engine.commit_turns import CommitTurns
 from txn.engine.equipment import Equipment
-from txn.engine.failures import first_line, given_up
+from txn.engine.failures import given_up
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.killpoints import reached
 from txn.engine.mailbox import FactLoop
@@ -80,6 +80,7 @@ from txn.protocol.order_records import (
     start_record,
 )
 from txn.protocol.store import ProgressStore
+from txn.spark.causes import cause_line
 
 __all__ = ["Pipeline"]
 
@@ -241,7 +242,7 @@ class Pipeline(Shell):
         """End the run with `error`, at once; with the first one, if there are several."""
         if self._error is None:
             self._error = error
-            self._take(*coordinator.step(self._state, Halted(first_line(error))))
+            self._take(*coordinator.step(self._state, Halted(cause_line(error))))
 
     def halt(self, error: BaseException) -> None:
         """End the run with `error`. Safe from any thread."""

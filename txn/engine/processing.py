@@ -17,12 +17,12 @@ from typing import Protocol
 from txn.attempts import TransactionAttempt
 from txn.engine.attempt import Emission, LiveAttempt, Staging
 from txn.engine.emission import Emissions
-from txn.engine.failures import first_line
 from txn.engine.jobs import PROCESSING_POOL, Jobs
 from txn.engine.killpoints import reached
 from txn.engine.staging import Stager
 from txn.engine.tables import Tables
 from txn.errors import ColumnsUnknownError
+from txn.spark.causes import cause_line
 
 __all__ = ["Outcomes", "Processing"]
 
@@ -117,7 +117,7 @@ class Processing:
                 self._jobs.check_settings()
         except BaseException as error:  # noqa: BLE001 - whatever it was, each meets it alone
             names = ", ".join(str(live.attempt) for live in group)
-            log.info("%s are staged one by one: %s", names, first_line(error))
+            log.info("%s are staged one by one: %s", names, cause_line(error))
             for live in group:
                 self.discard(live.attempt)
             return group

@@ -16,12 +16,12 @@ from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.graph import Sink, Source
 from txn.engine.batch_target import BatchTargets
-from txn.engine.failures import first_line
 from txn.engine.questions import Questions
 from txn.engine.report import Input
 from txn.errors import ProgressUnreadableError
 from txn.interfaces import Keeper, Lag, Spout
 from txn.protocol.events import Metadata, Plan
+from txn.spark.causes import cause_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,7 +192,7 @@ class Spouts:
                     type(source.spout).__name__,
                     what,
                     source.name,
-                    first_line(error),
+                    cause_line(error),
                 )
             return None
 
