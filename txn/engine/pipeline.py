@@ -49,6 +49,7 @@ from txn.engine.report import RunReport, RunStatus
 from txn.engine.shell import Fact, Shell
 from txn.engine.threads import Straggler, Threads, abandoned
 from txn.engine.timeouts import ACKER_TICKS, Timeouts
+from txn.errors import ProgressUnavailableError, SourceUnavailableError
 from txn.protocol import coordinator
 from txn.protocol.events import (
     Action,
@@ -76,7 +77,6 @@ from txn.protocol.order_records import (
     notices_record,
     publication_of,
     quarantine_record,
-    requested_replay,
     start_record,
 )
 from txn.protocol.store import ProgressStore
@@ -289,7 +289,7 @@ class Pipeline(Shell):
 
     def _ask(self, order: Plan, *, window_full: bool) -> None:
         """On the planner's thread."""
-        answer = requested_replay(self._store, order)
+        answer = self._requested_replay(order)
         if answer is None:
             made = self._stations.plan(order, window_full=window_full)
             answer = PlanMade(order.attempt, made)
@@ -298,6 +298,25 @@ class Pipeline(Shell):
                 self.post(partial(self._persist_notices, order.attempt.txid, notices))
         reached("after-plan", order.attempt)
         self.post(answer)
+
+    def _requested_replay(self, question: Plan) -> PlanMade | None:
+        """The answer to a question for a new txid, if a quarantined one is wanted back.
+
+        Raises:
+            SourceUnavailableError: ZooKeeper is away. Nothing is lost by waiting: the batch could
+                not be started either.
+        """
+        if not question.is_new:
+            return None
+        try:
+            wanted = self._store.requested_replay(question.replaying)
+        except ProgressUnavailableError as error:
+            raise SourceUnavailableError(str(error), number=error.number) from error
+        if wanted is None:
+            return None
+        # A stream that the topology has had since then has nothing to read in it.
+        read = {stream: wanted.spouts.get(stream) for stream in question.streams}
+        return PlanMade(question.attempt, read, wanted.txid)
 
     def _persist_notices(self, txid: int, notices: Mapping[str, Sequence[str]]) -> None:
         at = datetime.fromtimestamp(self._clock(), timezone.utc).isoformat(timespec="seconds")
