@@ -7,7 +7,8 @@ import logging
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.engine.commit_turns import CommitTurns
-from txn.engine.failures import is_away, is_lost_work, is_of_batch, stopped
+from txn.engine.ending_errors import stopped
+from txn.engine.failures import is_away, is_lost_work, is_of_batch
 from txn.engine.recorder import Recorder
 from txn.engine.shell import Shell
 from txn.errors import BatchError, ColumnsUnknownError, FencedError, TransformError, TxnError

@@ -37,8 +37,8 @@ from txn.dataflow.expectations import set_aside_rules
 from txn.engine.attempt import LiveAttempt
 from txn.engine.attempt_failures import AttemptFailures
 from txn.engine.commit_turns import CommitTurns
+from txn.engine.ending_errors import given_up
 from txn.engine.equipment import Equipment
-from txn.engine.failures import given_up
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.killpoints import reached
 from txn.engine.mailbox import FactLoop

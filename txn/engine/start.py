@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from txn.dataflow.definition import Definition, Until
 from txn.delta.locations import identity
 from txn.engine.changed_code import changes, message, program_of, succeeding
+from txn.engine.ending_errors import not_started
 from txn.engine.equipment import Equipment
-from txn.engine.failures import not_started
 from txn.engine.pipeline import Pipeline
 from txn.engine.shared_folders import local_tables, runs_here, try_folder
 from txn.engine.threads import Straggler, abandoned, within
