@@ -26,7 +26,7 @@ from txn.protocol import coordinator
 from txn.protocol.order_records import columns_record
 from txn.protocol.records import CommittedRecord, LeaderIdentity, ProgramRecord, Progress
 from txn.protocol.recovery import (
-    Found,
+    Newest,
     Recovered,
     by_todays_names,
     check_streams,
@@ -134,7 +134,7 @@ class Start:
         return progress, misfit
 
     def _fitting(
-        self, equipment: Equipment, progress: Progress, there: Found
+        self, equipment: Equipment, progress: Progress, there: Newest
     ) -> tuple[Progress, TxnError | None]:
         """The durable progress, if the spouts can go on from it.
 
@@ -202,7 +202,7 @@ class Start:
         if (kept := succeeding(now, former, first)) != before:
             self.store.persist_program(kept)
 
-    def _fence_tables(self, equipment: Equipment) -> Found:
+    def _fence_tables(self, equipment: Equipment) -> Newest:
         try:
             return equipment.fence_tables()
         except FencedError as error:
@@ -242,7 +242,7 @@ class Start:
 
     # --- both --------------------------------------------------------------------------------
 
-    def _known_tables(self, progress: Progress, there: Found) -> CommittedRecord:
+    def _known_tables(self, progress: Progress, there: Newest) -> CommittedRecord:
         """The committed record by today's names of the tables; refuses one that is gone or new."""
         definition, committed = self.definition, progress.committed
         holding = [
