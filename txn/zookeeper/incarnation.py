@@ -54,8 +54,9 @@ def next_life(
     node = connection.get(paths.incarnation, deadline)
     known: list[int] = []
     try:
-        if found := read_incarnation(connection, paths, deadline):
-            known = [found[0].id, *found[0].takes_over]
+        if node is not None:
+            found = decode(IncarnationRecord, node.data, paths.incarnation)
+            known = [found.id, *found.takes_over]
     except NewerFormatError:
         raise
     except ProgressUnreadableError:

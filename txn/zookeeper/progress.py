@@ -62,7 +62,7 @@ from txn.zookeeper.incarnation import first_life, next_life, read_incarnation
 from txn.zookeeper.keeper import SessionKeeper
 from txn.zookeeper.leadership import Leadership
 from txn.zookeeper.status import BASE, read_status
-from txn.zookeeper.writing import NodeWrite, RecordWriter, part_deletes
+from txn.zookeeper.writing import NodeWrite, RecordWriter, Revision, part_deletes
 from txn.zookeeper.znodes import Paths, check_topology_name, encode, require
 
 __all__ = ["ZooKeeperProgress"]
@@ -345,14 +345,7 @@ class ZooKeeperProgress(ProgressStore):
         with self._writing() as deadline:
             image = self._loaded
             record = image.committed.record
-            new = self._writer.revise(
-                self._paths.committed,
-                record,
-                image.committed,
-                f"committed-{record.txid}-e{self.epoch}",
-                f"COMMITTED {record.txid}",
-                deadline,
-            )
+            new = self._revise_committed(record, image.committed, deadline)
             operations = [*new.operations, *self._dropped(image.batches.values())]
             self._writer.write(new.node, operations, deadline)
             self._image = replace(image, committed=new.stored, batches={})
@@ -377,14 +370,7 @@ class ZooKeeperProgress(ProgressStore):
         self._check_record(record.epoch)
         with self._writing() as deadline:
             image = self._loaded
-            new = self._writer.revise(
-                self._paths.committed,
-                record,
-                image.committed,
-                f"committed-{record.txid}-e{record.epoch}",
-                f"COMMITTED {record.txid}",
-                deadline,
-            )
+            new = self._revise_committed(record, image.committed, deadline)
             operations = [*new.operations]
             done = {t: b for t, b in image.batches.items() if t <= record.txid}
             operations.extend(self._dropped(done.values()))
@@ -409,6 +395,14 @@ class ZooKeeperProgress(ProgressStore):
             self._writer.write(new.node, operations, deadline)
             left = {t: b for t, b in image.batches.items() if t not in done}
             self._image = replace(image, committed=new.stored, batches=left, quarantine=kept)
+
+    def _revise_committed(
+        self, record: CommittedRecord, old: Stored[CommittedRecord] | None, deadline: float
+    ) -> Revision[CommittedRecord]:
+        # Parts are named by our epoch: an older leader may have written the same record's.
+        stem = f"committed-{record.txid}-e{self.epoch}"
+        what = f"COMMITTED {record.txid}"
+        return self._writer.revise(self._paths.committed, record, old, stem, what, deadline)
 
     def _dropped(self, batches: Iterable[Stored[BatchRecord]]) -> Iterator[Operation]:
         for batch in batches:
@@ -495,14 +489,9 @@ class ZooKeeperProgress(ProgressStore):
             epoch = self.lead(at_least=at_least)
             record = record.model_copy(update={"epoch": epoch})
             node = self._connection.get(self._paths.committed, deadline)
-            new = self._writer.revise(
-                self._paths.committed,
-                record,
-                None if node is None else Stored(record, node.version),  # its parts: left to `load`
-                f"committed-{record.txid}-e{epoch}",
-                "COMMITTED",
-                deadline,
-            )
+            # The parts of what stands there are left to `load`.
+            old = None if node is None else Stored(record, node.version)
+            new = self._revise_committed(record, old, deadline)
             life = next_life(self._connection, self._paths, takes_over, self._new_id(), deadline)
             operations = [*new.operations, *gone, life.operation]
             for name in require(
