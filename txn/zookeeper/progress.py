@@ -5,8 +5,8 @@ checks the version of `committed`, so that a START that was delayed in the netwo
 COMMITTED cannot bring the batch back. No wait without an end: `zookeeper_deadline_secs` per call.
 
 Threads: any thread may call anything; one call is served at a time. kazoo's own thread never gets
-here: its state changes go to the keeper (`txn.zookeeper.keeper`), which calls `on_lost` and claims
-the `leader` node again, so that also an idle leader keeps it.
+here: its state changes go to `txn.zookeeper.session_watch`, which calls `on_lost` and claims the
+`leader` node again, so that also an idle leader keeps it.
 
 Source: Trident's `TransactionalState` keeps the same facts, with 4 + 2 x partitions unversioned
 writes per batch. docs/zookeeper.md describes every node.
@@ -59,8 +59,8 @@ from txn.zookeeper.image import (
     removals,
 )
 from txn.zookeeper.incarnation import first_life, next_life, read_incarnation
-from txn.zookeeper.keeper import SessionKeeper
 from txn.zookeeper.leadership import Leadership
+from txn.zookeeper.session_watch import SessionWatch
 from txn.zookeeper.status import BASE, read_status
 from txn.zookeeper.writing import NodeWrite, RecordWriter, Revision, part_deletes
 from txn.zookeeper.znodes import Paths, check_topology_name, encode, require
@@ -111,11 +111,11 @@ class ZooKeeperProgress(ProgressStore):
         self._new_id = new_id
         self._lock = threading.RLock()
         self._stopped = threading.Event()
-        self._keeper = SessionKeeper(self._topology, self._session_lost, self._stopped)
+        self._watch = SessionWatch(self._topology, self._session_lost, self._stopped)
         self._image: Image | None = None
         """What is durable, as far as was read and written here; None: unknown."""
         self._connection = Connection(
-            hosts, config, on_state=self._keeper.report, sleep=sleep, clock=clock
+            hosts, config, on_state=self._watch.report, sleep=sleep, clock=clock
         )
         self._paths = Paths(self._connection.chroot + BASE, topology)
         self._leadership = Leadership(
@@ -162,7 +162,7 @@ class ZooKeeperProgress(ProgressStore):
                 stopped=lambda: self._stopped.is_set() or stopped(),
                 at_least=at_least,
             )
-            self._keeper.start()
+            self._watch.start()
             return epoch
 
     @property
@@ -203,7 +203,7 @@ class ZooKeeperProgress(ProgressStore):
         if self._stopped.is_set():
             return
         self._stopped.set()
-        self._keeper.stop()
+        self._watch.stop()
         # Not left to the end of the session alone: kazoo does not tell the server about it when
         # the connection happens to be broken at that moment.
         if self._lock.acquire(timeout=_RELEASE_SECS if self._leadership.epoch else 0):
@@ -213,7 +213,7 @@ class ZooKeeperProgress(ProgressStore):
             finally:
                 self._lock.release()
         self._connection.close()
-        self._keeper.join()
+        self._watch.join()
 
     def _session_lost(self) -> None:
         if self.on_lost is not None:
