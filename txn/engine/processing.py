@@ -30,13 +30,13 @@ log = logging.getLogger("txn")
 
 
 class Outcomes(Protocol):
-    """Who hears of it. From any thread."""
+    """Receives the outcome of each attempt. Called from any thread."""
 
     def staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
         """One table of an attempt was staged."""
 
     def emitted(self, live: LiveAttempt) -> None:
-        """All tables of an attempt were."""
+        """All tables of an attempt are staged."""
 
     def failed(self, live: LiveAttempt, error: BaseException) -> None:
         """The attempt failed; this is the last report of it."""

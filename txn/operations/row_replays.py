@@ -241,7 +241,7 @@ class _Look:
         return raw, own, foreign
 
     def new_record(self, number: int, rows: Sequence[BadRow], digest: str) -> RowReplayRecord:
-        """What is to be written down about a replay."""
+        """The record of a new replay."""
         return RowReplayRecord(
             stream=self.stream,
             number=number,
@@ -254,7 +254,7 @@ class _Look:
         )
 
     def check_number(self, number: int) -> None:
-        """Refuse a number that is not that of the next replay, nor of one that there was.
+        """Refuse a number that is neither the next one nor an earlier replay's.
 
         Raises:
             UserError: see there; or the replay before it is half done.

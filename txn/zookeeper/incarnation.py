@@ -41,7 +41,7 @@ def first_life(paths: Paths, seed: str) -> tuple[IncarnationRecord, NodeWrite]:
 def next_life(
     connection: Connection, paths: Paths, takes_over: Iterable[int], seed: str, deadline: float
 ) -> NodeWrite:
-    """What replaces the incarnation that stands in ZooKeeper, also where it cannot be read.
+    """The write that begins a new incarnation, even if the present one cannot be read.
 
     Args:
         takes_over: other incarnations that led the topology's tables.
