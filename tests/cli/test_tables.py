@@ -7,9 +7,10 @@ import io
 from rich.console import Console
 
 from txn.cli.tables import status_table
-from txn.operations.status import Status
+from txn.operations.status import status_of
 from txn.operations.table_status import TableStatus
 from txn.protocol.records import CommittedRecord, Progress
+from txn.zookeeper.status import TopologyStatus
 
 RULES = {"s": {"a key": 1200, "a sum": 0}}
 
@@ -17,7 +18,7 @@ RULES = {"s": {"a key": 1200, "a sum": 0}}
 def shown(tables: TableStatus) -> list[list[str]]:
     """The words of each line of a status of two tables."""
     committed = CommittedRecord(txid=9, epoch=1, tables={"w/a": 8, "w/b": 3})
-    status = Status("t", Progress(committed=committed), 1, None, False, None, (), ())
+    status = status_of(TopologyStatus("t", Progress(committed=committed), 1, None, None, ()))
     console = Console(file=io.StringIO(), width=120, color_system=None)
     console.print(status_table(status, tables, "embedded"))
     return [line.split() for line in console.file.getvalue().splitlines()]

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,8 +16,8 @@ from rich.console import Console
 from txn.attempts import TransactionAttempt
 from txn.cli.live_view import render
 from txn.cli.observers import JsonLines, RunInfo
-from txn.cli.words import STAGE_NAMES, held_up
-from txn.engine.bottleneck import STAGES, bound, waits
+from txn.cli.words import BOUND_NAMES, held_up
+from txn.engine.bottleneck import Bound, bound, waits
 from txn.engine.recorder import Recorder
 from txn.engine.report import RunReport, RunStatus
 from txn.protocol.events import Batch, CoordinatorState, Phase
@@ -190,14 +191,14 @@ def test_any_state_has_one_stage_and_sentences_that_fit_a_terminal(phases, idle,
             columns = frozenset({"s"} if txid % 3 == 1 else ())
             batches[txid] = replace(batch, blocked="gone", lacks=columns)
     found = said(phases, {"turn": 1.0, "started": 1.0}, batches=batches, **fields)
-    assert bound(state(phases, batches=batches, **fields)) in STAGE_NAMES
+    assert bound(state(phases, batches=batches, **fields)) in BOUND_NAMES
     assert len(found) <= 5
     assert all(len(line) <= 80 for line in found)
 
 
 def test_every_stage_has_words_for_the_user():
     """None is shown by its bare name."""
-    assert set(STAGE_NAMES) == set(STAGES)
+    assert set(BOUND_NAMES) == set(get_args(Bound))
 
 
 def test_time_is_put_down_to_the_stage_that_held_the_run_up():

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType
 
-from txn.engine.failures import Verdict, first_line, is_lost_work, judged
-from txn.spark.causes import Cause
+from txn.engine.failures import Verdict, is_lost_work, judged
+from txn.spark.causes import Cause, cause_line
 
 SCHEMA = "k string, v bigint"
 FEW = ("plain", "aggregate", "broadcast join")
@@ -99,7 +99,7 @@ def test_the_same_poison_has_the_same_verdict_in_every_plan(
             if poison not in ("csv", "udf") and shape not in FEW:
                 continue
             error = error_of(partial(write, rows, around, tmp_path))
-            line = lines[poison, shape] = first_line(error)
+            line = lines[poison, shape] = cause_line(error)
             if is_lost_work(error):
                 lost.append((poison, shape))
             if told not in line or "An error occurred" in line or "\n" in line:
@@ -131,7 +131,7 @@ def test_a_cancelled_job_is_lost_work(spark: SparkSession) -> None:
         context.cancelJobsWithTag("doomed")
         thread.join(0.1)
     assert is_lost_work(errors[0])
-    assert "SPARK_JOB_CANCELLED" in first_line(errors[0])
+    assert "SPARK_JOB_CANCELLED" in cause_line(errors[0])
 
 
 TASK = "Task 0 in stage 3.0 failed 4 times, most recent failure: Lost task 0.3 in stage 3.0 (TID 9)"

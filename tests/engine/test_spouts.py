@@ -120,8 +120,8 @@ def test_a_number_that_cannot_be_had_is_told_once_and_not_known(
     spouts = Spouts("t", [Source("s", Answers(answer))])
     for _ in range(2):
         spouts.plan(Plan(TransactionAttempt(1), ("s",), {}), window_full=False)
-        read = spouts.planned_input({"s": {"index": 0}})
-    assert (dict(read.records), dict(read.bytes), dict(spouts.lags)) == (
+        read = spouts.facts.planned_input(spouts.parse_all({"s": {"index": 0}}))
+    assert (dict(read.records), dict(read.bytes), dict(spouts.facts.lags)) == (
         {"s": None},
         {"s": None},
         {},
@@ -138,9 +138,10 @@ def test_who_hangs_over_a_number_is_waited_for_once(caplog: pytest.LogCaptureFix
     began = time.monotonic()
     for txid in range(1, 20):
         spouts.plan(Plan(TransactionAttempt(txid), ("s",), {}), window_full=False)
-        assert spouts.planned_input({"s": {"index": 0}}).records == {"s": None}
+        read = spouts.facts.planned_input(spouts.parse_all({"s": {"index": 0}}))
+        assert read.records == {"s": None}
     assert 2 * PATIENCE_SECS <= time.monotonic() - began < 3 * PATIENCE_SECS
-    assert (spout.asked, dict(spouts.lags)) == (2, {})
+    assert (spout.asked, dict(spouts.facts.lags)) == (2, {})
     told = [record.message.partition(" gave no answer")[0] for record in caplog.records]
     assert told == [
         "[t] Hangs.lag or notices of stream 's'",
@@ -170,10 +171,10 @@ def test_the_lag_of_a_source_is_that_of_its_newest_plan() -> None:
     seen = []
     for txid, previous in ((1, {}), (2, {"s": {"index": 0}}), (4, {"s": {"index": 2}})):
         spouts.plan(Plan(TransactionAttempt(txid), ("s",), previous), window_full=False)
-        seen.append(dict(spouts.lags))
+        seen.append(dict(spouts.facts.lags))
     spouts.plan(Plan(TransactionAttempt(1), ("s",), {}, is_new=False), window_full=False)
     assert seen == [{"s": Lag(records=left)} for left in (2, 1, 0)]
-    assert spouts.lags == seen[-1]
+    assert spouts.facts.lags == seen[-1]
 
 
 @pytest.mark.parametrize("verify", ["edges", "rows"])
@@ -217,7 +218,7 @@ def test_notices_that_are_none_are_told_in_the_log(
     """A text is a sequence of letters: it is refused as such, and nothing is shown."""
     spouts = Spouts("t", [Source("s", Notices(said))])
     spouts.plan(Plan(TransactionAttempt(1), ("s",), {}), window_full=False)
-    assert spouts.notices == {}
+    assert spouts.facts.notices == {}
     assert ["[t] Notices.notices of stream 's' raised TypeError"] == [
         record.message.partition(":")[0] for record in caplog.records
     ]
@@ -227,11 +228,11 @@ def test_notices_are_lines_and_not_too_many() -> None:
     """Breaks of lines become spaces; what is too long or too much is cut, and says so."""
     spouts = Spouts("t", [Source("s", Notices(["a\n  b", *"cdefghijkl", "m" * 9999][::-1]))])
     spouts.plan(Plan(TransactionAttempt(1), ("s",), {}), window_full=False)
-    (lines,) = spouts.notices.values()
+    (lines,) = spouts.facts.notices.values()
     assert (len(lines), len(lines[0]), lines[-1]) == (11, 2_000, "and 2 more")
     spouts = Spouts("t", [Source("s", Notices(["a\n  b"]))])
     spouts.plan(Plan(TransactionAttempt(1), ("s",), {}), window_full=False)
-    assert spouts.notices == {"s": ("a b",)}
+    assert spouts.facts.notices == {"s": ("a b",)}
 
 
 def test_notices_are_written_when_they_change_and_only_then(

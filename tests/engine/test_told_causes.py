@@ -25,7 +25,8 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.files import FileSpout
 from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.engine.failures import Verdict, given_up, judged, stopped
+from txn.engine.ending_errors import given_up, stopped
+from txn.engine.failures import Verdict, judged
 from txn.errors import BatchError, TopologyError, TransformError, TxnError
 from txn.protocol.events import Batch, Phase
 from txn.spark.causes import causes

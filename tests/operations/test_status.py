@@ -80,8 +80,8 @@ def test_status_names_the_newest_change_of_the_program() -> None:
     assert status.changes == {"since_txid": 4, "changes": CHANGES}
     assert status.to_json()["changes"] == status.changes
     unchanged = Progress(program=ProgramRecord(python="cpython-311 3.11.7"))
-    assert replace(status, progress=unchanged).changes is None
-    assert replace(status, progress=Progress()).changes is None
+    for progress in (unchanged, Progress()):
+        assert status_of(replace(looked_at(), progress=progress)).changes is None
 
 
 def test_status_shows_what_spouts_have_for_the_user() -> None:

@@ -39,10 +39,10 @@ import txn.engine.staging
 import txn.engine.tables
 import txn.engine.threads
 import txn.zookeeper.connection
-import txn.zookeeper.keeper
 import txn.zookeeper.leadership
 import txn.zookeeper.liveness
 import txn.zookeeper.progress
+import txn.zookeeper.session_watch
 import txn.zookeeper.standbys
 from tests.simulation import delta, primitives, spark, tables
 from tests.simulation.world import current_world
@@ -108,8 +108,8 @@ def _patches() -> list[Patch]:
         (txn.zookeeper.liveness, "socket", _Socket),
         (txn.zookeeper.liveness, "machine_id", _machine_id),
         (txn.zookeeper.standbys, "datetime", _Now),
-        (txn.zookeeper.keeper, "threading", threading),
-        (txn.zookeeper.keeper, "queue", queue),
+        (txn.zookeeper.session_watch, "threading", threading),
+        (txn.zookeeper.session_watch, "queue", queue),
         (txn.zookeeper.progress, "threading", threading),
         (txn.engine.mailbox, "queue", queue),
         (txn.engine.threads, "Pool", pool),

@@ -389,10 +389,10 @@ def test_a_lost_session_is_told_by_another_thread_than_kazoos(
     expire(store)
     assert eventually(lambda: len(threads) == 2)
     store.close()
-    assert ["txn-zk-keeper"] * 2 == threads
+    assert ["txn-zk-session"] * 2 == threads
 
 
-def test_an_observer_that_fails_does_not_end_the_keeper(
+def test_an_observer_that_fails_does_not_end_the_watch(
     contender: Callable[..., ZooKeeperProgress],
 ) -> None:
     """The next lost session is told and mended all the same."""

@@ -50,7 +50,6 @@ def drive(
     until: Until,
     conf: Mapping[str, str],
     standby: bool = False,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> RunReport:
     """Run a topology to its end and keep the observer informed.
 
@@ -71,7 +70,7 @@ def drive(
             _refuse_second(server, topology)
         observer.starting(topology.name)
         with ThreadPoolExecutor(1, "txn-zookeeper") as pool, _given_up() as given_up:
-            hosts = pool.submit(_enter_zookeeper, resources, zookeeper, topology, sleep, given_up)
+            hosts = pool.submit(_enter_zookeeper, resources, zookeeper, topology, given_up)
             packages = sorted({p for s in topology.sources for p in s.spout.packages})
             spark = delta_session(topology.name, master, conf, packages=packages)
             resources.callback(spark.stop)
@@ -79,13 +78,13 @@ def drive(
         running = topology.start(spark, zookeeper=connect, until=until, standby=standby)
         with received_signals() as received:
             if standby:
-                _stand_by(topology.name, running, observer, received, sleep)
+                _stand_by(topology.name, running, observer, received)
             if running.leads:
                 now = running.status()
                 observer.started(
                     RunInfo(topology.name, now.epoch, zookeeper, str(until), now.committed_txid)
                 )
-            return _watch(running, observer, received, sleep, Idleness(topology))
+            return _watch(running, observer, received, Idleness(topology))
 
 
 def _stand_by(
@@ -93,7 +92,6 @@ def _stand_by(
     running: RunningTopology,
     observer: Observer,
     received: Sequence[int],
-    sleep: Callable[[float], None],
 ) -> None:
     """Tell what a standby waits for, until it leads or has ended."""
     told = None
@@ -102,14 +100,13 @@ def _stand_by(
         if now is not None and now != told:
             observer.standing_by(name, now)
             told = now
-        sleep(_LOOK_SECS)
+        time.sleep(_LOOK_SECS)
 
 
 def _watch(
     running: RunningTopology,
     observer: Observer,
     received: Sequence[int],
-    sleep: Callable[[float], None],
     idleness: Idleness,
 ) -> RunReport:
     txid, failures, stopping = 0, 0, False
@@ -134,7 +131,7 @@ def _watch(
         if active and (told := idleness.look(status)) is not None:
             observer.note(told)
         if active:
-            sleep(_LOOK_SECS)
+            time.sleep(_LOOK_SECS)
     report = running.report
     try:
         running.await_termination()
@@ -152,7 +149,6 @@ def _enter_zookeeper(
     resources: contextlib.ExitStack,
     spec: str,
     topology: Topology,
-    sleep: Callable[[float], None],
     given_up: threading.Event,
 ) -> str:
     """A connect string. Says so if the folder is in use because the topology already runs."""
@@ -172,7 +168,7 @@ def _enter_zookeeper(
             # A `txn status` that has the folder for a moment is no reason to refuse.
             if time.monotonic() >= deadline:
                 raise
-        sleep(_LOOK_SECS)
+        time.sleep(_LOOK_SECS)
 
 
 @contextlib.contextmanager

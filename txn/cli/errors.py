@@ -20,7 +20,7 @@ from txn.cli.options import TRACEBACK
 from txn.cli.signals import StoppedEarlyError
 from txn.errors import AbandonedError, FencedError, LeaderExistsError, TxnError
 from txn.operations.loading import TargetError
-from txn.spark.causes import is_of_spark
+from txn.spark.causes import cause_line, is_of_spark
 from txn.text import printable
 
 __all__ = ["ErrorsAsParagraphs", "numbered"]
@@ -66,11 +66,7 @@ def numbered(error: BaseException) -> str:
 
 
 def _unexpected(error: BaseException) -> str:
-    if not is_of_spark(error):
-        return f"{type(error).__name__}: {error}"
-    from txn.engine.failures import first_line
-
-    return first_line(error)
+    return cause_line(error) if is_of_spark(error) else f"{type(error).__name__}: {error}"
 
 
 def _exit_code(error: TxnError) -> int:

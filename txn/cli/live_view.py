@@ -13,7 +13,7 @@ from rich.text import Text
 
 from txn.cli.observers import Observer, RunInfo
 from txn.cli.words import (
-    STAGE_NAMES,
+    BOUND_NAMES,
     broken_in,
     held_up,
     lagging,
@@ -112,7 +112,7 @@ def _caption(title: str, text: str, style: str) -> Text:
 
 
 def _waits(status: RunStatus) -> RenderableType:
-    title = Text.assemble(("held up by", "bold"), f" {STAGE_NAMES[status.held_up_by]}")
+    title = Text.assemble(("held up by", "bold"), f" {BOUND_NAMES[status.held_up_by]}")
     said = [Text(wait, style="dim", no_wrap=True, overflow="ellipsis") for wait in status.waits]
     return Group(title, *said)
 

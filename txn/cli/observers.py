@@ -238,7 +238,7 @@ class JsonLines(Observer):
                 **_violations(report.violations),
                 "seconds": round(status.seconds, 3),
                 "bound_seconds": {
-                    stage: round(seconds, 3) for stage, seconds in report.bound_seconds.items()
+                    bound: round(seconds, 3) for bound, seconds in report.bound_seconds.items()
                 },
             },
         )

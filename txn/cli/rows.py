@@ -36,9 +36,11 @@ def list_command(name: str, zookeeper: str, as_json: bool) -> None:
     NAME is the topology's name, or FILE.py:TOPOLOGY, which needs no ZooKeeper.
     """
     from txn.cli.tables import rule_rows_table
+    from txn.operations.topology_tables import tables_and_replays
 
-    tables, found = _bad_rows(name, zookeeper)
-    topology, rules = tables.topology, found.by_rule(tables.row_replays) if found else []
+    tables, replays = tables_and_replays(name, zookeeper)
+    found = _bad_rows(tables)
+    topology, rules = tables.topology, found.by_rule(replays) if found else []
     if as_json:
         listed = [rule.to_json() for rule in rules]
         print_json({"topology": topology, "table": found and found.table, "rules": listed})
@@ -76,9 +78,10 @@ def show_command(
     NAME is the topology's name, or FILE.py:TOPOLOGY, which needs no ZooKeeper.
     """
     from txn.cli.tables import bad_rows_table
+    from txn.operations.topology_tables import tables_of
 
-    tables, found = _bad_rows(name, zookeeper)
-    topology = tables.topology
+    tables = tables_of(name, zookeeper)
+    topology, found = tables.topology, _bad_rows(tables)
     shown = found.newest(limit, stream=stream, rule=rule, txid=txid) if found else []
     if as_json:
         listed = [row.to_json() for row in shown]
@@ -193,12 +196,10 @@ def replay_command(
         )
 
 
-def _bad_rows(name: str, zookeeper: str) -> tuple[TopologyTables, BadRows | None]:
+def _bad_rows(tables: TopologyTables) -> BadRows | None:
     from txn.operations.bad_rows import bad_rows_among
-    from txn.operations.topology_tables import tables_of
 
-    found = tables_of(name, zookeeper)
-    return found, bad_rows_among(found.tables, found.storage_options, found.committed)
+    return bad_rows_among(tables.tables, tables.storage_options, tables.committed)
 
 
 def _nothing(topology: str, found: BadRows | None) -> str:

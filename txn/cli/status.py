@@ -29,11 +29,11 @@ def status(name: str, zookeeper: str, as_json: bool) -> None:
     name, config, topology = named_topology(name)
     sinks = topology.sinks if topology else ()
     with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        found = gather(hosts, name, config)
-    committed = found.progress.committed
+        status = gather(hosts, name, config)
+    committed = status.found.progress.committed
     options = {sink.name: sink.committer.storage_options for sink in sinks}
     tables = read_tables(name, committed.tables, committed.txid, options)
     if as_json:
-        print_json({**found.to_json(), **tables.to_json()})
+        print_json({**status.to_json(), **tables.to_json()})
     else:
-        console().print(status_table(found, tables, zookeeper), highlight=False)
+        console().print(status_table(status, tables, zookeeper), highlight=False)

@@ -36,14 +36,15 @@ _SHOWN_TXIDS = 5
 
 def status_table(status: Status, tables: TableStatus, zookeeper: str) -> RenderableType:
     """A short overview for people."""
-    committed, open_batches = status.progress.committed, status.progress.batches
+    found = status.found
+    committed, open_batches = found.progress.committed, found.progress.batches
     overview = _grid()
-    overview.add_row("topology", Text(status.topology, style="bold"))
+    overview.add_row("topology", Text(found.topology, style="bold"))
     overview.add_row("committed", f"txid {committed.txid}" if committed.txid else "nothing yet")
-    overview.add_row("in flight", _attempts(status.progress))
+    overview.add_row("in flight", _attempts(found.progress))
     overview.add_row("leader", _leader_text(status))
     overview.add_row("standing by", _standbys_text(status))
-    overview.add_row("epoch", str(status.epoch))
+    overview.add_row("epoch", str(found.epoch))
     overview.add_row("zookeeper", zookeeper)
     overview.add_row("quarantined", _quarantined(status))
     if tables.txids and tables.violations:
@@ -68,11 +69,12 @@ def status_table(status: Status, tables: TableStatus, zookeeper: str) -> Rendera
 
 
 def _leader_text(status: Status) -> Text:
-    if status.leader is not None and status.leader_alive:
-        return Text(printable(str(status.leader)), style="green")
-    if status.leader is not None:
-        return Text(printable(f"none: {status.leader} is gone, its session ends soon"))
-    last = f"none; the last one was {status.last_leader}" if status.last_leader else "none"
+    leader, before = status.found.leader, status.found.last_leader
+    if leader is not None and status.leader_alive:
+        return Text(printable(str(leader)), style="green")
+    if leader is not None:
+        return Text(printable(f"none: {leader} is gone, its session ends soon"))
+    last = f"none; the last one was {before}" if before else "none"
     return Text(printable(last))
 
 
@@ -98,7 +100,7 @@ def _quarantined(status: Status) -> str:
         return "nothing"
     newest = ", ".join(str(txid) for txid in txids[-_SHOWN_TXIDS:])
     more = f" and {len(txids) - _SHOWN_TXIDS} before" if len(txids) > _SHOWN_TXIDS else ""
-    return f"{len(txids)}: txid {newest}{more} (txn quarantine list {status.topology})"
+    return f"{len(txids)}: txid {newest}{more} (txn quarantine list {status.found.topology})"
 
 
 def _broken(tables: TableStatus, txids: tuple[int, int]) -> str:

@@ -11,7 +11,7 @@ from txn.interfaces.publication import Violations
 from txn.text import duration, printable, size
 
 __all__ = [
-    "STAGE_NAMES",
+    "BOUND_NAMES",
     "broken_in",
     "broken_rules",
     "held_up",
@@ -23,7 +23,7 @@ __all__ = [
     "summary",
 ]
 
-STAGE_NAMES = {
+BOUND_NAMES = {
     "source": "the source",
     "processing": "processing",
     "commit": "commits",
@@ -31,7 +31,7 @@ STAGE_NAMES = {
     "replay": "replays",
     "idle": "nothing to read",
 }
-"""Stage -> how users read it; see `txn.engine.bottleneck`."""
+"""Bound -> how users read it; see `txn.engine.bottleneck`."""
 
 
 def phases_ms(batch: BatchReport) -> tuple[float, float, float]:
@@ -87,10 +87,10 @@ def _counted(count: int, one: str, several: str) -> str:
 
 def held_up(report: RunReport) -> str | None:
     """The shares of the stages that held the run up, in one line; None if none was seen."""
-    shares = [(stage, share) for stage, share in report.bound_shares.items() if share >= 0.005]
+    shares = [(bound, share) for bound, share in report.bound_shares.items() if share >= 0.005]
     if not shares:
         return None
-    told = ", ".join(f"{STAGE_NAMES[stage]} {share:.0%}" for stage, share in shares)
+    told = ", ".join(f"{BOUND_NAMES[bound]} {share:.0%}" for bound, share in shares)
     return f"{report.topology}: held up by {told}."
 
 

@@ -18,7 +18,7 @@ from txn.errors import ProgressUnreadableError, TopologyError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["StreamColumns", "columns_of", "may_be_kept"]
+__all__ = ["StreamColumns", "columns_of"]
 
 log = logging.getLogger("txn")
 
@@ -76,7 +76,7 @@ class StreamColumns:
                         found.simpleString(),
                     )
                 kept = found.jsonValue()
-                if may_be_kept(kept):
+                if _may_be_kept(kept):
                     self._remember(stream, kept)
             self._known = {**self._known, stream: found}
             self._recalled -= {stream}
@@ -91,7 +91,7 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
     from pyspark.sql.types import StructType
 
     try:
-        if not may_be_kept(kept):
+        if not _may_be_kept(kept):
             raise ValueError("it names a class of Python")
         return StructType.fromJson(dict(kept))
     except Exception as error:
@@ -102,11 +102,11 @@ def columns_of(stream: str, kept: Mapping[str, Any]) -> StructType:
         ) from error
 
 
-def may_be_kept(kept: Any) -> bool:
+def _may_be_kept(kept: Any) -> bool:
     """Return whether a schema can be stored as data; a user-defined type names code to load."""
     if isinstance(kept, Mapping):
-        return kept.get("type") != "udt" and all(map(may_be_kept, kept.values()))
-    return not isinstance(kept, list) or all(map(may_be_kept, kept))
+        return kept.get("type") != "udt" and all(map(_may_be_kept, kept.values()))
+    return not isinstance(kept, list) or all(map(_may_be_kept, kept))
 
 
 def _same(known: StructType, found: StructType) -> bool:

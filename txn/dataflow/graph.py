@@ -46,10 +46,8 @@ __all__ = [
     "called",
     "check_join",
     "explain",
-    "promise_of",
     "quoted",
     "require_columns",
-    "takes_attempt",
 ]
 
 Transformation = (
@@ -157,7 +155,7 @@ class Transform(Node):
 
         function: Any = self.function
         with noted():
-            result = function(rows, attempt) if takes_attempt(function) else function(rows)
+            result = function(rows, attempt) if _takes_attempt(function) else function(rows)
         if not isinstance(result, DataFrame):
             raise TopologyError(
                 f"A transform of stream '{self.label()}' returned {_kind(result)}, not a DataFrame "
@@ -370,7 +368,7 @@ class Promise:
     why: str
 
 
-def promise_of(node: Node) -> Promise:
+def _promise_of(node: Node) -> Promise:
     """The weakest promise among everything that `node` follows from.
 
     Source: the matrix of docs/Trident-state.md, which knows spouts only. A query as of "the last
@@ -425,7 +423,7 @@ class Sink:
     @property
     def promise(self) -> Promise:
         """Its stream's promise about replays."""
-        return promise_of(self.parent)
+        return _promise_of(self.parent)
 
     def check_pairing(self) -> None:
         """Refuse a stream that promises less about replays than the table relies on.
@@ -503,7 +501,7 @@ def _sentence(reason: str) -> str:
     return f"{_POSITION.sub('', reason).rstrip(' .;')}."
 
 
-def takes_attempt(function: Callable[..., Any]) -> bool:
+def _takes_attempt(function: Callable[..., Any]) -> bool:
     """Return whether a transform takes the attempt: two positional parameters without default."""
     try:
         parameters = inspect.signature(function).parameters.values()

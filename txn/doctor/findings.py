@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["LEVELS", "Finding", "Level", "error", "note", "ok", "warning"]
+__all__ = ["Finding", "Level", "error", "note", "ok", "warning"]
 
 Level = Literal["ok", "note", "warning", "error"]
-LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")
 """From good to bad. A note could not be checked, or is worth knowing and nothing to mend."""
 
 

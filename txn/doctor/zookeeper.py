@@ -37,7 +37,6 @@ def check_zookeeper(
     topology: str | None,
     config: TopologyConfig,
     *,
-    clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> Iterator[Finding]:
     """Every finding about one ZooKeeper.
@@ -51,15 +50,15 @@ def check_zookeeper(
     Raises:
         TxnError: it cannot be reached, or refuses the credentials.
     """
-    deadline = clock() + config.zookeeper_timeout_secs
+    deadline = time.monotonic() + config.zookeeper_timeout_secs
     with contextlib.closing(Connection(hosts, config)) as connection:
         connection.wait(deadline)
         yield ok(area, "server", f"answers at {connection.servers}{connection.chroot}")
         yield _session(area, connection, config)
         yield _owner(area, connection, config)
-        yield from _latency(area, connection, config, clock, wall)
+        yield from _latency(area, connection, config, wall)
         if topology is not None:
-            yield from _nodes(area, connection, topology, config, clock)
+            yield from _nodes(area, connection, topology, config)
     yield from _quorum(area, connection.servers, folder, config)
     yield _snapshots(area, folder)
 
@@ -100,20 +99,19 @@ def _latency(
     area: str,
     connection: Connection,
     config: TopologyConfig,
-    clock: Callable[[], float],
     wall: Callable[[], float],
 ) -> Iterator[Finding]:
     """Versioned writes to a node of our own, which ends with the session if not before."""
-    deadline = clock() + config.zookeeper_timeout_secs
+    deadline = time.monotonic() + config.zookeeper_timeout_secs
     path = f"{_place(connection, deadline)}/txn-doctor-{secrets.token_hex(8)}"
     took: list[float] = []
     try:
         connection.multi([Create(path, b"", ephemeral=True)], deadline)
         before = wall()
         for version in range(_WRITES):
-            began = clock()
+            began = time.monotonic()
             stat = connection.multi([Put(path, b"txn doctor", version)], deadline)[0]
-            took.append((clock() - began) * 1000)
+            took.append((time.monotonic() - began) * 1000)
             if version == 0:
                 skew = stat.mtime / 1000 - (before + wall()) / 2
         connection.multi([Delete(path, _WRITES)], deadline)
@@ -162,9 +160,8 @@ def _nodes(
     connection: Connection,
     topology: str,
     config: TopologyConfig,
-    clock: Callable[[], float],
 ) -> Iterator[Finding]:
-    deadline = clock() + config.zookeeper_timeout_secs
+    deadline = time.monotonic() + config.zookeeper_timeout_secs
     root = Paths(connection.chroot + BASE, topology).root
     if connection.get(root, deadline) is None:
         yield note(area, "nodes", f"there is no topology '{topology}' yet: its first run makes it")

@@ -15,7 +15,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -53,22 +53,11 @@ class ServerFolder:
 
     Args:
         private: whether it is to be the user's alone.
-        sleep: used while waiting for the lock.
-        clock: seconds, monotonic.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        private: bool = False,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, path: str | Path, *, private: bool = False) -> None:
         self.path = Path(path).absolute()
         self._private = private
-        self._sleep = sleep
-        self._clock = clock
 
     def make(self) -> None:
         """Create the folder if need be.
@@ -96,15 +85,15 @@ class ServerFolder:
         Raises:
             SetupError: another process has the folder.
         """
-        deadline = self._clock() + _LOCK_SECS
+        deadline = time.monotonic() + _LOCK_SECS
         with (self.path / "lock").open("ab") as lock:
             while not _try_lock(lock, fcntl.LOCK_EX):
                 owner = self.owner()
                 # A server whose owner has just died is about to end, and `is_locked` takes the
                 # lock for a moment: neither is a reason to refuse.
-                if (owner and is_running(owner.pid)) or self._clock() >= deadline:
+                if (owner and is_running(owner.pid)) or time.monotonic() >= deadline:
                     raise self._in_use(owner)
-                self._sleep(_POLL_SECS)
+                time.sleep(_POLL_SECS)
             # Closing our descriptor does not unlock: the children's share the same lock.
             yield lock
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -47,8 +46,6 @@ class EmbeddedZooKeeper:
         protect: True: folder and nodes are the user's alone, and this process's connections have
             the credential; nodes of an earlier release are taken over. False, for tests of other
             things: whoever reaches the port may do everything.
-        sleep: used while waiting for the server.
-        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -57,16 +54,12 @@ class EmbeddedZooKeeper:
         *,
         port: int | None = None,
         protect: bool = False,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._place = ServerFolder(folder, private=protect, sleep=sleep, clock=clock)
+        self._place = ServerFolder(folder, private=protect)
         self.folder = self._place.path
         self._port = port
         self._protect = protect
         self._credential: str | None = None
-        self._sleep = sleep
-        self._clock = clock
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._hosts = ""
         self._pid = 0
@@ -183,7 +176,7 @@ class EmbeddedZooKeeper:
 
     def _wait_until_serving(self, port: int, *, may_retry: bool) -> bool:
         """False: another process took the port meanwhile; try another one."""
-        deadline = self._clock() + _START_SECS
+        deadline = time.monotonic() + _START_SECS
         assert self._supervisor is not None
         while not serves(port) or self._supervisor.poll() is not None:
             if self._supervisor.poll() is not None:
@@ -191,9 +184,9 @@ class EmbeddedZooKeeper:
                 if may_retry and "Address already in use" in str(failure):
                     return False
                 raise failure
-            if self._clock() >= deadline:
+            if time.monotonic() >= deadline:
                 raise self._failed(f"did not serve within {_START_SECS:g} s")
-            self._sleep(_POLL_SECS)
+            time.sleep(_POLL_SECS)
         return True
 
     def _failed(self, how: str) -> SetupError:

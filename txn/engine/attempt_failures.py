@@ -7,11 +7,13 @@ import logging
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.engine.commit_turns import CommitTurns
-from txn.engine.failures import first_line, is_away, is_lost_work, is_of_batch, stopped
+from txn.engine.ending_errors import stopped
+from txn.engine.failures import is_away, is_lost_work, is_of_batch
 from txn.engine.recorder import Recorder
 from txn.engine.shell import Shell
 from txn.errors import BatchError, ColumnsUnknownError, FencedError, TransformError, TxnError
 from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed
+from txn.spark.causes import cause_line
 from txn.text import place_of
 
 __all__ = ["AttemptFailures"]
@@ -51,7 +53,7 @@ class AttemptFailures:
         if is_lost_work(error):
             # Asked on this thread, not on the protocol's: the JVM is asked for it.
             blocked = is_away(error)
-            told = _told(error) if self._quarantines and not blocked else first_line(error)
+            told = _told(error) if self._quarantines and not blocked else cause_line(error)
             lacks = error.streams if isinstance(error, ColumnsUnknownError) else frozenset()
             post(lambda: self.failed(attempt, told, blocked=blocked, lacks=lacks))
             if isinstance(error, ColumnsUnknownError):
@@ -104,7 +106,7 @@ class AttemptFailures:
         """End the run for an error that no replay mends, unless its attempt is dead anyway."""
         batch = self._live_batch(attempt)
         if batch is None:
-            log.info("[%s %s] dead attempt ended: %s", self._topology, attempt, first_line(error))
+            log.info("[%s %s] dead attempt ended: %s", self._topology, attempt, cause_line(error))
         elif isinstance(error, TxnError) and not isinstance(error, TransformError):
             self._shell.end(error)
         else:
@@ -122,7 +124,7 @@ class AttemptFailures:
         try:
             self._shell.assert_leading(LEADING_SECS)
         except FencedError as fenced:
-            log.info("[%s] after a successor took over: %s", self._topology, first_line(error))
+            log.info("[%s] after a successor took over: %s", self._topology, cause_line(error))
             return fenced
         except TxnError:
             pass  # ZooKeeper is away: the station's error stands
@@ -160,4 +162,4 @@ def _told(error: BaseException) -> str:
     if isinstance(error, TransformError) and error.__cause__ is not None:
         error = error.__cause__
     place = place_of(error)
-    return first_line(error) + (f" (in {place})" if place else "")
+    return cause_line(error) + (f" (in {place})" if place else "")

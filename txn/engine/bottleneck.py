@@ -1,7 +1,7 @@
-"""Which stage of a run waits for which: out of the coordinator's state and times. Pure.
+"""What holds a run up, and who waits for whom: out of the coordinator's state and times. Pure.
 
 A batch passes planning, processing and commit; between two of them it may have to wait. `bound`
-names the one stage that holds the run up at this moment; `waits` says in words who waits for whom.
+names the one thing that holds the run up at this moment; `waits` says in words who waits for whom.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Literal
 
 from txn.protocol.events import Batch, CoordinatorState, Phase
 
-__all__ = ["STAGES", "Stage", "bound", "waits"]
+__all__ = ["Bound", "bound", "waits"]
 
-Stage = Literal["source", "processing", "commit", "away", "replay", "idle"]
-STAGES: tuple[Stage, ...] = ("source", "processing", "commit", "away", "replay", "idle")
-"""The stage that holds a run up. source: planning; processing: Spark; commit: the tables
+Bound = Literal["source", "processing", "commit", "away", "replay", "idle"]
+"""What holds a run up. source: planning; processing: Spark; commit: the tables
 and ZooKeeper; away: a source, or storage, cannot be reached; replay: a back-off after a
 failure, or a stream whose columns nobody knows yet; idle: there is nothing to read."""
 
@@ -25,8 +24,8 @@ _STATIONS = (("published", "ZooKeeper"), ("prepared", "publish"), ("turn", "prep
 Times = Mapping[str, float]
 
 
-def bound(state: CoordinatorState) -> Stage:
-    """The stage that holds the run up: with a faster one, it would go on faster at this moment."""
+def bound(state: CoordinatorState) -> Bound:
+    """What holds the run up: if that were faster, it would go on faster at this moment."""
     phases = [batch.phase for _, batch in sorted(state.batches.items())]
     planning = Phase.PLANNING in phases
     if Phase.COMMITTING in phases and Phase.PROCESSED in phases:

@@ -26,7 +26,7 @@ _BYTES = 256 * 1024
 
 
 def program_of(definition: Definition) -> ProgramRecord:
-    """The program as it is now, without what has changed in it."""
+    """The program as it is now; `changes` stays empty."""
     found = [
         StageRecord(id=stage.id, told=stage.told, fingerprint=stage.fingerprint)
         for stage in stages(definition.sources, definition.sinks)

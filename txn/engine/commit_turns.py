@@ -13,7 +13,7 @@ from collections.abc import Callable
 from txn.attempts import TransactionAttempt
 from txn.engine.attempt import CommitResult
 from txn.engine.commit import CommitTurn, TurnGivenUpError
-from txn.engine.failures import first_line, is_lost_work
+from txn.engine.failures import is_lost_work
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.recorder import Recorder
 from txn.engine.report import NOTHING_READ
@@ -24,8 +24,9 @@ from txn.errors import TxnError
 from txn.interfaces import Publication
 from txn.protocol.events import BatchPublished, GroupFailed, Publish
 from txn.protocol.ledgers import Tracking
+from txn.spark.causes import cause_line
 
-__all__ = ["CommitTurns", "dissolves"]
+__all__ = ["CommitTurns"]
 
 log = logging.getLogger("txn")
 
@@ -132,8 +133,8 @@ class CommitTurns:
         self._shell.post(BatchPublished(turn.last.attempt, done.tables, turn.attempts[:-1]))
 
     def _turn_raised(self, turn: CommitTurn, error: BaseException) -> None:
-        if turn.is_group and dissolves(error):
-            self._shell.post(lambda: self._dissolve(turn, first_line(error)))
+        if turn.is_group and _dissolves(error):
+            self._shell.post(lambda: self._dissolve(turn, cause_line(error)))
         else:
             self._shell.raised(turn.last.attempt, error)
 
@@ -150,7 +151,7 @@ class CommitTurns:
         self._shell.post(GroupFailed(turn.attempts, error, published))
 
 
-def dissolves(error: BaseException) -> bool:
+def _dissolves(error: BaseException) -> bool:
     """Return whether a group may continue txid by txid after `error`, so that only the cause fails.
 
     Not after an error of the product's own that no replay mends: it says whom it is about.

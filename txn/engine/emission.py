@@ -75,21 +75,19 @@ class Emissions:
         inputs: dict[str, DataFrame] = {}
         parts: dict[str, Sequence[str]] = {}
         counts: dict[str, PlannedRows] = {}
-        for source in self._spouts.sources:
-            planned = metadata.get(source.name)
-            if planned is not None:
-                parsed = self._spouts.parse(source, planned)
-                with placed(f"the spout of stream '{source.name}'"), noted():
-                    frame = source.spout.emit_batch(self._spark, attempt, parsed)
-                self._columns.learn(source.name, frame.schema)
-                parts[source.name] = source.spout.parts_read(frame, parsed)
-                rows = self._spouts.planned_rows(source, parsed) if self._counts_sources else None
-                if rows is not None:
-                    counts[source.name] = PlannedRows(source.name, rows)
-                    # Spark reports an observation to the session that runs the job.
-                    observed = counts[source.name].reading(moved(frame, self._own))
-                    frame = moved(observed, self._spark)
-                inputs[source.name] = frame.coalesce(1) if one_task else frame
+        for source, planned in self._spouts.parse_all(metadata):
+            with placed(f"the spout of stream '{source.name}'"), noted():
+                frame = source.spout.emit_batch(self._spark, attempt, planned)
+            self._columns.learn(source.name, frame.schema)
+            parts[source.name] = source.spout.parts_read(frame, planned)
+            facts = self._spouts.facts
+            rows = facts.planned_rows(source, planned) if self._counts_sources else None
+            if rows is not None:
+                counts[source.name] = PlannedRows(source.name, rows)
+                # Spark reports an observation to the session that runs the job.
+                observed = counts[source.name].reading(moved(frame, self._own))
+                frame = moved(observed, self._spark)
+            inputs[source.name] = frame.coalesce(1) if one_task else frame
         shared: list[DataFrame] = []
         evaluation = Evaluation(
             inputs,

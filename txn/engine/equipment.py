@@ -17,9 +17,10 @@ from txn.engine.processing import Processing
 from txn.engine.spouts import Spouts
 from txn.engine.staging import Stager
 from txn.engine.stations import Stations
-from txn.engine.tables import Newest, Tables
+from txn.engine.tables import Tables
 from txn.interfaces import CommitterContext
 from txn.protocol.events import Metadata
+from txn.protocol.recovery import Newest
 from txn.spark.own_session import own_session
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from txn.attempts import TransactionAttempt
-from txn.engine.failures import first_line
 from txn.engine.jobs import MAINTENANCE_POOL, Jobs
 from txn.engine.killpoints import reached
 from txn.engine.shell import Shell
 from txn.engine.tables import Tables
 from txn.engine.threads import Threads
 from txn.errors import FencedError
+from txn.spark.causes import cause_line
 
 __all__ = ["Maintenance"]
 
@@ -104,7 +104,7 @@ class Maintenance:
             kind = (table, type(error).__name__)
             if not self._stopping.is_set() and kind not in self._told:
                 self._told.add(kind)
-                text = first_line(error)
+                text = cause_line(error)
                 log.warning("[%s] maintenance of table %s: %s", self._topology, table, text)
 
     def _publish(self, publish: Callable[[], None]) -> None:

@@ -37,8 +37,8 @@ from txn.dataflow.expectations import set_aside_rules
 from txn.engine.attempt import LiveAttempt
 from txn.engine.attempt_failures import AttemptFailures
 from txn.engine.commit_turns import CommitTurns
+from txn.engine.ending_errors import given_up
 from txn.engine.equipment import Equipment
-from txn.engine.failures import first_line, given_up
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.killpoints import reached
 from txn.engine.mailbox import FactLoop
@@ -49,6 +49,7 @@ from txn.engine.report import RunReport, RunStatus
 from txn.engine.shell import Fact, Shell
 from txn.engine.threads import Straggler, Threads, abandoned
 from txn.engine.timeouts import ACKER_TICKS, Timeouts
+from txn.errors import ProgressUnavailableError, SourceUnavailableError
 from txn.protocol import coordinator
 from txn.protocol.events import (
     Action,
@@ -76,10 +77,10 @@ from txn.protocol.order_records import (
     notices_record,
     publication_of,
     quarantine_record,
-    requested_replay,
     start_record,
 )
 from txn.protocol.store import ProgressStore
+from txn.spark.causes import cause_line
 
 __all__ = ["Pipeline"]
 
@@ -241,7 +242,7 @@ class Pipeline(Shell):
         """End the run with `error`, at once; with the first one, if there are several."""
         if self._error is None:
             self._error = error
-            self._take(*coordinator.step(self._state, Halted(first_line(error))))
+            self._take(*coordinator.step(self._state, Halted(cause_line(error))))
 
     def halt(self, error: BaseException) -> None:
         """End the run with `error`. Safe from any thread."""
@@ -288,7 +289,7 @@ class Pipeline(Shell):
 
     def _ask(self, order: Plan, *, window_full: bool) -> None:
         """On the planner's thread."""
-        answer = requested_replay(self._store, order)
+        answer = self._requested_replay(order)
         if answer is None:
             made = self._stations.plan(order, window_full=window_full)
             answer = PlanMade(order.attempt, made)
@@ -297,6 +298,25 @@ class Pipeline(Shell):
                 self.post(partial(self._persist_notices, order.attempt.txid, notices))
         reached("after-plan", order.attempt)
         self.post(answer)
+
+    def _requested_replay(self, question: Plan) -> PlanMade | None:
+        """The answer to a question for a new txid, if a quarantined one is wanted back.
+
+        Raises:
+            SourceUnavailableError: ZooKeeper is away. Nothing is lost by waiting: the batch could
+                not be started either.
+        """
+        if not question.is_new:
+            return None
+        try:
+            wanted = self._store.requested_replay(question.replaying)
+        except ProgressUnavailableError as error:
+            raise SourceUnavailableError(str(error), number=error.number) from error
+        if wanted is None:
+            return None
+        # A stream that the topology has had since then has nothing to read in it.
+        read = {stream: wanted.spouts.get(stream) for stream in question.streams}
+        return PlanMade(question.attempt, read, wanted.txid)
 
     def _persist_notices(self, txid: int, notices: Mapping[str, Sequence[str]]) -> None:
         at = datetime.fromtimestamp(self._clock(), timezone.utc).isoformat(timespec="seconds")

@@ -17,7 +17,7 @@ from txn.dataflow.evaluation import Evaluation, Rows, Unknown
 from txn.dataflow.graph import NewValues, Sink, StateQuery, quoted
 from txn.engine.attempt import Emission
 from txn.engine.emission import Emissions
-from txn.engine.failures import not_previewed
+from txn.engine.ending_errors import not_previewed
 from txn.engine.keeping import TableKeeper
 from txn.engine.lookups import Lookups
 from txn.engine.spouts import Spouts

@@ -17,12 +17,12 @@ from typing import Protocol
 from txn.attempts import TransactionAttempt
 from txn.engine.attempt import Emission, LiveAttempt, Staging
 from txn.engine.emission import Emissions
-from txn.engine.failures import first_line
 from txn.engine.jobs import PROCESSING_POOL, Jobs
 from txn.engine.killpoints import reached
 from txn.engine.staging import Stager
 from txn.engine.tables import Tables
 from txn.errors import ColumnsUnknownError
+from txn.spark.causes import cause_line
 
 __all__ = ["Outcomes", "Processing"]
 
@@ -30,13 +30,13 @@ log = logging.getLogger("txn")
 
 
 class Outcomes(Protocol):
-    """Who hears of it. From any thread."""
+    """Receives the outcome of each attempt. Called from any thread."""
 
     def staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
         """One table of an attempt was staged."""
 
     def emitted(self, live: LiveAttempt) -> None:
-        """All tables of an attempt were."""
+        """All tables of an attempt are staged."""
 
     def failed(self, live: LiveAttempt, error: BaseException) -> None:
         """The attempt failed; this is the last report of it."""
@@ -117,7 +117,7 @@ class Processing:
                 self._jobs.check_settings()
         except BaseException as error:  # noqa: BLE001 - whatever it was, each meets it alone
             names = ", ".join(str(live.attempt) for live in group)
-            log.info("%s are staged one by one: %s", names, first_line(error))
+            log.info("%s are staged one by one: %s", names, cause_line(error))
             for live in group:
                 self.discard(live.attempt)
             return group

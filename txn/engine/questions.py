@@ -1,7 +1,7 @@
 """Questions to plugins whose answers people see and nothing depends on, such as a source's lag.
 
 Whatever a plugin does with one, the run goes on: it is asked on a thread of its own, and is waited
-for a second at most. What a thread that hangs there still does, nobody waits for.
+for a second at most. A thread that hangs there is left behind.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Questions:
     def ask(self, what: str, job: Callable[[], T]) -> T | None:
         """The answer of `job`; None: it did not come in time, or was not asked for.
 
-        Who hangs is asked again once it has come back and a pause is over; it is told once.
+        A plugin that hangs is asked again once it has answered and a minute is over; the log
+        names it once.
 
         Args:
             what: the question, with the stream that it is about.

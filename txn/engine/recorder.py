@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from txn.attempts import TransactionAttempt
-from txn.engine.bottleneck import Stage, bound, waits
+from txn.engine.bottleneck import Bound, bound, waits
 from txn.engine.report import (
     NOTHING_READ,
     BatchReport,
@@ -51,7 +51,7 @@ class Recorder:
         self._began = clock()
         self._timelines: dict[TransactionAttempt, Timeline] = {}
         self._blocked_since: dict[int, float] = {}
-        self._bound: Stage | None = None
+        self._bound: Bound | None = None
         self._bound_since = self._began
 
     def timeline(self, attempt: TransactionAttempt) -> Timeline:
@@ -128,7 +128,7 @@ class Recorder:
         log.info("[%s %s] committed %s", self.report.topology, attempt, dict(tables))
 
     def observe(self, state: CoordinatorState) -> None:
-        """The run is in this state from now on: the time until now is put down to its stage."""
+        """The run is in this state from now on: the time until now is put down to its bound."""
         now = self._clock()
         if self._bound is not None:
             seconds = self.report.bound_seconds

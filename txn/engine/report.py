@@ -181,7 +181,7 @@ class RunReport:
     """Txids that were committed empty, as `on_exhausted="quarantine"` says."""
     seconds: float = 0.0
     bound_seconds: dict[str, float] = field(default_factory=dict)
-    """Stage -> seconds for which it was the one that held the run up; see `bottleneck`."""
+    """Bound -> seconds for which it held the run up; see `txn.engine.bottleneck`."""
     ended: str = "running"
     """"caught_up", "until", "stopped", or "running". A standby that was stopped while it waited has
     "stopped" and epoch 0."""
@@ -252,12 +252,12 @@ class RunReport:
 
     @property
     def bound_shares(self) -> dict[str, float]:
-        """Stage -> its share of `bound_seconds`, the largest first; empty before anything ran."""
+        """Bound -> its share of `bound_seconds`, the largest first; empty before anything ran."""
         total = sum(self.bound_seconds.values())
         if total <= 0:
             return {}
         ranked = sorted(self.bound_seconds.items(), key=lambda entry: -entry[1])
-        return {stage: seconds / total for stage, seconds in ranked}
+        return {bound: seconds / total for bound, seconds in ranked}
 
     @property
     def totals(self) -> Totals:
@@ -348,7 +348,7 @@ class RunStatus:
     last_failure: str | None
     seconds: float
     held_up_by: str = "idle"
-    """The stage without which it would go on faster at this moment; see `txn.engine.bottleneck`."""
+    """What holds it up at this moment; see `txn.engine.bottleneck`."""
     waits: tuple[str, ...] = ()
     """Which stage is waiting on which, a sentence each."""
     totals: Totals = NOTHING

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.definition import Definition, Until
 from txn.engine.changed_code import changes, message, program_of, succeeding
+from txn.engine.ending_errors import not_started
 from txn.engine.equipment import Equipment
-from txn.engine.failures import not_started
 from txn.engine.pipeline import Pipeline
 from txn.engine.shared_folders import local_tables, try_folder
 from txn.engine.threads import Straggler, abandoned, within
@@ -25,7 +25,7 @@ from txn.protocol import coordinator
 from txn.protocol.order_records import columns_record
 from txn.protocol.records import CommittedRecord, LeaderIdentity, ProgramRecord, Progress
 from txn.protocol.recovery import (
-    Found,
+    Newest,
     Recovered,
     by_todays_names,
     check_streams,
@@ -136,7 +136,7 @@ class Start:
         return progress, misfit
 
     def _fitting(
-        self, equipment: Equipment, progress: Progress, there: Found
+        self, equipment: Equipment, progress: Progress, there: Newest
     ) -> tuple[Progress, TxnError | None]:
         """The durable progress, if the spouts can go on from it.
 
@@ -204,7 +204,7 @@ class Start:
         if (kept := succeeding(now, former, first)) != before:
             self.store.persist_program(kept)
 
-    def _fence_tables(self, equipment: Equipment) -> Found:
+    def _fence_tables(self, equipment: Equipment) -> Newest:
         try:
             return equipment.fence_tables()
         except FencedError as error:
@@ -244,7 +244,7 @@ class Start:
 
     # --- both --------------------------------------------------------------------------------
 
-    def _known_tables(self, progress: Progress, there: Found) -> CommittedRecord:
+    def _known_tables(self, progress: Progress, there: Newest) -> CommittedRecord:
         """The committed record by today's names of the tables; refuses one that is gone or new."""
         definition, committed = self.definition, progress.committed
         holding = [

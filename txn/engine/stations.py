@@ -65,7 +65,10 @@ class Stations:
         """Prepare every table side by side, then publish one after the other."""
         self._committing.announce(turn)
         # Here, and not on the protocol's thread: plugins count, and may take long.
-        inputs = {live.attempt: self._spouts.planned_input(live.reads) for live in turn.lives}
+        inputs = {
+            live.attempt: self._spouts.facts.planned_input(self._spouts.parse_all(live.reads))
+            for live in turn.lives
+        }
         prepared, late = self._committing.prepare(turn, publication)
         turn.mark("prepared")
         reached("before-publish", turn.attempts[0])
@@ -98,12 +101,12 @@ class Stations:
     @property
     def lags(self) -> Mapping[str, Lag]:
         """Stream -> what its source has beyond the newest plan. Safe from any thread."""
-        return self._spouts.lags
+        return self._spouts.facts.lags
 
     @property
     def notices(self) -> Mapping[str, tuple[str, ...]]:
         """Stream -> what its spout has for the user. Safe from any thread."""
-        return self._spouts.notices
+        return self._spouts.facts.notices
 
     def cancel(self, tag: str) -> None:
         """Cancel the Spark jobs of an attempt or of a commit turn."""

@@ -12,15 +12,13 @@ from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink
 from txn.errors import TableRefusedError
 from txn.interfaces import Committer, CommitterContext, Publication
+from txn.protocol.recovery import Newest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Committed", "Newest", "Tables"]
-
-Newest = dict[str, "tuple[int, Publication] | None"]
-"""Table -> version and publication of its newest txid; None: it holds none."""
+__all__ = ["Committed", "Tables"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Tables:
     def attach(self, context: CommitterContext) -> Newest:
         """The newest publication of every table that is there; creates nothing."""
         self._context = context
-        found: Newest = {}
+        found: dict[str, tuple[int, Publication] | None] = {}
         for sink in self.all:
             sink.committer.open(self._own, context, None)
             found[sink.name] = sink.committer.last_publication()

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from txn.engine.failures import first_line
 from txn.errors import AbandonedError
+from txn.spark.causes import cause_line
 
 __all__ = ["Pool", "Straggler", "Threads", "abandoned", "straggler", "within"]
 
@@ -199,7 +199,7 @@ class Threads:
         try:
             job()
         except Exception as error:  # noqa: BLE001 - best effort by design
-            log.warning("[%s] clean-up: %s", self._topology, first_line(error))
+            log.warning("[%s] clean-up: %s", self._topology, cause_line(error))
 
     def left(self) -> float:
         """Seconds of grace that are left; it begins when this is asked first."""
@@ -291,7 +291,7 @@ def abandoned(
     topology: str, stragglers: Sequence[Straggler], grace: float, error: BaseException | None
 ) -> AbandonedError:
     """The error of a run that ended without some of its threads."""
-    ended = "" if error is None else f" The run had ended with {first_line(error)}"
+    ended = "" if error is None else f" The run had ended with {cause_line(error)}"
     result = AbandonedError(
         f"Topology '{topology}' ended, but these threads did not end within {grace:g} s: "
         f"{'; '.join(map(str, stragglers))}. Leadership was given up: nothing that they still do "

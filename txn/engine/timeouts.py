@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
-from txn.engine.failures import first_line
 from txn.engine.shell import Shell
 from txn.engine.threads import Threads
 from txn.errors import BatchTimeoutError
 from txn.protocol.ledgers import Tracking
+from txn.spark.causes import cause_line
 
 __all__ = ["ACKER_TICKS", "Timeouts"]
 
@@ -43,7 +43,7 @@ class Timeouts:
             error = BatchTimeoutError(
                 f"no progress within {timeout:g} s{self._whereabouts(verdict.attempt)}"
             )
-            self._shell.failed(verdict.attempt, first_line(error))
+            self._shell.failed(verdict.attempt, cause_line(error))
         self._schedule_tick()
 
     def _whereabouts(self, attempt: TransactionAttempt) -> str:

@@ -124,14 +124,13 @@ def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = No
     return list(jars.values())
 
 
-def class_archive(environ: Mapping[str, str] | None = None) -> Path:
+def class_archive() -> Path:
     """Where the JVM's archive of Spark's loaded classes lies, or would lie (see `txn.session`).
 
     An archive fits one JVM and one class path, so it lies in the Python environment whose
     pyspark it is about (and goes away with it), and its name says the JVM and the jars.
     """
-    env = os.environ if environ is None else environ
-    name = f"java-{java_version(find_java(env))}-{_jar_folder(env).name}.jsa"
+    name = f"java-{java_version(find_java())}-{_jar_folder(os.environ).name}.jsa"
     return Path(sys.prefix) / "share" / "txn" / name
 
 

@@ -116,7 +116,7 @@ class BadRows:
 
         Args:
             limit: at most so many rows; None: all.
-            stream: only of this stream; the others alike.
+            stream: only rows of this stream; `rule` and `txid` filter the same way.
             up_to: only of txids up to this one.
         """
         wanted = {"stream": stream, "rule": rule, TXID: txid}

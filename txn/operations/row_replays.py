@@ -26,10 +26,10 @@ from txn.dataflow.graph import Node, Source
 from txn.errors import UserError
 from txn.interfaces import Inlet
 from txn.operations.bad_rows import BadRow, BadRows, bad_rows_among, replayed_up_to
-from txn.operations.status import gather
 from txn.protocol.records import CommittedRecord, RowReplayRecord
 from txn.topology import Topology
 from txn.zookeeper.row_replays import begin_row_replay, read_row_replays, settle_row_replay
+from txn.zookeeper.status import read_status
 
 __all__ = ["Exported", "Replayed", "export_rows", "replay_rows"]
 
@@ -192,7 +192,7 @@ class _Look:
         inlet = _inlet(topology, stream)
         # The ledger first: what it stands for was committed before.
         ledger = read_row_replays(hosts, topology.name, topology.settings).get(stream, ())
-        committed = gather(hosts, topology.name, topology.settings).progress.committed
+        committed = read_status(hosts, topology.name, topology.settings).progress.committed
         options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
         tables = [name for name in options if name in committed.tables]
         bad_rows = bad_rows_among(tables, options, committed.txid)
@@ -241,7 +241,7 @@ class _Look:
         return raw, own, foreign
 
     def new_record(self, number: int, rows: Sequence[BadRow], digest: str) -> RowReplayRecord:
-        """What is to be written down about a replay."""
+        """The record of a new replay."""
         return RowReplayRecord(
             stream=self.stream,
             number=number,
@@ -254,7 +254,7 @@ class _Look:
         )
 
     def check_number(self, number: int) -> None:
-        """Refuse a number that is not that of the next replay, nor of one that there was.
+        """Refuse a number that is neither the next one nor an earlier replay's.
 
         Raises:
             UserError: see there; or the replay before it is half done.

@@ -7,7 +7,7 @@ from typing import Any
 
 from txn.config import TopologyConfig
 from txn.operations.quarantine import Quarantined, quarantined_in
-from txn.protocol.records import LeaderIdentity, NoticesRecord, Progress, StandbyIdentity
+from txn.protocol.records import LeaderIdentity, NoticesRecord, StandbyIdentity
 from txn.zookeeper.liveness import is_alive
 from txn.zookeeper.status import TopologyStatus, read_status
 
@@ -32,40 +32,39 @@ class StandbyStatus:
 class Status:
     """A topology at one moment."""
 
-    topology: str
-    progress: Progress
-    epoch: int
-    """The newest; 0: nobody has led it yet."""
-    leader: LeaderIdentity | None
-    """Whom ZooKeeper names; None: nobody leads."""
+    found: TopologyStatus
+    """What ZooKeeper says."""
     leader_alive: bool
     """False with a leader: it is gone, and its node goes with its session."""
-    last_leader: LeaderIdentity | None
-    """The process that took the newest epoch, alive or not."""
     standbys: tuple[StandbyStatus, ...]
     """The standbys, the longest waiting first."""
     quarantine: tuple[Quarantined, ...]
     """By ascending txid."""
-    notices: NoticesRecord | None = None
-    """What the spouts of the newest run last had for the user; None: nothing so far."""
+
+    @property
+    def notices(self) -> NoticesRecord | None:
+        """What the spouts of the newest run last had for the user; None: nothing."""
+        said = self.found.notices
+        return said if said and said.streams else None
 
     @property
     def changes(self) -> dict[str, Any] | None:
         """The newest change of the program: what, and from which txid on; None: there was none."""
-        program = self.progress.program
+        program = self.found.progress.program
         if program is None or not program.changes:
             return None
         return {"since_txid": program.since, "changes": program.changes}
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able object with everything in it."""
-        committed, batches = self.progress.committed, self.progress.batches
+        found = self.found
+        committed, batches = found.progress.committed, found.progress.batches
         return {
-            "topology": self.topology,
+            "topology": found.topology,
             "committed_txid": committed.txid,
-            "epoch": self.epoch,
-            "leader": _leader_json(self.leader, self.leader_alive),
-            "last_leader": _leader_json(self.last_leader, self.leader_alive),
+            "epoch": found.epoch,
+            "leader": _leader_json(found.leader, self.leader_alive),
+            "last_leader": _leader_json(found.last_leader, self.leader_alive),
             "standbys": [standby.to_json() for standby in self.standbys],
             "batches": [batch.model_dump(mode="json", exclude={"version"}) for batch in batches],
             "spouts": committed.spouts,
@@ -91,15 +90,10 @@ def gather(hosts: str, topology: str, config: TopologyConfig) -> Status:
 def status_of(found: TopologyStatus) -> Status:
     """Add to what ZooKeeper says which of the processes it names still run."""
     return Status(
-        found.topology,
-        found.progress,
-        found.epoch,
-        found.leader,
+        found,
         is_alive(found.leader),
-        found.last_leader,
         tuple(StandbyStatus(standby, is_alive(standby)) for standby in found.standbys),
         quarantined_in(found),
-        found.notices if found.notices and found.notices.streams else None,
     )
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from txn.config import TopologyConfig
 from txn.embedded.service import zookeeper_service
 from txn.errors import SetupError, TopologyError
 from txn.operations.loading import named_topology
-from txn.operations.status import gather
-from txn.protocol.records import CommittedRecord, RowReplayRecord
+from txn.protocol.records import RowReplayRecord
 from txn.zookeeper.row_replays import read_row_replays
+from txn.zookeeper.status import read_status
 
-__all__ = ["TopologyTables", "tables_of"]
+__all__ = ["TopologyTables", "tables_and_replays", "tables_of"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,6 @@ class TopologyTables:
     """The newest committed txid; None: ZooKeeper does not say."""
     storage_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """table -> its `storage_options`, which only a program has."""
-    row_replays: tuple[RowReplayRecord, ...] | None = None
-    """The replays of rows that were set aside; None: ZooKeeper does not say."""
 
 
 def tables_of(name: str, zookeeper: str) -> TopologyTables:
@@ -38,24 +35,37 @@ def tables_of(name: str, zookeeper: str) -> TopologyTables:
         zookeeper: as for `Topology.run`.
 
     Raises:
-        TxnError: as `named_topology` and, without a program, as `gather`.
+        TxnError: as `named_topology` and, without a program, as `read_status`.
     """
-    name, config, topology = named_topology(name)
-    if topology is None:
-        record, replays = _look(name, config, zookeeper)
-        return TopologyTables(name, tuple(record.tables), record.txid, row_replays=replays)
-    options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
-    try:
-        record, replays = _look(name, config, zookeeper)
-    except (SetupError, TopologyError):
-        return TopologyTables(name, tuple(options), None, options)
-    return TopologyTables(name, tuple(options), record.txid, options, replays)
+    return _look(name, zookeeper, with_replays=False)[0]
+
+
+def tables_and_replays(
+    name: str, zookeeper: str
+) -> tuple[TopologyTables, tuple[RowReplayRecord, ...] | None]:
+    """As `tables_of`, with the replays of rows that were set aside; None: ZooKeeper is not there.
+
+    The replays are read first: what they stand for was committed before.
+    """
+    found, replays = _look(name, zookeeper, with_replays=True)
+    if replays is None:
+        return found, None
+    return found, tuple(replay for each in replays.values() for replay in each)
 
 
 def _look(
-    name: str, config: TopologyConfig, zookeeper: str
-) -> tuple[CommittedRecord, tuple[RowReplayRecord, ...]]:
-    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        replays = read_row_replays(hosts, name, config)
-        committed = gather(hosts, name, config).progress.committed
-    return committed, tuple(replay for each in replays.values() for replay in each)
+    name: str, zookeeper: str, *, with_replays: bool
+) -> tuple[TopologyTables, Mapping[str, tuple[RowReplayRecord, ...]] | None]:
+    name, config, topology = named_topology(name)
+    sinks = topology.sinks if topology else ()
+    options = {sink.name: sink.committer.storage_options for sink in sinks}
+    try:
+        with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
+            replays = read_row_replays(hosts, name, config) if with_replays else {}
+            committed = read_status(hosts, name, config).progress.committed
+    except (SetupError, TopologyError):
+        if topology is None:
+            raise
+        return TopologyTables(name, tuple(options), None, options), None
+    tables = tuple(options) if topology else tuple(committed.tables)
+    return TopologyTables(name, tables, committed.txid, options), replays

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from pydantic import ValidationError
@@ -23,14 +23,7 @@ _LOOKS = 20
 _PAUSE_SECS = 0.05
 
 
-def export_progress(
-    hosts: str,
-    topology: str,
-    config: TopologyConfig,
-    *,
-    wall: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
-    sleep: Callable[[float], None] = time.sleep,
-) -> ProgressFile:
+def export_progress(hosts: str, topology: str, config: TopologyConfig) -> ProgressFile:
     """A topology's progress at one moment, whether or not it runs. Takes no lock.
 
     Raises:
@@ -44,11 +37,11 @@ def export_progress(
         try:
             # The replays first: they stand for rows that were committed before.
             replays = read_row_replays(hosts, topology, config)
-            return _file(read_status(hosts, topology, config), replays, wall())
+            return _file(read_status(hosts, topology, config), replays)
         except ValidationError as error:
             # Records that do not fit each other were read while a commit came between.
             reason = str(error.errors(include_url=False, include_input=False)[0]["msg"])
-        sleep(_PAUSE_SECS)
+        time.sleep(_PAUSE_SECS)
     raise ProgressUnavailableError(
         f"The progress of topology '{topology}' could not be read as a whole in {_LOOKS} tries "
         f"({reason}). If the topology runs, stop it first; otherwise `txn run` reports what is "
@@ -56,12 +49,10 @@ def export_progress(
     )
 
 
-def _file(
-    status: TopologyStatus, replays: Mapping[str, Sequence[RowReplayRecord]], now: datetime
-) -> ProgressFile:
+def _file(status: TopologyStatus, replays: Mapping[str, Sequence[RowReplayRecord]]) -> ProgressFile:
     return ProgressFile(
         topology=status.topology,
-        exported_at=now.isoformat(timespec="seconds"),
+        exported_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         epoch=status.epoch,
         committed=status.progress.committed,
         batches=list(status.progress.batches),

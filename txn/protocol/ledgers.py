@@ -51,46 +51,30 @@ def _arrived(sink: str, read: Mapping[str, Iterable[str]]) -> list[Key]:
     return [("job", sink), *parts]
 
 
-def xor_all(values: Iterable[int]) -> int:
+def _xor_all(values: Iterable[int]) -> int:
     """XOR of all values; 0 for none."""
     return reduce(xor, values, 0)
 
 
 @dataclass
-class ProcessingLedger:
-    """Edges of the processing phase of one attempt.
+class Ledger:
+    """The open edges of one phase of an attempt, and the root id under which the acker has them.
 
     Args:
         ids: source of random non-zero 64-bit ids.
-        parts: sink -> stream -> names of the source partitions or files that it must read. Of the
-            sinks that are staged in this phase; there may be none.
     """
 
     ids: Ids
-    parts: Mapping[str, Mapping[str, Iterable[str]]]
-    root: int = 0
-    edges: dict[Key, int] = field(default_factory=dict)
+    root: int = field(init=False)
+    edges: dict[Key, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.root = self.ids()
-        self.edges[("emission",)] = self.ids()
-        self.edges.update(_planned(self.parts, self.ids))
 
     @property
     def initial(self) -> int:
-        """The ledger's initial value: all edges that START sends out."""
-        return xor_all(self.edges.values())
-
-    def staged(self, sink: str, read: Mapping[str, Iterable[str]]) -> int:
-        """The ack of one staging job: its own edge, and those of the parts it really read.
-
-        A part that was never planned brings an edge that nothing closes: the batch must fail.
-        """
-        return xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(sink, read))
-
-    def emitted(self) -> int:
-        """The ack of the phase itself: every job was started and has ended."""
-        return _arrive(self.edges, ("emission",), self.ids)
+        """The value with which the ledger is opened: all edges that are sent out at first."""
+        return _xor_all(self.edges.values())
 
     def missing(self) -> str:
         """The missing edges, for the message of a ledger that does not close."""
@@ -98,22 +82,47 @@ class ProcessingLedger:
 
 
 @dataclass
-class CommitLedger:
-    """Edges of the commit turn of one attempt.
+class ProcessingLedger(Ledger):
+    """Edges of the processing phase of one attempt: at first, all that START sends out.
+
+    Args:
+        parts: sink -> stream -> names of the source partitions or files that it must read. Of the
+            sinks that are staged in this phase; there may be none.
+    """
+
+    parts: Mapping[str, Mapping[str, Iterable[str]]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.edges[("emission",)] = self.ids()
+        self.edges.update(_planned(self.parts, self.ids))
+
+    def staged(self, sink: str, read: Mapping[str, Iterable[str]]) -> int:
+        """The ack of one staging job: its own edge, and those of the parts it really read.
+
+        A part that was never planned brings an edge that nothing closes: the batch must fail.
+        """
+        return _xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(sink, read))
+
+    def emitted(self) -> int:
+        """The ack of the phase itself: every job was started and has ended."""
+        return _arrive(self.edges, ("emission",), self.ids)
+
+
+@dataclass
+class CommitLedger(Ledger):
+    """Edges of the commit turn of one attempt: at first, every staged file and every table.
 
     Args:
         staged: table -> what the processing phase staged for it.
         parts: as in `ProcessingLedger`, of the tables that are staged in the turn itself.
     """
 
-    ids: Ids
     staged: Mapping[str, Staged]
     parts: Mapping[str, Mapping[str, Iterable[str]]] = field(default_factory=dict)
-    root: int = 0
-    edges: dict[Key, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.root = self.ids()
+        super().__post_init__()
         for table in (*self.staged, *self.parts):
             self.edges[("table", table)] = self.ids()
         for table, staged in self.staged.items():
@@ -121,14 +130,9 @@ class CommitLedger:
                 self.edges[self._key(table, file)] = self.ids()
         self.edges.update(_planned(self.parts, self.ids))
 
-    @property
-    def initial(self) -> int:
-        """The ledger's initial value: the edges of every staged file and every table."""
-        return xor_all(self.edges.values())
-
     def staged_late(self, table: str, staged: Staged, read: Mapping[str, Iterable[str]]) -> int:
         """The ack of a staging job of the turn: itself and what it read in, its files out."""
-        value = xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(table, read))
+        value = _xor_all(_arrive(self.edges, key, self.ids) for key in _arrived(table, read))
         for file in staged.files:
             self.edges[self._key(table, file)] = edge = self.ids()
             value ^= edge
@@ -141,7 +145,7 @@ class CommitLedger:
         """
         adds = {self._key(table, file) for file in prepared.adds}
         consumed = [self._key(table, file) for file in prepared.staged.files]
-        value = xor_all(self.edges.pop(key, 0) for key in consumed if key not in adds)
+        value = _xor_all(self.edges.pop(key, 0) for key in consumed if key not in adds)
         for key in adds - set(self.edges):
             self.edges[key] = self.ids()
             value ^= self.edges[key]
@@ -156,22 +160,15 @@ class CommitLedger:
         if published.skipped:
             return 0
         found = [self._key(table, file) for file in published.files]
-        return xor_all(_arrive(self.edges, key, self.ids) for key in found)
+        return _xor_all(_arrive(self.edges, key, self.ids) for key in found)
 
     def committed(self, tables: Iterable[str]) -> int:
         """The ack of COMMITTED: each table whose version it names."""
-        return xor_all(self.edges.pop(("table", table), 0) for table in tables)
-
-    def missing(self) -> str:
-        """The missing edges, for the message of a ledger that does not close."""
-        return ", ".join(" ".join(key) for key in sorted(self.edges)) or "nothing"
+        return _xor_all(self.edges.pop(("table", table), 0) for table in tables)
 
     @staticmethod
     def _key(table: str, file: StagedFile) -> Key:
         return ("file", table, file.path, str(file.size), str(file.rows))
-
-
-Ledger = ProcessingLedger | CommitLedger
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from txn.errors import ProgressUnavailableError, SourceUnavailableError
 from txn.interfaces import Member, Publication
-from txn.protocol.events import Metadata, PersistCommitted, PersistStart, Plan, PlanMade, Publish
+from txn.protocol.events import Metadata, PersistCommitted, PersistStart, Publish
 from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
@@ -16,7 +15,6 @@ from txn.protocol.records import (
     NoticesRecord,
     QuarantineRecord,
 )
-from txn.protocol.store import ProgressStore
 
 __all__ = [
     "columns_record",
@@ -24,7 +22,6 @@ __all__ = [
     "notices_record",
     "publication_of",
     "quarantine_record",
-    "requested_replay",
     "start_record",
 ]
 
@@ -127,23 +124,3 @@ def quarantine_record(order: PersistCommitted, read: Metadata) -> QuarantineReco
     return QuarantineRecord(
         txid=txid, attempt=attempt_id, spouts=dict(read), error=order.quarantined
     )
-
-
-def requested_replay(store: ProgressStore, question: Plan) -> PlanMade | None:
-    """The answer to a question for a new txid, if a quarantined one is wanted back.
-
-    Raises:
-        SourceUnavailableError: ZooKeeper is away. Nothing is lost by waiting: the batch could not
-            be started either.
-    """
-    if not question.is_new:
-        return None
-    try:
-        wanted = store.requested_replay(question.replaying)
-    except ProgressUnavailableError as error:
-        raise SourceUnavailableError(str(error), number=error.number) from error
-    if wanted is None:
-        return None
-    # A stream that the topology has had since then has nothing to read in it.
-    read = {stream: wanted.spouts.get(stream) for stream in question.streams}
-    return PlanMade(question.attempt, read, wanted.txid)

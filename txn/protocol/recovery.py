@@ -31,12 +31,11 @@ from txn.interfaces import Member, Publication
 from txn.protocol.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 
 __all__ = [
-    "Found",
+    "Newest",
     "Recovered",
     "attempts_of",
     "by_todays_names",
     "check_streams",
-    "is_replay",
     "newest_metadata",
     "reconcile",
     "require_tables",
@@ -44,7 +43,8 @@ __all__ = [
     "started",
 ]
 
-Found = Mapping[str, "tuple[int, Publication] | None"]
+Newest = Mapping[str, "tuple[int, Publication] | None"]
+"""Table -> version and publication of its newest txid; None: it holds none."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def reconcile(
     streams: Sequence[str],
     opaque: Collection[str],
     progress: Progress,
-    found: Found,
+    found: Newest,
     *,
     replays_differ: bool = False,
     skipping: Collection[str] = (),
@@ -115,7 +115,7 @@ def reconcile(
     )
 
 
-def is_replay(publication: Publication) -> bool:
+def _is_replay(publication: Publication) -> bool:
     """Return whether a publication replays a quarantined txid, judging by itself alone.
 
     An ordinary txid is the newest that its streams have read; a replay reads what lies behind
@@ -135,7 +135,7 @@ def started(publication: Publication, member: Member, opaque: Collection[str] = 
         opaque: the streams to record as opaque; empty for a record that is not written.
     """
     replay_of = publication.replay_of
-    if replay_of is None and is_replay(publication):
+    if replay_of is None and _is_replay(publication):
         replay_of = 0
     return BatchRecord(
         txid=member.txid,
@@ -218,7 +218,7 @@ def _check_table(
 def by_todays_names(
     topology: str,
     committed: CommittedRecord,
-    found: Found,
+    found: Newest,
     place: Callable[[str], str],
     *,
     unborn: Collection[str] = (),
@@ -316,7 +316,7 @@ def _left_out(topology: str, tables: Sequence[str]) -> RecoveryRefusedError:
     )
 
 
-def require_tables(topology: str, committed: CommittedRecord, found: Found) -> None:
+def require_tables(topology: str, committed: CommittedRecord, found: Newest) -> None:
     """Refuse tables that hold nothing and ought to, before a table is made in their place.
 
     Args:
@@ -385,7 +385,7 @@ def _moved(publication: Publication, committed: CommittedRecord) -> str | None:
     return next((s for s in positions if s in known and known[s] != positions[s]), None)
 
 
-def _beyond(txid: int, found: Found) -> Ahead:
+def _beyond(txid: int, found: Newest) -> Ahead:
     return {t: entry for t, entry in found.items() if entry and entry[1].last_txid > txid}
 
 

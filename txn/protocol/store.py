@@ -73,11 +73,11 @@ class ProgressStore(Protocol):
             ProgressUnavailableError: also when the wait was stopped.
         """
 
-    def assert_leading(self, deadline: float | None = None) -> None:
+    def assert_leading(self, seconds: float | None = None) -> None:
         """Return once it is certain that no newer leader exists. Called before each publication.
 
         Args:
-            deadline: seconds to try; None: as long as any other call.
+            seconds: how long to try; None: as long as any other call.
         """
 
     def load(self) -> Progress:

@@ -15,9 +15,9 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
-from txn.text import last_users_frame
+from txn.text import first_line, last_users_frame
 
-__all__ = ["Cause", "causes", "is_of_spark", "told", "without_copies"]
+__all__ = ["Cause", "cause_line", "causes", "is_of_spark", "told", "without_copies"]
 
 _DEEPEST = 20
 """Most layers read: no real chain is this deep, but a broken one may be a circle."""
@@ -110,6 +110,18 @@ def told(chain: tuple[Cause, ...]) -> str:
     more = [f"in file {place}"] if place and place not in main.line else []
     more += [f"caused by {inner.line}"] if inner is not main else []
     return f"{main.line} ({'; '.join(more)})" if more else main.line
+
+
+def cause_line(error: BaseException) -> str:
+    """The kind of an error and the first line of its message; for Spark's errors, the cause."""
+    chain = causes(error)
+    if chain:
+        return told(chain)
+    said = str(error).strip()
+    if is_of_spark(error) and said.startswith("An error occurred while calling"):
+        # The Java object does not answer any more; its text is below the name of the call.
+        said = said.partition("\n")[2].lstrip(": ") or said
+    return first_line(error, said)
 
 
 def without_copies() -> None:

@@ -139,7 +139,7 @@ class MemoryProgress(ProgressStore):
         """Whether the session is healthy."""
         return self.nodes.leader is self
 
-    def assert_leading(self, deadline: float | None = None) -> None:
+    def assert_leading(self, seconds: float | None = None) -> None:
         """Return if our epoch still holds; a lost session is taken up again.
 
         Raises:

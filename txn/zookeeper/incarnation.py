@@ -41,7 +41,7 @@ def first_life(paths: Paths, seed: str) -> tuple[IncarnationRecord, NodeWrite]:
 def next_life(
     connection: Connection, paths: Paths, takes_over: Iterable[int], seed: str, deadline: float
 ) -> NodeWrite:
-    """What replaces the incarnation that stands in ZooKeeper, also where it cannot be read.
+    """The write that begins a new incarnation, even if the present one cannot be read.
 
     Args:
         takes_over: other incarnations that led the topology's tables.
@@ -54,8 +54,9 @@ def next_life(
     node = connection.get(paths.incarnation, deadline)
     known: list[int] = []
     try:
-        if found := read_incarnation(connection, paths, deadline):
-            known = [found[0].id, *found[0].takes_over]
+        if node is not None:
+            found = decode(IncarnationRecord, node.data, paths.incarnation)
+            known = [found.id, *found.takes_over]
     except NewerFormatError:
         raise
     except ProgressUnreadableError:

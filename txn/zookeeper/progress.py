@@ -5,8 +5,8 @@ checks the version of `committed`, so that a START that was delayed in the netwo
 COMMITTED cannot bring the batch back. No wait without an end: `zookeeper_deadline_secs` per call.
 
 Threads: any thread may call anything; one call is served at a time. kazoo's own thread never gets
-here: its state changes go to the keeper (`txn.zookeeper.keeper`), which calls `on_lost` and claims
-the `leader` node again, so that also an idle leader keeps it.
+here: its state changes go to `txn.zookeeper.session_watch`, which calls `on_lost` and claims the
+`leader` node again, so that also an idle leader keeps it.
 
 Source: Trident's `TransactionalState` keeps the same facts, with 4 + 2 x partitions unversioned
 writes per batch. docs/zookeeper.md describes every node.
@@ -59,10 +59,10 @@ from txn.zookeeper.image import (
     removals,
 )
 from txn.zookeeper.incarnation import first_life, next_life, read_incarnation
-from txn.zookeeper.keeper import SessionKeeper
 from txn.zookeeper.leadership import Leadership
+from txn.zookeeper.session_watch import SessionWatch
 from txn.zookeeper.status import BASE, read_status
-from txn.zookeeper.writing import NodeWrite, RecordWriter, part_deletes
+from txn.zookeeper.writing import NodeWrite, RecordWriter, Revision, part_deletes
 from txn.zookeeper.znodes import Paths, check_topology_name, encode, require
 
 __all__ = ["ZooKeeperProgress"]
@@ -83,7 +83,6 @@ class ZooKeeperProgress(ProgressStore):
         sleep: used between looks at the connection.
         clock: seconds, monotonic; deadlines are kept by it.
         new_id: a fresh unique string at each call.
-        on_lost: see the attribute.
 
     Raises:
         TopologyError: the name cannot be a node's name.
@@ -99,9 +98,8 @@ class ZooKeeperProgress(ProgressStore):
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-        on_lost: Callable[[], None] | None = None,
     ) -> None:
-        self.on_lost = on_lost
+        self.on_lost: Callable[[], None] | None = None
         """Called once per lost session while leading, by a thread of ours (not kazoo's): commits
         must stop until `assert_leading` returns; if it raises FencedError, for good."""
         self._hosts = hosts
@@ -113,11 +111,11 @@ class ZooKeeperProgress(ProgressStore):
         self._new_id = new_id
         self._lock = threading.RLock()
         self._stopped = threading.Event()
-        self._keeper = SessionKeeper(self._topology, self._session_lost, self._stopped)
+        self._watch = SessionWatch(self._topology, self._session_lost, self._stopped)
         self._image: Image | None = None
         """What is durable, as far as was read and written here; None: unknown."""
         self._connection = Connection(
-            hosts, config, on_state=self._keeper.report, sleep=sleep, clock=clock
+            hosts, config, on_state=self._watch.report, sleep=sleep, clock=clock
         )
         self._paths = Paths(self._connection.chroot + BASE, topology)
         self._leadership = Leadership(
@@ -164,7 +162,7 @@ class ZooKeeperProgress(ProgressStore):
                 stopped=lambda: self._stopped.is_set() or stopped(),
                 at_least=at_least,
             )
-            self._keeper.start()
+            self._watch.start()
             return epoch
 
     @property
@@ -183,21 +181,21 @@ class ZooKeeperProgress(ProgressStore):
         """Whether the leader's session is healthy, as far as is known. No request is made."""
         return self._leadership.held and not self._stopped.is_set()
 
-    def assert_leading(self, deadline: float | None = None) -> None:
+    def assert_leading(self, seconds: float | None = None) -> None:
         """Return once the session is healthy and the server confirms our epoch.
 
         To be called right before each publication. After a lost session it waits for a new one and
         claims the leadership again, under the same epoch if nobody took another meanwhile.
 
         Args:
-            deadline: seconds to try; None: `zookeeper_deadline_secs`.
+            seconds: how long to try; None: `zookeeper_deadline_secs`.
 
         Raises:
             FencedError: a newer leader exists.
             ProgressUnavailableError: ZooKeeper did not answer in time.
         """
         _ = self.epoch
-        with self._exclusive(deadline) as end:
+        with self._exclusive(seconds) as end:
             self._leadership.verify(end)
 
     def close(self) -> None:
@@ -205,7 +203,7 @@ class ZooKeeperProgress(ProgressStore):
         if self._stopped.is_set():
             return
         self._stopped.set()
-        self._keeper.stop()
+        self._watch.stop()
         # Not left to the end of the session alone: kazoo does not tell the server about it when
         # the connection happens to be broken at that moment.
         if self._lock.acquire(timeout=_RELEASE_SECS if self._leadership.epoch else 0):
@@ -215,7 +213,7 @@ class ZooKeeperProgress(ProgressStore):
             finally:
                 self._lock.release()
         self._connection.close()
-        self._keeper.join()
+        self._watch.join()
 
     def _session_lost(self) -> None:
         if self.on_lost is not None:
@@ -347,14 +345,7 @@ class ZooKeeperProgress(ProgressStore):
         with self._writing() as deadline:
             image = self._loaded
             record = image.committed.record
-            new = self._writer.revise(
-                self._paths.committed,
-                record,
-                image.committed,
-                f"committed-{record.txid}-e{self.epoch}",
-                f"COMMITTED {record.txid}",
-                deadline,
-            )
+            new = self._revise_committed(record, image.committed, deadline)
             operations = [*new.operations, *self._dropped(image.batches.values())]
             self._writer.write(new.node, operations, deadline)
             self._image = replace(image, committed=new.stored, batches={})
@@ -379,14 +370,7 @@ class ZooKeeperProgress(ProgressStore):
         self._check_record(record.epoch)
         with self._writing() as deadline:
             image = self._loaded
-            new = self._writer.revise(
-                self._paths.committed,
-                record,
-                image.committed,
-                f"committed-{record.txid}-e{record.epoch}",
-                f"COMMITTED {record.txid}",
-                deadline,
-            )
+            new = self._revise_committed(record, image.committed, deadline)
             operations = [*new.operations]
             done = {t: b for t, b in image.batches.items() if t <= record.txid}
             operations.extend(self._dropped(done.values()))
@@ -411,6 +395,14 @@ class ZooKeeperProgress(ProgressStore):
             self._writer.write(new.node, operations, deadline)
             left = {t: b for t, b in image.batches.items() if t not in done}
             self._image = replace(image, committed=new.stored, batches=left, quarantine=kept)
+
+    def _revise_committed(
+        self, record: CommittedRecord, old: Stored[CommittedRecord] | None, deadline: float
+    ) -> Revision[CommittedRecord]:
+        # Parts are named by our epoch: an older leader may have written the same record's.
+        stem = f"committed-{record.txid}-e{self.epoch}"
+        what = f"COMMITTED {record.txid}"
+        return self._writer.revise(self._paths.committed, record, old, stem, what, deadline)
 
     def _dropped(self, batches: Iterable[Stored[BatchRecord]]) -> Iterator[Operation]:
         for batch in batches:
@@ -497,14 +489,9 @@ class ZooKeeperProgress(ProgressStore):
             epoch = self.lead(at_least=at_least)
             record = record.model_copy(update={"epoch": epoch})
             node = self._connection.get(self._paths.committed, deadline)
-            new = self._writer.revise(
-                self._paths.committed,
-                record,
-                None if node is None else Stored(record, node.version),  # its parts: left to `load`
-                f"committed-{record.txid}-e{epoch}",
-                "COMMITTED",
-                deadline,
-            )
+            # The parts of what stands there are left to `load`.
+            old = None if node is None else Stored(record, node.version)
+            new = self._revise_committed(record, old, deadline)
             life = next_life(self._connection, self._paths, takes_over, self._new_id(), deadline)
             operations = [*new.operations, *gone, life.operation]
             for name in require(

@@ -8,8 +8,6 @@ leaders never do, so neither can disturb the other.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
 
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnreadableError
@@ -27,12 +25,7 @@ _ADVICE = (
 
 
 def read_row_replays(
-    hosts: str,
-    topology: str,
-    config: TopologyConfig,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
+    hosts: str, topology: str, config: TopologyConfig
 ) -> dict[str, tuple[RowReplayRecord, ...]]:
     """The replays so far: stream -> its own, by number. Changes nothing.
 
@@ -41,26 +34,20 @@ def read_row_replays(
         ProgressUnreadableError: a node is unreadable, or one is missing between others.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
+    with existing_topology(hosts, topology, config) as (connection, paths, deadline):
         streams = connection.children(paths.row_replays, deadline) or []
         return {name: _of_stream(connection, paths, name, deadline) for name in streams}
 
 
 def begin_row_replay(
-    hosts: str,
-    topology: str,
-    config: TopologyConfig,
-    record: RowReplayRecord,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
+    hosts: str, topology: str, config: TopologyConfig, record: RowReplayRecord
 ) -> RowReplayRecord:
     """Make a replay durable, unless another has its number; return the one that has it.
 
     Raises:
         TopologyError, ProgressUnreadableError, ProgressUnavailableError: as `read_row_replays`.
     """
-    with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
+    with existing_topology(hosts, topology, config) as (connection, paths, deadline):
         connection.ensure_path(paths.row_replays_of(record.stream), deadline)
         path = paths.row_replay(record.stream, record.number)
         data = encode(record, "replay of rows")
@@ -72,20 +59,14 @@ def begin_row_replay(
 
 
 def settle_row_replay(
-    hosts: str,
-    topology: str,
-    config: TopologyConfig,
-    record: RowReplayRecord,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
+    hosts: str, topology: str, config: TopologyConfig, record: RowReplayRecord
 ) -> None:
     """Note that the file of a replay is there. Doing it twice is doing it once.
 
     Raises:
         TopologyError, ProgressUnreadableError, ProgressUnavailableError: as `read_row_replays`.
     """
-    with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
+    with existing_topology(hosts, topology, config) as (connection, paths, deadline):
         path = paths.row_replay(record.stream, record.number)
         data = encode(record.model_copy(update={"placed": True}), "replay of rows")
         while True:

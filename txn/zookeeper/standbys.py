@@ -7,7 +7,6 @@ epoch. So a standby that cannot write its node waits all the same.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from datetime import datetime, timezone
 
 from txn.errors import SetupError
@@ -33,17 +32,10 @@ class Announcement:
         token: names the node; unique.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        paths: Paths,
-        token: str,
-        wall: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
-    ) -> None:
+    def __init__(self, connection: Connection, paths: Paths, token: str) -> None:
         self._connection = connection
         self._paths = paths
         self._token = token
-        self._wall = wall
         self._generation = 0
         self._identity: StandbyIdentity | None = None
 
@@ -56,7 +48,7 @@ class Announcement:
             self._identity = StandbyIdentity(
                 host=here.host,
                 pid=here.pid,
-                since=self._wall().isoformat(timespec="seconds"),
+                since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 machine=here.machine,
             )
         path = self._paths.standby(self._token)

@@ -115,20 +115,14 @@ def find_status(hosts: str, topology: str, config: TopologyConfig) -> TopologySt
         return None
 
 
-def list_topologies(
-    hosts: str,
-    config: TopologyConfig,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> list[str]:
+def list_topologies(hosts: str, config: TopologyConfig) -> list[str]:
     """Names of the topologies that ZooKeeper knows, sorted. Creates nothing.
 
     Raises:
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    deadline = clock() + config.zookeeper_connect_secs
-    with _connected(hosts, config, sleep, clock) as connection:
+    deadline = time.monotonic() + config.zookeeper_connect_secs
+    with _connected(hosts, config, time.sleep, time.monotonic) as connection:
         return connection.children(connection.chroot + BASE, deadline) or []
 
 
@@ -150,8 +144,8 @@ def existing_topology(
     hosts: str,
     topology: str,
     config: TopologyConfig,
-    sleep: Callable[[float], None],
-    clock: Callable[[], float],
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[Connection, Paths, float]]:
     """A connection to the ZooKeeper that knows the topology, its paths, and a deadline.
 

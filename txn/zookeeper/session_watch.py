@@ -14,14 +14,14 @@ from kazoo.protocol.states import KazooState
 
 from txn.errors import TxnError
 
-__all__ = ["SessionKeeper"]
+__all__ = ["SessionWatch"]
 
 log = logging.getLogger("txn.zookeeper")
 
 _JOIN_SECS = 5.0
 
 
-class SessionKeeper:
+class SessionWatch:
     """Calls back once per lost session, in a thread of its own.
 
     Args:
@@ -46,7 +46,7 @@ class SessionKeeper:
     def start(self) -> None:
         """Begin to watch; again: nothing happens."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="txn-zk-keeper", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="txn-zk-session", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
@@ -69,5 +69,5 @@ class SessionKeeper:
                 if not self._stopped.is_set():
                     log.warning("[%s] %s", self._topology, error)
             except Exception:
-                # The observer's own fault; the keeper must outlive it.
+                # The observer's own fault; the watch must outlive it.
                 log.exception("[%s] on_lost failed", self._topology)

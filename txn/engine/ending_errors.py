@@ -1,0 +1,134 @@
+"""The error that ends a run, a start or a preview: what failed, where, and the way out."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from txn import text
+from txn.attempts import TransactionAttempt
+from txn.engine.failures import is_refused
+from txn.errors import BatchError, TopologyError, TransformError, TxnError
+from txn.interfaces import NOT_PARSED
+from txn.protocol.events import Batch, Metadata
+from txn.spark.causes import cause_line, causes
+
+__all__ = ["given_up", "not_previewed", "not_started", "stopped"]
+
+_MALFORMED = "MALFORMED_"
+_RAISED = "USER_RAISED_EXCEPTION"
+_NUMBERS = {
+    "TXN-505": ("PYTHON_EXCEPTION", "FAILED_EXECUTE_UDF"),
+    "TXN-506": ("CAST_", "CANNOT_PARSE_", "INVALID_INPUT_SYNTAX", "CANNOT_CHANGE_DECIMAL"),
+    "TXN-507": (
+        "ARITHMETIC_OVERFLOW",
+        "BINARY_ARITHMETIC_OVERFLOW",
+        "DIVIDE_BY_ZERO",
+        "INTERVAL_",
+        "NUMERIC_",
+        "REMAINDER_BY_ZERO",
+    ),
+    "TXN-508": ("FAILED_READ_FILE",),
+}
+"""Number of an error -> how the conditions of Spark begin that it stands for."""
+_CSV_HEADER = ("CSV header does not conform", "Number of column in CSV header is not equal")
+
+
+def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
+    """The error that ends a run for what no replay mends: names txid, attempt and metadata."""
+    place = text.place_of(error)
+    at = f", with {place}" if place else ""
+    told, number = cause_line(error), _number(error)
+    cause = error
+    if isinstance(error, TransformError) and error.__cause__ is not None:
+        told, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
+    result = BatchError(
+        f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
+        f"{batch.phase.value}{at}: {_sentence(told)} {_read(batch.metadata)} Progress is "
+        f"intact: {_way_out(told, number, error)} and run again; the batch is replayed.",
+        number=number,
+    )
+    result.__cause__ = cause
+    return result
+
+
+def not_previewed(topology: str, read: Metadata, error: BaseException) -> TopologyError:
+    """The error of a preview for which the user's code or Spark failed on the rows."""
+    told, number, place = cause_line(error), _number(error), text.place_of(error)
+    return TopologyError(
+        f"Topology '{topology}' cannot be previewed: its first batch failed in user code or in "
+        f"Spark{f', with {place}' if place else ''}: {_sentence(told)} {_read(read)} Nothing was "
+        f"written: {_way_out(told, number, error)} and try again.",
+        number=number,
+    )
+
+
+def _read(metadata: Metadata | None) -> str:
+    positions = (metadata or {}).items()
+    read = "; ".join(f"{stream}: {text.describe(position)}" for stream, position in positions)
+    return f"It read {read or 'nothing'}."
+
+
+def _way_out(told: str, number: str, error: BaseException) -> str:
+    if any(words in told for words in _CSV_HEADER):
+        return (
+            "give the spout a schema with the header's names, or say how the file is written "
+            "(sep=, encoding=, ignoreLeadingWhiteSpace=, header=),"
+        )
+    if _is_malformed(error):
+        return "let the spout drop or set aside such records (bad_rows=), or correct its schema,"
+    if number == "TXN-508":
+        return (
+            "correct the spout's format or schema; or, if the file is damaged, put a whole one "
+            "beside it under a new name and let this batch pass (on_exhausted='quarantine'),"
+        )
+    return "correct the cause"
+
+
+def not_started(topology: str, about: str, error: BaseException) -> TopologyError:
+    """The error of a start that Spark refuses."""
+    number = _number(error)
+    return TopologyError(
+        f"Topology '{topology}' could not start, {about}: {_sentence(cause_line(error))} Nothing "
+        "was run: correct the cause and run again.",
+        number="TXN-514" if number == BatchError.number else number,
+    )
+
+
+def given_up(topology: str, attempt: TransactionAttempt | None, error: str) -> BatchError:
+    """The error that ends a run whose batch failed as often as it may."""
+    no_space = os.strerror(errno.ENOSPC) in error
+    return BatchError(
+        f"Batch {attempt} of topology '{topology}' was given up: {_sentence(error)} "
+        "Progress is intact: correct the cause and run again; the batch is replayed.",
+        number="TXN-510" if no_space else "TXN-502",
+    )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _is_malformed(error: BaseException) -> bool:
+    return any(
+        cause.condition.startswith(_MALFORMED)
+        or (cause.condition == _RAISED and NOT_PARSED in cause.message)
+        for cause in causes(error)
+    )
+
+
+def _number(error: BaseException) -> str:
+    """The number of what stopped a batch: that of the innermost cause that has one."""
+    if isinstance(error, TxnError):
+        return error.number
+    if isinstance(error, OverflowError):
+        return "TXN-512"  # a committer's total that left its type
+    if _is_malformed(error):
+        return "TXN-508"  # whatever it is that Spark could not parse there
+    for cause in reversed(causes(error)):
+        if is_refused(cause):
+            return "TXN-509"
+        for number, conditions in _NUMBERS.items():
+            if cause.condition.startswith(conditions):
+                return number
+    return BatchError.number

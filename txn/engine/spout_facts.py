@@ -1,0 +1,174 @@
+"""What only people see of the spouts: lags, notices, and the numbers of what a batch reads.
+
+A spout that raises or hangs over an answer is taken not to know, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from txn.dataflow.graph import Source
+from txn.engine.questions import Questions
+from txn.engine.report import Input
+from txn.interfaces import Lag, Spout
+from txn.spark.causes import cause_line
+
+__all__ = ["SpoutFacts"]
+
+T = TypeVar("T")
+
+log = logging.getLogger("txn")
+
+NOTICE_LINES, NOTICE_LENGTH = 10, 2_000
+"""Most notices of a stream that are kept, and most characters of each."""
+
+
+class SpoutFacts:
+    """The answers of one run's spouts that people see.
+
+    Args:
+        enter: prepares a thread for the user's code.
+    """
+
+    def __init__(self, topology: str, enter: Callable[[], None] = lambda: None) -> None:
+        self._topology = topology
+        self._told: set[tuple[str, str]] = set()
+        self._questions = Questions(topology, enter)
+        self.lags: Mapping[str, Lag] = {}
+        """stream -> what its source has beyond the newest plan, where its spout knows. Replaced as
+        a whole, so that any thread may read it."""
+        self.notices: Mapping[str, tuple[str, ...]] = {}
+        """stream -> what its spout has for the user, if anything. Replaced as a whole."""
+
+    def look_at(self, source: Source, newest: Any) -> None:
+        """Learn what a source lags by, and what its spout has noticed."""
+        spout, name = source.spout, source.name
+        lags, notices = _has(spout, "lag"), _has(spout, "notices")
+        if not lags and not notices:
+            return
+        found = self._questions.ask(
+            f"{type(spout).__name__}.lag or notices of stream '{name}'",
+            lambda: (
+                self._known(source, "lag", lambda: _checked(spout.lag(newest))) if lags else None,
+                self._known(source, "notices", lambda: _lines(spout.notices())) if notices else (),
+            ),
+        )
+        lag, said = found or (None, None)
+        others = {stream: known for stream, known in self.lags.items() if stream != name}
+        self.lags = others if lag is None else {**others, name: lag}
+        if said is not None and said != self.notices.get(name, ()):
+            rest = {stream: known for stream, known in self.notices.items() if stream != name}
+            self.notices = {**rest, name: said} if said else rest
+
+    def planned_input(self, read: Iterable[tuple[Source, Any]]) -> Input:
+        """What a batch reads, as the spouts know it.
+
+        A spout that raises or gives no answer in time does not know.
+
+        Args:
+            read: as of `Spouts.parse_all`.
+        """
+        records: dict[str, int | None] = {}
+        size: dict[str, int | None] = {}
+        for source, planned in read:
+            records[source.name], size[source.name] = self._numbers(source, planned)
+        return Input(records, size)
+
+    def planned_rows(self, source: Source, metadata: Any) -> int | None:
+        """The rows of a source's part of a batch; a spout that raises does not know.
+
+        Args:
+            metadata: as the spout's own type.
+        """
+        spout = source.spout
+        return self._known(source, "planned_rows", lambda: _count(spout.planned_rows(metadata)))
+
+    def close(self) -> None:
+        """End the threads that ask; one that hangs is left behind."""
+        self._questions.close()
+
+    def _numbers(self, source: Source, metadata: Any) -> tuple[int | None, int | None]:
+        spout = source.spout
+        counts, weighs = _has(spout, "planned_rows"), _has(spout, "planned_bytes")
+        if not counts and not weighs:
+            return None, None
+        what = f"{type(spout).__name__}.planned_rows or planned_bytes of stream '{source.name}'"
+        found = self._questions.ask(
+            what,
+            lambda: (
+                self.planned_rows(source, metadata) if counts else None,
+                self._planned_bytes(source, metadata) if weighs else None,
+            ),
+        )
+        return found or (None, None)
+
+    def _planned_bytes(self, source: Source, metadata: Any) -> int | None:
+        spout = source.spout
+        return self._known(source, "planned_bytes", lambda: _count(spout.planned_bytes(metadata)))
+
+    def _known(self, source: Source, what: str, ask: Callable[[], T]) -> T | None:
+        """The answer to a question whose answer people see and nothing depends on."""
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001 - plugins raise what they like
+            if (source.name, what) not in self._told:
+                self._told.add((source.name, what))
+                log.warning(
+                    "[%s] %s.%s of stream '%s' raised %s. What it would say is shown as not "
+                    "known; the run goes on, and this is told once.",
+                    self._topology,
+                    type(source.spout).__name__,
+                    what,
+                    source.name,
+                    cause_line(error),
+                )
+            return None
+
+
+def _has(spout: Spout[Any], question: str) -> bool:
+    """Return whether a spout has an answer of its own, and not that of its base class."""
+    own = getattr(spout, question)
+    return getattr(own, "__func__", own) is not getattr(Spout, question)
+
+
+def _lines(said: Sequence[str]) -> tuple[str, ...]:
+    """A plugin's notices, as many and as much of them as are kept.
+
+    Raises:
+        TypeError: they are no sequence of texts.
+    """
+    if isinstance(said, str) or not all(isinstance(line, str) for line in said):
+        raise TypeError(f"{type(said).__name__} is not a sequence of str")
+    lines = [" ".join(line.split())[:NOTICE_LENGTH] for line in said]
+    more = len(lines) - NOTICE_LINES
+    return (*lines[:NOTICE_LINES], *([f"and {more} more"] if more > 0 else []))
+
+
+def _count(answer: object) -> int | None:
+    """A plugin's number as an int, so that it can be summed and written as JSON.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if answer is None:
+        return None
+    number = operator.index(answer)  # type: ignore[arg-type]
+    if number < 0:
+        raise ValueError(f"{number} is below 0")
+    return number
+
+
+def _checked(lag: Lag | None) -> Lag | None:
+    """A plugin's answer, once it can be shown; raises as `_count`."""
+    if lag is None:
+        return None
+    seconds = None if lag.seconds is None else float(lag.seconds)
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise ValueError(f"{seconds} seconds")
+    return Lag(
+        _count(lag.records), _count(lag.bytes), _count(lag.files), _count(lag.versions), seconds
+    )
