@@ -9,8 +9,8 @@ from txn.config import TopologyConfig
 from txn.embedded.service import zookeeper_service
 from txn.errors import SetupError, TopologyError
 from txn.operations.loading import named_topology
-from txn.operations.status import gather
-from txn.protocol.records import CommittedRecord, RowReplayRecord
+from txn.operations.status import Status, gather
+from txn.protocol.records import RowReplayRecord
 from txn.zookeeper.row_replays import read_row_replays
 
 __all__ = ["TopologyTables", "tables_of"]
@@ -28,6 +28,9 @@ class TopologyTables:
     """table -> its `storage_options`, which only a program has."""
     row_replays: tuple[RowReplayRecord, ...] | None = None
     """The replays of rows that were set aside; None: ZooKeeper does not say."""
+    is_at_rest: bool = False
+    """ZooKeeper says that nobody leads or stands by, and that no batch is open."""
+    config: TopologyConfig = field(default_factory=TopologyConfig)
 
 
 def tables_of(name: str, zookeeper: str) -> TopologyTables:
@@ -41,21 +44,24 @@ def tables_of(name: str, zookeeper: str) -> TopologyTables:
         TxnError: as `named_topology` and, without a program, as `gather`.
     """
     name, config, topology = named_topology(name)
-    if topology is None:
-        record, replays = _look(name, config, zookeeper)
-        return TopologyTables(name, tuple(record.tables), record.txid, row_replays=replays)
-    options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
+    sinks = topology.sinks if topology else ()
+    options = {sink.name: sink.committer.storage_options for sink in sinks}
     try:
-        record, replays = _look(name, config, zookeeper)
+        status, replays = _look(name, config, zookeeper)
     except (SetupError, TopologyError):
-        return TopologyTables(name, tuple(options), None, options)
-    return TopologyTables(name, tuple(options), record.txid, options, replays)
+        if topology is None:
+            raise
+        return TopologyTables(name, tuple(options), None, options, config=config)
+    committed = status.progress.committed
+    tables = tuple(options) if topology else tuple(committed.tables)
+    at_rest = not (status.leader or status.standbys or status.progress.batches)
+    return TopologyTables(name, tables, committed.txid, options, replays, at_rest, config)
 
 
 def _look(
     name: str, config: TopologyConfig, zookeeper: str
-) -> tuple[CommittedRecord, tuple[RowReplayRecord, ...]]:
+) -> tuple[Status, tuple[RowReplayRecord, ...]]:
     with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
         replays = read_row_replays(hosts, name, config)
-        committed = gather(hosts, name, config).progress.committed
-    return committed, tuple(replay for each in replays.values() for replay in each)
+        status = gather(hosts, name, config)
+    return status, tuple(replay for each in replays.values() for replay in each)
