@@ -179,6 +179,11 @@ class SourceLog:
         return self._storage.sizes(paths)
 
     @property
+    def is_local(self) -> bool:
+        """Whether a look costs no request."""
+        return self._storage.is_local
+
+    @property
     def hadoop(self) -> dict[str, str]:
         """Options with which Spark's readers reach the table."""
         return self._storage.hadoop

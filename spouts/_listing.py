@@ -14,6 +14,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from txn.storage.addresses import account_in
 from txn.storage.hadoop import hadoop_settings
@@ -22,21 +23,35 @@ from txn.storage.opening import open_store
 from txn.storage.retrying import retried
 from txn.storage.store import Entry, Store
 
-__all__ = ["FileStat", "Listing"]
+__all__ = ["PAGE", "FileStat", "Listing", "stat_of"]
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _WILD = re.compile(r"[*?\[]")
 _SECOND = 1_000_000_000
+_FEW = 900
+"""Files within one page of S3's."""
+PAGE = 50_000
+"""Files of a listing that are in memory at once with all that it says of them: 20 MB."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileStat:
-    """Size and time of a file; if they are equal, it is still the planned file."""
+    """What tells a file from another one under the same name."""
 
     size: int
     """Bytes."""
     mtime_ns: int | None
     """Time of the last change, in nanoseconds since 1970; None where the storage has none."""
+    version: str | None = None
+    """ETag; None on disks and HDFS, and in positions of earlier releases."""
+
+    def is_still(self, planned: FileStat) -> bool:
+        """Return whether this is the planned file: by its ETag, if both have one; else by time."""
+        if self.size != planned.size:
+            return False
+        if self.version is not None and planned.version is not None:
+            return self.version == planned.version
+        return self.mtime_ns == planned.mtime_ns
 
 
 class Listing:
@@ -61,6 +76,7 @@ class Listing:
         # Relative names start at the folder in which the program started, even if it changes later.
         self._folder = os.getcwd()
         self._base = _fixed_part(self.pattern)
+        self._wanted = _matcher(self.pattern[len(self._base) :])
         self._store: Store | None = None
         self.hadoop: dict[str, str] = {}
         """Options with which Spark's readers reach the files."""
@@ -69,8 +85,6 @@ class Listing:
             account = account_in(options or {})
             self.hadoop = hadoop_settings(address, options or {})
             self._spark = address.for_spark(account) if address else self._base.rstrip("/")
-        self._entries: dict[str, Entry] = {}
-        """Of the last listing of a remote storage, until `times` is called."""
 
     @property
     def kind(self) -> str:
@@ -85,42 +99,86 @@ class Listing:
         Raises:
             StorageUnavailableError, StorageRefusedError: the storage cannot be listed.
         """
-        names = self._remote_names if self.remote else self._local_names
-        found = retried(names, f"list {self.pattern}")
+        if self.remote:
+            return self._remote_names()
+        found = retried(self._local_names, f"list {self.pattern}")
         return sorted(name for name in found if not self._unfinished(name))
 
+    def first(self) -> str | None:
+        """The first of `names` that is a file; None: there is none. Remotely one page is listed.
+
+        Raises: as `names`.
+        """
+        if not self.remote:
+            return next((name for name in self.names() if self.stat(name)), None)
+        found = (entry for page in self.pages(at_once=_FEW) for entry in page)
+        return next((self._base + entry.path for entry in found if self.fits(entry)), None)
+
+    def fits(self, entry: Entry) -> bool:
+        """Return whether `names` would name a file of `pages`."""
+        fits = self._wanted.fullmatch(entry.path) is not None
+        return fits and not self._unfinished(self._base + entry.path)
+
+    def pages(self, after: str = "", at_once: int = PAGE) -> Iterator[list[Entry]]:
+        """Of a remote storage: all files below `base`, in the order of their names.
+
+        The paths are relative to `base`. Only one part of the listing is in memory; if the storage
+        fails for a moment, the listing goes on where it was.
+
+        Args:
+            after: only names that sort behind this path.
+            at_once: files of a part.
+
+        Raises: as `names`.
+        """
+        assert self._store is not None
+        store = self._store
+        listing, begun, cursor = iter(store.walk(after=after)), True, after
+
+        def page() -> list[Entry]:
+            nonlocal listing, begun
+            if not begun:
+                listing, begun = iter(store.walk(after=cursor)), True
+            try:
+                return [*islice(listing, at_once)]
+            except BaseException:
+                begun = False
+                raise
+
+        while found := retried(page, f"list {self.pattern}"):
+            cursor = found[-1].path
+            yield found
+
     def stat(self, name: str) -> FileStat | None:
-        """Size and time of one file; None if it does not exist.
+        """As `stats`, of one file."""
+        return self.stats([name])[0]
+
+    def stats(self, names: Sequence[str]) -> list[FileStat | None]:
+        """Size, time and version of files, remotely asked for at once; None: it does not exist.
 
         Raises:
             StorageUnavailableError, StorageRefusedError: the storage does not answer.
         """
-        return retried(lambda: self._stat(name), f"look at {name}")
+        if not names:
+            return []
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return retried(lambda: self._stats(names), f"look at {names[0]}{more}")
 
-    def _stat(self, name: str) -> FileStat | None:
-        if self._store is not None:
-            (entry,) = self._store.head([name[len(self._base) :]])
-            return None if entry is None else FileStat(entry.size, entry.modified_ns)
+    def _stats(self, names: Sequence[str]) -> list[FileStat | None]:
+        if self._store is None:
+            return [self._local_stat(name) for name in names]
+        found = self._store.head([name[len(self._base) :] for name in names])
+        return [None if entry is None else stat_of(entry) for entry in found]
+
+    def _local_stat(self, name: str) -> FileStat | None:
         try:
             found = os.stat(os.path.join(self._folder, name))
         except (FileNotFoundError, NotADirectoryError):
             return None
         return FileStat(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
-    def times(self, names: Sequence[str]) -> list[tuple[str, int | None]]:
-        """When each of these files was changed last; without those that cannot be looked at.
-
-        Nanoseconds since 1970, None where the storage has no times. A remote one is not asked: the
-        times are those of the last `names`, for one call, and in whole seconds, since a listing may
-        be more exact than what `stat` says of the file.
-        """
-        if not self.remote:
-            return list(self._local_times(names))
-        entries, self._entries = self._entries, {}
-        times = {name: entries[name].modified_ns for name in names if name in entries}
-        return [(name, time // _SECOND * _SECOND) for name, time in times.items()]
-
-    def _local_times(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    def times(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+        """When each of these local files was changed last; without those that cannot be seen."""
         for name in names:
             with contextlib.suppress(OSError):
                 yield name, os.stat(os.path.join(self._folder, name)).st_mtime_ns
@@ -133,8 +191,8 @@ class Listing:
     def matches(self, name: str) -> bool:
         """Return whether a file of this name would be among `names`."""
         below = name[len(self._base) :]
-        fits = name.startswith(self._base) and _matcher(self.pattern[len(self._base) :])
-        return bool(fits and fits.fullmatch(below)) and not self._unfinished(name)
+        fits = name.startswith(self._base) and self._wanted.fullmatch(below) is not None
+        return fits and not self._unfinished(name)
 
     def new_name(self, stem: str) -> str | None:
         """A name that the pattern matches, made from `stem`; None: it matches no such name.
@@ -187,14 +245,8 @@ class Listing:
         return [os.path.normpath(name) for name in found]
 
     def _remote_names(self) -> list[str]:
-        assert self._store is not None
-        wanted = _matcher(self.pattern[len(self._base) :])
-        self._entries = {
-            self._base + entry.path: entry
-            for entry in self._store.walk()
-            if wanted.fullmatch(entry.path)
-        }
-        return list(self._entries)
+        found = (entry for page in self.pages() for entry in page)
+        return [self._base + entry.path for entry in found if self.fits(entry)]
 
     def _unfinished(self, name: str) -> bool:
         """Return whether Spark itself would skip the name; also `.tmp`."""
@@ -203,6 +255,17 @@ class Listing:
             part.startswith(".") or (part.startswith("_") and "=" not in part)
             for part in below.split("/")
         )
+
+
+def stat_of(entry: Entry) -> FileStat:
+    """What a listing or a look says of a file, the same in both.
+
+    Where there is an ETag, a look gives the time in whole seconds only.
+    """
+    time = entry.modified_ns
+    if entry.version is not None:
+        time = time // _SECOND * _SECOND
+    return FileStat(entry.size, time, entry.version)
 
 
 def _fixed_part(pattern: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
@@ -113,6 +114,8 @@ class DeltaSpout(Spout[DeltaBatch]):
             at least one version. None: no limit.
         storage_options: credentials and endpoints, by object_store's names (`aws_endpoint_url`);
             what they leave out comes from the environment.
+        look_every_secs: in an object store or on HDFS, seconds at least from a look that found
+            nothing to the next one.
         schema: columns of the table, DDL or StructType, for a topology that may start before the
             table exists: then a batch of another stream that is joined with this one need not
             wait. A table with other columns is refused.
@@ -133,6 +136,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         versions_per_batch: Size = 1,
         bytes_per_batch: Size | None = None,
         storage_options: Mapping[str, str] | None = None,
+        look_every_secs: float = 1.0,
         schema: str | StructType | None = None,
     ) -> None:
         """See the class."""
@@ -152,6 +156,10 @@ class DeltaSpout(Spout[DeltaBatch]):
         self._versions = BatchSize(versions_per_batch, self._name, "versions_per_batch")
         self._left = 0
         """Versions after those that were planned last."""
+        self._every = 0.0 if self._log.is_local else look_every_secs
+        self._monotonic = time.monotonic
+        self._looks_at = float("-inf")
+        """It found nothing, and looks again at that time."""
         self._bytes = None
         if bytes_per_batch is not None:
             self._bytes = BatchSize(bytes_per_batch, self._name, "bytes_per_batch")
@@ -170,6 +178,7 @@ class DeltaSpout(Spout[DeltaBatch]):
             SourceChangedError: it is gone, or is not the table that earlier runs have read.
             SourceUnavailableError: the storage does not answer.
         """
+        self._looks_at = float("-inf")
         if previous is not None and previous.changes != self._changes:
             raise TopologyError(
                 f"{self._name} was read with changes={previous.changes} so far, but now has "
@@ -214,6 +223,8 @@ class DeltaSpout(Spout[DeltaBatch]):
                 the table was replaced.
             FailedException: the storage does not answer.
         """
+        if self._monotonic() < self._looks_at:
+            return None
         try:
             now = self._table(previous)
             planned = None if now is None else self._plan(now, previous)
@@ -223,6 +234,8 @@ class DeltaSpout(Spout[DeltaBatch]):
                 "again."
             ) from error
         self._left = 0 if now is None or planned is None else now.version - planned.last_version
+        if planned is None:
+            self._looks_at = self._monotonic() + self._every
         return planned
 
     def _plan(self, now: TableNow, previous: DeltaBatch | None) -> DeltaBatch | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
@@ -25,6 +26,7 @@ from spouts._bad_rows import PARSED, BadRows, marks, marks_of, permissive, with_
 from spouts._changed import Changed
 from spouts._inlet import FileInlet
 from spouts._listing import FileStat, Listing
+from spouts._looks import Look, Looks
 from spouts._options import check_options
 from spouts._schemas import as_nullable, as_struct, check_same, require_schema
 from spouts._seen import Taken, Taking
@@ -53,6 +55,10 @@ _SIZED = 10_000
 _LOOK = 100_000
 """How many names of one look at the folder are kept, so that later batches need no look."""
 
+_FRESH_SECS = 10.0
+"""So long a file counts as it was listed. Later it is looked at again, since somebody may have
+replaced a file that nobody had planned yet."""
+
 _NAMED = 20
 """Most names in one notice."""
 
@@ -71,6 +77,13 @@ class PlannedFile(BaseModel):
     """Bytes."""
     mtime_ns: int | None
     """Time of the last change, nanoseconds since 1970; None if the storage has none."""
+    version: str | None = None
+    """ETag; None: a local file, HDFS, or planned by an earlier release."""
+
+    @property
+    def stat(self) -> FileStat:
+        """What the file must still be when it is read."""
+        return FileStat(self.size, self.mtime_ns, self.version)
 
 
 class FileBatch(Taken):
@@ -105,6 +118,8 @@ class FileSpout(Spout[FileBatch]):
         format: "csv", "json", "parquet" or "text".
         schema: DDL or StructType; None: Spark infers it once, from the first file in name order,
             and keeps it. "text" has one column, `value string`.
+        look_every_secs: how often a URI's storage is listed at most, in seconds. A local folder is
+            listed whenever the spout is asked.
         files_per_batch: most files in one txid; (least, most): at most `least` while the topology
             is caught up, and up to `most` while it is behind.
         forget_missing: True: forget files that are gone from the folder. If such a file comes back,
@@ -138,6 +153,7 @@ class FileSpout(Spout[FileBatch]):
         forget_missing: bool = False,
         bad_rows: BadRows = "fail",
         storage_options: Mapping[str, str] | None = None,
+        look_every_secs: float = 1.0,
         **reader_options: Any,
     ) -> None:
         """See the class."""
@@ -149,6 +165,7 @@ class FileSpout(Spout[FileBatch]):
             )
         self._listing = Listing(path_glob, storage_options)
         self._name = f"FileSpout({path_glob!r})"
+        self._looks = self._looks_every(look_every_secs)
         check_options(format, reader_options, self._name)
         self._format = format
         self._given = "value string" if format == "text" and schema is None else schema
@@ -163,15 +180,26 @@ class FileSpout(Spout[FileBatch]):
         self._backlog: deque[str] = deque()
         self._beyond = 0
         """Files that were listed and are not in the backlog."""
-        self._sizes: dict[str, int] = {}
-        """Sizes of files in the backlog, as far as somebody asked."""
-        self._planned: FileBatch | None = None
+        self._stats: dict[str, FileStat] = {}
+        """Of files in the backlog: remotely as they were listed, locally as far as asked."""
+        self._listed_at = float("-inf")
+        self._position: FileBatch | None = None
+        """That which the next batch follows, unless a run has failed or begins."""
         self._empty: str | None = None
         """That there is nothing to read, in words; None: there is, or nobody has looked."""
         self._stale: dict[str, int] = {}
         """Files that this run found changed, with their times."""
-        self._changed = Changed(self._listing.times)
+        self._changed = Changed(self._looks.times)
         self._newest_found = 0
+
+    def _looks_every(self, secs: Any) -> Looks:
+        if isinstance(secs, bool) or not isinstance(secs, int | float) or not secs >= 0:
+            raise TopologyError(
+                f"{self._name} was given look_every_secs={secs!r}, which is not a number of "
+                "seconds from 0 on.",
+                number="TXN-415",
+            )
+        return Looks(self._listing, secs, _LOOK, time.monotonic)
 
     def inlet(self) -> FileInlet:
         """The folder that the pattern names, in which every file is read once."""
@@ -206,6 +234,7 @@ class FileSpout(Spout[FileBatch]):
                 self._taking.load(previous)
             except (OSError, StorageUnavailableError) as error:
                 log.warning("%s: %s. It tries again when it plans a batch.", self._name, error)
+        self._looks.begin()
         self._schema = self._settle_schema(spark, previous)
         return self._emitted(self._schema)
 
@@ -224,34 +253,34 @@ class FileSpout(Spout[FileBatch]):
         try:
             return self._plan(previous)
         except Exception as error:
-            self._backlog.clear()  # files were taken from it, but are in no batch
+            self._begin_anew()  # files were taken from the backlog, but are in no batch
             if not isinstance(error, OSError):
                 raise
             raise FailedException(
                 f"{self._name} could not list its files for {attempt}: {error}. It will try again."
             ) from error
 
+    def _begin_anew(self) -> None:
+        self._backlog.clear()
+        self._beyond = 0
+        self._looks.begin()
+
     def _plan(self, previous: FileBatch | None) -> FileBatch | None:
         taken: Taken | None = previous
-        files: list[PlannedFile] = []
-        if self._backlog and previous == self._planned:
-            files = self._next_files(self._backlog)
+        if previous != self._position:
+            self._begin_anew()
+            self._position = previous
+        files = self._next_files()
         if not files:
-            names = self._listing.names()
-            self._tell_if_empty(names)
-            if taken is not None and self._forget_missing:
-                taken = self._taking.without_missing(names, taken)
-            found = self._taking.unseen(names, taken)
-            self._tell_changed(names, found, previous)
-            unseen = deque(found)
-            files = self._next_files(unseen)
-            self._backlog = deque(islice(unseen, _LOOK))
-            self._beyond = len(unseen) - len(self._backlog)
-            self._sizes = {}
+            look = self._looks.look(lambda names: self._taking.unseen(names, previous))
+            if look is None:
+                return None
+            taken = self._seen_in(look, previous)
+            files = self._next_files()
         if not files:
             return None
         taken = self._taking.after(taken, [file.path for file in files])
-        self._planned = FileBatch(
+        self._position = FileBatch(
             files=tuple(files),
             spelling=self._listing.kind,
             read_schema=self._opened().json(),
@@ -260,7 +289,20 @@ class FileSpout(Spout[FileBatch]):
             newest_ns=self._newest(previous, files),
         )
         self._changed.take((file.path, file.mtime_ns) for file in files)
-        return self._planned
+        return self._position
+
+    def _seen_in(self, look: Look, previous: FileBatch | None) -> Taken | None:
+        """Keep what a look has found for the next batches. Returns the files taken so far."""
+        taken: Taken | None = previous
+        if look.is_whole:
+            self._tell_if_empty(look.names)
+            if taken is not None and self._forget_missing:
+                taken = self._taking.without_missing(look.names, taken)
+            self._tell_changed(look, previous)
+        self._backlog = deque(islice(look.unseen, _LOOK))
+        self._beyond = len(look.unseen) - len(self._backlog)
+        self._stats, self._listed_at = look.stats, time.monotonic()
+        return taken
 
     @unnoted()
     def emit_batch(
@@ -269,13 +311,14 @@ class FileSpout(Spout[FileBatch]):
         """The rows of the planned files, after a check that the files have not changed.
 
         Raises:
-            SourceChangedError: a file is gone, or has another size or time than planned.
+            SourceChangedError: a file is gone, or is another one than planned.
             FailedException: the storage does not answer.
         """
         from pyspark.sql.types import StructType
 
-        for file in metadata.files:
-            self._check_unchanged(file, attempt)
+        for file, found in zip(metadata.files, self._found(metadata, attempt), strict=True):
+            if found is None or not found.is_still(file.stat):
+                raise _changed(file, found, attempt)
         schema = StructType.fromJson(json.loads(metadata.read_schema))
         paths = [self._listing.uri(file.path) for file in metadata.files]
         if not paths:
@@ -303,22 +346,20 @@ class FileSpout(Spout[FileBatch]):
     def lag(self, newest: FileBatch | None) -> Lag:
         """The files that were listed and are in no batch, and their bytes.
 
-        The bytes are not known if the pattern is a URI, where each file may be one more request,
-        nor of more than 10,000 files.
+        The bytes are not known of more than 10,000 files.
 
         Raises:
             OSError: the storage does not answer.
         """
         # Copies: if the disk is slow, the next planning does not wait for this.
-        names, sizes = tuple(self._backlog), self._sizes
+        names, stats = tuple(self._backlog), self._stats
         left = len(names) + self._beyond
-        if self._listing.remote or self._beyond or left > _SIZED:
+        if self._beyond or left > _SIZED:
             return Lag(files=left)
         for name in names:
-            if name not in sizes:
-                found = self._listing.stat(name)
-                sizes[name] = found.size if found else 0
-        return Lag(files=left, bytes=sum(sizes[name] for name in names))
+            if name not in stats:
+                stats[name] = self._listing.stat(name) or FileStat(0, None)
+        return Lag(files=left, bytes=sum(stats[name].size for name in names))
 
     def notices(self) -> Sequence[str]:
         """That the pattern matches no file, and which files were changed after they were read."""
@@ -330,6 +371,20 @@ class FileSpout(Spout[FileBatch]):
         planned = {plain(self._listing.uri(f.path)): f.path for f in metadata.files}
         read = (plain(unquote(uri)) for uri in batch.inputFiles())
         return sorted(planned.get(path, path) for path in read)
+
+    def commit(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
+        """Remotely: check that what was read was still what was planned.
+
+        Spark opens the files some time after `emit_batch` has looked at them.
+
+        Raises:
+            FailedException: a file was replaced meanwhile; the replay is refused and names it.
+        """
+        if not self._listing.remote:
+            return
+        for file, found in zip(metadata.files, self._found(metadata, attempt), strict=True):
+            if found is not None and not found.is_still(file.stat):
+                raise FailedException(str(_changed(file, found, attempt)))
 
     def _tell_if_empty(self, names: list[str]) -> None:
         """Warn once that the pattern matches nothing, and again only after it matched a file."""
@@ -344,14 +399,12 @@ class FileSpout(Spout[FileBatch]):
             )
             log.warning("%s", self._empty)
 
-    def _tell_changed(
-        self, names: list[str], unseen: list[str], previous: FileBatch | None
-    ) -> None:
+    def _tell_changed(self, look: Look, previous: FileBatch | None) -> None:
         """Warn once of each file that was changed after it was taken, as far as this look sees."""
         if previous is None:
-            self._listing.times(())  # frees what the listing keeps for it
+            self._looks.times(())  # frees what is kept for it
             return
-        found = self._changed.look(names, unseen, previous.newest_ns)
+        found = self._changed.look(look.names, look.unseen, previous.newest_ns)
         if not found:
             return
         self._newest_found = max([*found.values(), self._newest_found])
@@ -377,20 +430,29 @@ class FileSpout(Spout[FileBatch]):
             before.append(known)
         return max([*before, *(f.mtime_ns for f in files if f.mtime_ns is not None)], default=None)
 
-    def _next_files(self, names: deque[str]) -> list[PlannedFile]:
-        """Take the files of a batch from `names`; names that are not files are dropped."""
+    def _next_files(self) -> list[PlannedFile]:
+        """Take the files of a batch from the backlog; names that are not files are dropped."""
         files: list[PlannedFile] = []
-        while names and len(files) < self._size.now:
-            if (found := self._stat(names.popleft())) is not None:
-                files.append(found)
+        while self._backlog and len(files) < self._size.now:
+            count = min(len(self._backlog), self._size.now - len(files))
+            names = [self._backlog.popleft() for _ in range(count)]
+            for name, found in zip(names, self._stats_of(names), strict=True):
+                if found is None:  # a folder, or gone since the listing
+                    continue
+                self._check_readable(name)
+                file = PlannedFile(
+                    path=name, size=found.size, mtime_ns=found.mtime_ns, version=found.version
+                )
+                files.append(file)
         return files
 
-    def _stat(self, name: str) -> PlannedFile | None:
-        found = self._listing.stat(name)
-        if found is None:  # a folder, or gone since the listing
-            return None
-        self._check_readable(name)
-        return PlannedFile(path=name, size=found.size, mtime_ns=found.mtime_ns)
+    def _stats_of(self, names: Sequence[str]) -> Sequence[FileStat | None]:
+        """As the listing had them, if that is no longer ago than looking at them would be wrong."""
+        listed = [self._stats.pop(name, None) for name in names]
+        is_fresh = time.monotonic() - self._listed_at < _FRESH_SECS
+        if self._listing.remote and is_fresh and None not in listed:
+            return listed
+        return self._listing.stats(names)
 
     def _check_readable(self, name: str) -> None:
         if not self._listing.remote and ":" in name.rpartition("/")[2]:
@@ -400,35 +462,23 @@ class FileSpout(Spout[FileBatch]):
                 number="TXN-408",
             )
 
-    def _check_unchanged(self, planned: PlannedFile, attempt: TransactionAttempt) -> None:
-        if not self._listing.may_name(planned.path):
-            raise SourceChangedError(
-                f"{self._name} should read {planned.path!r} for {attempt}, but its pattern does "
-                "not reach that path: the pattern was changed while that batch was open, or "
-                "the stored batch was changed. Run it once more with the old pattern.",
-                number="TXN-408",
-            )
+    def _found(self, metadata: FileBatch, attempt: TransactionAttempt) -> Sequence[FileStat | None]:
+        """The files of a batch as they are now."""
+        for file in metadata.files:
+            if not self._listing.may_name(file.path):
+                raise SourceChangedError(
+                    f"{self._name} should read {file.path!r} for {attempt}, but its pattern does "
+                    "not reach that path: the pattern was changed while that batch was open, or "
+                    "the stored batch was changed. Run it once more with the old pattern.",
+                    number="TXN-408",
+                )
         try:
-            found = self._listing.stat(planned.path)
+            return self._listing.stats([file.path for file in metadata.files])
         except OSError as error:
             raise FailedException(
-                f"{self._name} could not look at {planned.path} for {attempt}: {error}. The batch "
-                "is replayed."
+                f"{self._name} could not look at the files of {attempt}: {error}. The batch is "
+                "replayed."
             ) from error
-        if found == FileStat(planned.size, planned.mtime_ns):
-            return
-        now = (
-            "it is gone"
-            if found is None
-            else f"it has {found.size} bytes, last changed at {found.mtime_ns} ns"
-        )
-        raise SourceChangedError(
-            f"The file {planned.path} changed after it was planned for {attempt}: it had "
-            f"{planned.size} bytes, last changed at {planned.mtime_ns} ns, and now {now}. Put the "
-            "planned file back, with its time, and start the topology again; move new data in "
-            "under new names.",
-            number="TXN-407",
-        )
 
     def _settle_schema(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
         from pyspark.sql.types import StructType
@@ -451,7 +501,7 @@ class FileSpout(Spout[FileBatch]):
     def _infer(self, spark: SparkSession) -> StructType:
         from pyspark.sql.types import StructType
 
-        first = next(filter(None, map(self._stat, self._listing.names())), None)
+        first = self._listing.first()
         if first is None:
             raise TopologyError(
                 f"{self._name} has no schema, and there is no file from which Spark could infer "
@@ -460,7 +510,8 @@ class FileSpout(Spout[FileBatch]):
             )
         options = {"inferSchema": True, **self._options, **self._listing.hadoop}
         reader = spark.read.format(self._format).options(**options)
-        found = reader.load(literal(self._listing.uri(first.path))).schema
+        self._check_readable(first)
+        found = reader.load(literal(self._listing.uri(first))).schema
         # Spark adds this column if it meets a record that does not parse.
         marks = self.unparsed.text if self.unparsed else None
         return StructType([field for field in found if field.name != marks])
@@ -480,6 +531,24 @@ class FileSpout(Spout[FileBatch]):
                 f"{self._name} was asked for a batch before it was opened.", number="TXN-116"
             )
         return self._schema
+
+
+def _changed(
+    planned: PlannedFile, found: FileStat | None, attempt: TransactionAttempt
+) -> SourceChangedError:
+    now = "it is gone" if found is None else f"it has {_told(found)}"
+    time = "" if planned.version else ", with its time,"
+    return SourceChangedError(
+        f"The file {planned.path} changed after it was planned for {attempt}: it had "
+        f"{_told(planned.stat)}, and now {now}. Put the planned file back{time} and start the "
+        "topology again; move new data in under new names.",
+        number="TXN-407",
+    )
+
+
+def _told(stat: FileStat) -> str:
+    version = "" if stat.version is None else f", ETag {stat.version}"
+    return f"{stat.size} bytes, last changed at {stat.mtime_ns} ns{version}"
 
 
 def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:

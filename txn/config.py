@@ -73,6 +73,12 @@ class TopologyConfig(BaseModel):
     dropped_tables: tuple[str, ...] = ()
     """Paths of tables that the topology once had and the program no longer names. One that is not
     among them is missed at the start, because it could not be put back later."""
+    optimize_every_hours: float = Field(default=0.0, ge=0)
+    """Hours between two rounds of `txn optimize` over the tables, by the leader itself, in a
+    process beside its batches; the first one follows the first commit of a run. 0: never."""
+    vacuum_every_hours: float = Field(default=0.0, ge=0)
+    """Hours between two rounds of `txn vacuum`, as above. Files are kept for as long as the table's
+    `delta.deletedFileRetentionDuration` says, and never shorter than a batch may take. 0: never."""
     zookeeper_timeout_secs: float = Field(default=10.0, gt=0)
     """Session timeout requested from ZooKeeper: how long a dead leader blocks its successor."""
     zookeeper_connect_secs: float = Field(default=30.0, gt=0)

@@ -23,13 +23,14 @@ from tests.zookeeper.progress_store import leading
 from txn.cli.app import cli
 from txn.config import TopologyConfig
 from txn.delta.definition import Definition
+from txn.delta.durations import duration_secs
 from txn.doctor import machine as doctor_machine
 from txn.doctor import tables as doctor_tables
 from txn.doctor import zookeeper as doctor_zookeeper
 from txn.doctor.checkup import diagnose
 from txn.doctor.findings import Finding
 from txn.doctor.machine import check_disk, check_machine, fits
-from txn.doctor.tables import check_storage, check_table, check_writers, duration_secs
+from txn.doctor.tables import check_storage, check_table, check_writers
 from txn.doctor.zookeeper import check_zookeeper
 from txn.embedded import EmbeddedZooKeeper, zookeeper_service
 from txn.errors import SetupError, TableRefusedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 
 from tests.faults.support import Points, observing
 from txn.attempts import TransactionAttempt
+from txn.config import TopologyConfig
 from txn.engine.killpoints import MAINTENANCE_POINTS
 from txn.engine.maintenance import Maintenance
 from txn.engine.threads import Threads
+from txn.engine.upkeep import Upkeep
 from txn.errors import FencedError
 
 WAIT_SECS = 30.0
@@ -63,7 +66,8 @@ class Kit:
         """The maintenance of its tables."""
         given: Any = work
         shell: Any = self
-        return Maintenance("t", "tag", given, given, self.threads, shell)
+        nothing = Upkeep("t", (), TopologyConfig(), time.monotonic)
+        return Maintenance("t", "tag", given, given, self.threads, shell, nothing)
 
     def assert_leading(self) -> None:
         """It does; said on the thread that publishes."""

@@ -18,6 +18,7 @@ from spouts.memory import MemoryTransactionalSpout
 from tests.faults.harness import read_log
 from tests.faults.support import Points, observing, rows_of
 from txn import Topology, TopologyConfig
+from txn.delta.upkeep import carry_out, plan_optimize, plan_vacuum
 from txn.errors import (
     RecoveryRefusedError,
     StateError,
@@ -25,6 +26,7 @@ from txn.errors import (
     TableRefusedError,
     TxnError,
 )
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,10 +182,21 @@ def test_a_table_that_somebody_changes_during_a_run_stops_it(
     world.assert_holds(5)
 
 
+def look_after(world: World, name: str, operation: str) -> None:
+    """`txn optimize` and `txn vacuum`, with the shortest retention that there is."""
+    storage = Storage(str(world.folder / name))
+    if operation == "optimize":
+        carry_out(storage, plan_optimize(storage, "strangers"))
+    else:
+        carry_out(storage, plan_vacuum(storage, "strangers", 0))
+
+
 HARMLESS: dict[str, Callable[[World, str], object]] = {
     "optimize": lambda w, t: w.sql("OPTIMIZE {}", t),
     "vacuum": lambda w, t: w.sql("VACUUM {}", t),
     "compact": lambda w, t: w.table(t).optimize.compact(),
+    "txn-optimize": lambda w, t: look_after(w, t, "optimize"),
+    "txn-vacuum": lambda w, t: look_after(w, t, "vacuum"),
     "description": lambda w, t: w.table(t).alter.set_table_description("of the month"),
 }
 
@@ -192,7 +205,9 @@ HARMLESS: dict[str, Callable[[World, str], object]] = {
 def test_maintenance_by_somebody_else_is_harmless(
     world: World, harmless: Callable[[World, str], object]
 ) -> None:
-    """OPTIMIZE, VACUUM and descriptions by somebody else are harmless, in a run and between."""
+    """OPTIMIZE and VACUUM, by somebody else or by our own commands, and descriptions are harmless,
+    in a run and between.
+    """
     world.run(3)
     for name in TABLES:
         harmless(world, name)

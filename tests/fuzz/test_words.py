@@ -17,8 +17,8 @@ from tests.fuzz.inputs import COUNTED, fuzz, junk_text
 from txn import Topology
 from txn.cli.app import cli
 from txn.config import TopologyConfig
+from txn.delta.durations import duration_secs
 from txn.doctor.machine import fits
-from txn.doctor.tables import duration_secs
 from txn.errors import SetupError, TopologyError, UserError
 from txn.storage.locations import identity, parent
 from txn.storage.storage import Storage

@@ -14,6 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spouts._changed import _RECENT, Changed
 from spouts._listing import Listing
+from spouts._looks import Looks
 from spouts.files import FileBatch, FileSpout
 from txn.attempts import TransactionAttempt
 from txn.storage.local import LocalStore
@@ -236,7 +237,9 @@ def test_a_remote_listing_has_the_times(tmp_path: Path) -> None:
     for number, name in enumerate("ab"):
         (tmp_path / f"{name}.txt").touch()
         os.utime(tmp_path / f"{name}.txt", ns=(0, number * 10**9 + 7))
-    listing = Elsewhere(f"s3:/{tmp_path}/*.txt")
-    a, b = listing.names()
-    assert listing.times([b, a, "gone"]) == [(b, 10**9), (a, 0)]
-    assert listing.times([a]) == []
+    looks = Looks(Elsewhere(f"s3:/{tmp_path}/*.txt"), 0.0, 9, lambda: 0.0)
+    look = looks.look(list)
+    assert look is not None
+    a, b = look.names
+    assert looks.times([b, a, "gone"]) == [(b, 10**9), (a, 0)]
+    assert looks.times([a]) == []

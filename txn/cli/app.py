@@ -24,6 +24,7 @@ from txn.cli.rows import rows
 from txn.cli.run import run
 from txn.cli.status import status
 from txn.cli.transfer import export_command, import_command
+from txn.cli.upkeep import optimize, vacuum
 
 __all__ = ["cli", "main"]
 
@@ -41,6 +42,7 @@ for command in (
     history,
     import_command,
     new,
+    optimize,
     plan,
     plugins,
     preview,
@@ -49,6 +51,7 @@ for command in (
     rows,
     run,
     status,
+    vacuum,
 ):
     cli.add_command(command)
 

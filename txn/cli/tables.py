@@ -1,4 +1,4 @@
-"""How `txn status`, `quarantine`, `history` and `recover` look to people."""
+"""How `txn status`, `quarantine`, `history`, `recover`, `optimize` and `vacuum` look to people."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from txn.cli.words import broken_rules, short_name
+from txn.delta.upkeep import TablePlan
 from txn.operations.bad_rows import BadRow, RuleRows
 from txn.operations.history import HistoryEntry
 from txn.operations.quarantine import Quarantined
 from txn.operations.status import Status
 from txn.operations.table_status import TableStatus
 from txn.protocol.records import BatchRecord, NoticesRecord, Progress
-from txn.text import describe, printable
+from txn.text import describe, printable, size
 
 __all__ = [
     "bad_rows_table",
@@ -25,6 +26,7 @@ __all__ = [
     "quarantine_table",
     "rule_rows_table",
     "status_table",
+    "upkeep_table",
 ]
 
 
@@ -225,6 +227,27 @@ def progress_table(topology: str, progress: Progress, zookeeper: str) -> Rendera
     for table, version in committed.tables.items():
         plan.add_row(printable(f"table {short_name(table)}"), f"version {version}")
     return plan
+
+
+# --- optimize, vacuum ------------------------------------------------------------------------
+
+
+def upkeep_table(plans: Sequence[TablePlan], *, done: bool = False) -> RenderableType:
+    """What OPTIMIZE or VACUUM will do, or has done, to each table."""
+    result = _table("table", "files", "bytes", "done" if done else "to do")
+    for plan in plans:
+        said = plan.skipped or plan.error or _upkeep(plan, done)
+        result.add_row(printable(plan.table), f"{plan.files:,}", size(plan.bytes), printable(said))
+    return result
+
+
+def _upkeep(plan: TablePlan, done: bool) -> str:
+    if not plan.chosen:
+        return "nothing"
+    what = f"{plan.chosen:,} files ({size(plan.chosen_bytes)})"
+    if plan.operation == "vacuum":
+        return f"{what} {'deleted' if done else 'to delete, which no version needs'}"
+    return f"{what} became {plan.written:,}" if done else f"up to {what} to put together"
 
 
 def _grid() -> Table:

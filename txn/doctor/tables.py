@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from txn.config import TopologyConfig
 from txn.delta.commits import LAST_CHECKPOINT, checkpoint_version, commit_path
 from txn.delta.definition import Definition
+from txn.delta.durations import FILE_RETENTION, LOG_RETENTION, duration_secs
 from txn.delta.features import refused_features
 from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.storage.locations import identity, is_local, local_path
@@ -25,20 +25,11 @@ from txn.storage.locations import identity, is_local, local_path
 if TYPE_CHECKING:
     from txn.storage.storage import Storage
 
-__all__ = ["check_storage", "check_table", "check_writers", "duration_secs"]
+__all__ = ["check_storage", "check_table", "check_writers"]
 
 _ROUNDS = 5
 _WRITERS = 2
 _DAY = 86_400.0
-_UNITS = {
-    "millisecond": 0.001,
-    "second": 1.0,
-    "minute": 60.0,
-    "hour": 3600.0,
-    "day": _DAY,
-    "week": 7 * _DAY,
-}
-_LOG_RETENTION, _FILE_RETENTION = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
 _LEAST_LOG_RETENTION = 7 * _DAY
 
 
@@ -79,11 +70,11 @@ def check_writers(table: str) -> Iterator[Finding]:
             f"table {table}",
             "other writers",
             "Spark's Delta writer does not ask S3 to refuse a version that exists already",
-            "OPTIMIZE, DELETE, ALTER and every other statement of Spark may overwrite a version "
-            "that a running topology has just committed, which loses its rows. The topology's "
-            "own commits are conditional.",
-            "Maintain the table with deltalake (DeltaTable.optimize, .vacuum), whose commits are "
-            "conditional, or with Spark while the topology is stopped.",
+            "OPTIMIZE, VACUUM, INSERT, DELETE, ALTER and every other statement of Spark that "
+            "writes to the table may overwrite a version that a running topology has just "
+            "committed, which loses its rows. The topology's own commits are conditional.",
+            "Maintain the table with `txn optimize` and `txn vacuum` or deltalake, whose commits "
+            "are conditional, or with Spark while the topology is stopped.",
         )
 
 
@@ -125,7 +116,7 @@ def _features(area: str, delta: Any, properties: Mapping[str, str]) -> Finding:
 
 
 def _log_retention(area: str, properties: Mapping[str, str]) -> Finding:
-    stated = properties.get(_LOG_RETENTION, "interval 30 days")
+    stated = properties.get(LOG_RETENTION, "interval 30 days")
     seconds = duration_secs(stated)
     if seconds is None:
         return note(area, "log retention", f"{stated!r}: cannot be understood")
@@ -138,12 +129,12 @@ def _log_retention(area: str, properties: Mapping[str, str]) -> Finding:
         said,
         "Commit files older than that are cleaned out of the log. `txn history` no longer shows "
         "their txids, and `txn recover` fails if it needs them after a long downtime.",
-        f"Set {_LOG_RETENTION} to longer than a topology may ever be down.",
+        f"Set {LOG_RETENTION} to longer than a topology may ever be down.",
     )
 
 
 def _file_retention(area: str, properties: Mapping[str, str], config: TopologyConfig) -> Finding:
-    stated = properties.get(_FILE_RETENTION, "interval 1 week")
+    stated = properties.get(FILE_RETENTION, "interval 1 week")
     seconds = duration_secs(stated)
     if seconds is None:
         return note(area, "file retention", f"{stated!r}: cannot be understood")
@@ -157,7 +148,7 @@ def _file_retention(area: str, properties: Mapping[str, str], config: TopologyCo
         f"{said}, and a batch may take {longest / 60:g} min with all of its attempts",
         "VACUUM may delete staged files that are not published yet: the batch fails and is "
         "replayed. Readers of an older version may lose theirs.",
-        f"Set {_FILE_RETENTION} to a day or more.",
+        f"Set {FILE_RETENTION} to a day or more.",
     )
 
 
@@ -175,19 +166,6 @@ def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[st
         "Every start of a topology and every new reader reads all commits since then.",
         "Check that _delta_log can be written to; DeltaTable(...).create_checkpoint() makes one.",
     )
-
-
-def duration_secs(text: str) -> float | None:
-    """Seconds of Delta's "interval 2 weeks"; None if it is not an interval."""
-    form = re.fullmatch(r"\s*(?:interval\s+)?((?:\d{1,9}\s+[a-z]+\s*)+)", text.lower())
-    if form is None:
-        return None
-    total = 0.0
-    for number, unit in re.findall(r"(\d+)\s+([a-z]+)", form[1]):
-        if unit.removesuffix("s") not in _UNITS:
-            return None
-        total += int(number) * _UNITS[unit.removesuffix("s")]
-    return total
 
 
 # --- can the storage refuse? -----------------------------------------------------------------

@@ -3,6 +3,8 @@
 One thread asks one committer after the other, whenever something was committed since. What it has
 staged is made visible on the commit thread, between two turns, so that a turn waits for one append
 at most. A failure is logged once and tried again after a later commit.
+
+The same thread starts and looks after OPTIMIZE and VACUUM by schedule (`txn.engine.upkeep`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from txn.engine.killpoints import reached
 from txn.engine.shell import Shell
 from txn.engine.tables import Tables
 from txn.engine.threads import Threads
+from txn.engine.upkeep import Upkeep
 from txn.errors import FencedError
 from txn.spark.causes import cause_line
 
@@ -45,6 +48,7 @@ class Maintenance:
         tables: Tables,
         threads: Threads,
         shell: Shell,
+        upkeep: Upkeep,
     ) -> None:
         self._topology = topology
         self._tag = tag
@@ -52,6 +56,7 @@ class Maintenance:
         self._tables = tables
         self._threads = threads
         self._shell = shell
+        self._upkeep = upkeep
         self._names = tables.maintained
         self._newest: TransactionAttempt | None = None
         self._running: Future[None] | None = None
@@ -61,12 +66,13 @@ class Maintenance:
     def committed(self, attempt: TransactionAttempt) -> None:
         """Everything up to this txid is durable. Called by the protocol's thread."""
         self._newest = attempt
-        if self._names and (self._running is None or self._running.done()):
+        if (self._names or self._upkeep.is_on) and (self._running is None or self._running.done()):
             self._running = self._threads.maintenance.submit(self._run, about="maintenance")
 
     def stop(self) -> None:
         """Begin nothing more, cancel what runs, and wait for its end while there is grace."""
         self._stopping.set()
+        self._upkeep.stop()
         if self._running is None:
             return
         self._running.cancel()
@@ -85,6 +91,13 @@ class Maintenance:
                 if self._stopping.is_set():
                     return
                 self._maintain(table, done)
+            self._keep_up()
+
+    def _keep_up(self) -> None:
+        try:
+            self._upkeep.step()
+        except OSError as error:  # no process can be started now
+            log.warning("[%s] maintenance by schedule: %s", self._topology, cause_line(error))
 
     def _maintain(self, table: str, newest: TransactionAttempt) -> None:
         try:

@@ -49,6 +49,7 @@ from txn.engine.report import RunReport, RunStatus
 from txn.engine.shell import Fact, Shell
 from txn.engine.threads import Straggler, Threads, abandoned
 from txn.engine.timeouts import ACKER_TICKS, Timeouts
+from txn.engine.upkeep import Upkeep
 from txn.errors import ProgressUnavailableError, SourceUnavailableError
 from txn.protocol import coordinator
 from txn.protocol.events import (
@@ -152,8 +153,10 @@ class Pipeline(Shell):
         self._turns = CommitTurns(
             stations, live, tracking, recorder, threads, self, clock=clock, ids=ids
         )
+        upkeep = Upkeep(name, equipment.tables.all, config, monotonic)
+        tag = f"{self._tag}-maintenance"
         self._maintenance = Maintenance(
-            name, f"{self._tag}-maintenance", equipment.jobs, equipment.tables, threads, self
+            name, tag, equipment.jobs, equipment.tables, threads, self, upkeep
         )
         self._failures = AttemptFailures(name, config, self._turns, recorder, self)
         self._timeouts = Timeouts(config, tracking, threads, self)

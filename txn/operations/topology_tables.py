@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from txn.config import TopologyConfig
 from txn.embedded.service import zookeeper_service
 from txn.errors import SetupError, TopologyError
 from txn.operations.loading import named_topology
@@ -25,6 +26,9 @@ class TopologyTables:
     """The newest committed txid; None: ZooKeeper does not say."""
     storage_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """table -> its `storage_options`, which only a program has."""
+    is_at_rest: bool = False
+    """ZooKeeper says that nobody leads or stands by, and that no batch is open."""
+    config: TopologyConfig = field(default_factory=TopologyConfig)
 
 
 def tables_of(name: str, zookeeper: str) -> TopologyTables:
@@ -62,10 +66,12 @@ def _look(
     try:
         with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
             replays = read_row_replays(hosts, name, config) if with_replays else {}
-            committed = read_status(hosts, name, config).progress.committed
+            status = read_status(hosts, name, config)
     except (SetupError, TopologyError):
         if topology is None:
             raise
-        return TopologyTables(name, tuple(options), None, options), None
+        return TopologyTables(name, tuple(options), None, options, config=config), None
+    committed = status.progress.committed
     tables = tuple(options) if topology else tuple(committed.tables)
-    return TopologyTables(name, tables, committed.txid, options), replays
+    at_rest = not (status.leader or status.standbys or status.progress.batches)
+    return TopologyTables(name, tables, committed.txid, options, at_rest, config), replays

@@ -1,0 +1,297 @@
+"""OPTIMIZE and VACUUM of a topology's tables, by a writer whose commits are conditional.
+
+Both may run beside the topology. OPTIMIZE appends a version that brings and takes no rows, through
+delta-rs; whoever loses a race for a version tries the next one. VACUUM is delta-rs's own choice of
+files, deleted here: what an attempt or a compaction may still publish is left out of it, however
+old it is, and no version is appended.
+
+    python -m txn.delta.upkeep      # one operation on one table, as JSON on stdin says
+
+is how a running leader does it (`txn.engine.upkeep`): a process of its own can be ended at any
+moment, and gives back the memory in which delta-rs rewrites files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import DeltaError
+
+from txn.delta.commits import txid_app
+from txn.delta.durations import FILE_RETENTION, file_retention_secs
+from txn.delta.loading import find
+from txn.errors import CommitConflictError, TxnError, UserError
+from txn.storage.retrying import retried
+from txn.storage.storage import Storage
+
+__all__ = ["Operation", "TablePlan", "carry_out", "least_hours", "plan_optimize", "plan_vacuum"]
+
+Operation = Literal["optimize", "vacuum"]
+
+LEAST_HOURS = 1
+"""Clocks of storage and of this machine may differ, and a query may be reading older versions."""
+_TARGET_BYTES = 100 * 1024 * 1024
+"""delta-rs's own, where the table's property does not say another one."""
+_STAGED = re.compile(r"data/(\d+)-\d+-[0-9A-Za-z]+/")
+_COMPACTED = re.compile(r"data/(compaction-[0-9A-Za-z]+)/")
+_SCRATCH = "_txn"
+_LONGEST_GROUP = 64
+"""Txids that one staging job may have had: its folder is named after the first of them."""
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What one operation does to one table, before or after it was done."""
+
+    table: str
+    operation: Operation
+    files: int = 0
+    """Of the newest version, before."""
+    bytes: int = 0
+    chosen: int = 0
+    """Files that are rewritten or deleted. Of OPTIMIZE, before it is done: at most."""
+    chosen_bytes: int = 0
+    paths: tuple[str, ...] = ()
+    """The files that VACUUM deletes."""
+    written: int | None = None
+    """Files that OPTIMIZE has written in their place; None: nothing was done."""
+    skipped: str | None = None
+    """Why nothing is done to this table."""
+    error: str | None = None
+    """Why it failed; the table is as it was, but for the files that VACUUM had deleted by then."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields but the paths."""
+        return {
+            "table": self.table,
+            "files": self.files,
+            "bytes": self.bytes,
+            "chosen_files": self.chosen,
+            "chosen_bytes": self.chosen_bytes,
+            "written_files": self.written,
+            "skipped": self.skipped,
+            "error": self.error,
+        }
+
+
+def least_hours(message_timeout_secs: float, max_batch_attempts: int) -> int:
+    """Hours that VACUUM keeps files at least while a topology may use them.
+
+    As long as a batch may take with all of its attempts, and never below an hour.
+    """
+    return max(LEAST_HOURS, math.ceil(message_timeout_secs * max_batch_attempts / 3600))
+
+
+# --- optimize --------------------------------------------------------------------------------
+
+
+def plan_optimize(storage: Storage, topology: str) -> TablePlan:
+    """Which files OPTIMIZE would put together, by their sizes in the log. Changes nothing.
+
+    Raises:
+        TxnError, DeltaError: the table cannot be read.
+    """
+    plan = TablePlan(storage.location, "optimize")
+    table, skipped = _own(storage, topology)
+    if table is None:
+        return replace(plan, skipped=skipped)
+    properties = table.metadata().configuration
+    files = _active(table)
+    plan = replace(plan, files=len(files), bytes=sum(files.values()))
+    kind = properties.get("txn.kind", "")
+    if kind == "upsert":
+        return replace(plan, skipped="upsert: each bucket is one file already")
+    if kind.startswith("log"):
+        return replace(plan, skipped="log: the topology folds its files itself (compact_files)")
+    small = [path for path, size in files.items() if size < _target(properties)]
+    if len(small) < 2:
+        return plan
+    return replace(plan, chosen=len(small), chosen_bytes=sum(files[path] for path in small))
+
+
+def _target(properties: Mapping[str, str | None]) -> int:
+    stated = properties.get("delta.targetFileSize") or ""
+    return int(stated) if stated.isascii() and stated.isdecimal() else _TARGET_BYTES
+
+
+def _optimize(storage: Storage, plan: TablePlan) -> TablePlan:
+    table = find(storage)
+    assert table is not None
+    # Expired commit files are deleted by the topology's own clean-up.
+    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+    try:
+        done = table.optimize.compact(max_concurrent_tasks=1, post_commithook_properties=hooks)
+    except DeltaError as error:
+        raise CommitConflictError(
+            f"OPTIMIZE of table {storage.location} was not committed: "
+            f"{_first_line(error)}. The table is as it was. If another writer was faster, "
+            "run it again."
+        ) from error
+    read = json.loads(done["filesRemoved"])["totalSize"] if done["numFilesRemoved"] else 0
+    gone, come = done["numFilesRemoved"], done["numFilesAdded"]
+    return replace(plan, chosen=gone, chosen_bytes=read, written=come)
+
+
+# --- vacuum ----------------------------------------------------------------------------------
+
+
+def plan_vacuum(
+    storage: Storage, topology: str, hours: int | None = None, least: int = 0
+) -> TablePlan:
+    """Which files VACUUM would delete: those that no version needs. Changes nothing.
+
+    What attempts or a compaction may still publish is never among them.
+
+    Args:
+        hours: how long files are kept after the newest version no longer needs them; None: as
+            long as the table's property says, or a week.
+        least: hours below which it is refused.
+
+    Raises:
+        UserError: the retention is below `least`.
+        TxnError, DeltaError: the table cannot be read.
+    """
+    plan = TablePlan(storage.location, "vacuum")
+    table, skipped = _own(storage, topology)
+    if table is None:
+        return replace(plan, skipped=skipped)
+    own = file_retention_secs(table.metadata().configuration.get(FILE_RETENTION)) / 3600
+    kept = own if hours is None else hours
+    if kept < least:
+        whose = "its property delta.deletedFileRetentionDuration" if hours is None else "the option"
+        raise UserError(
+            f"VACUUM of table {storage.location} is to keep files for {kept:g} hours ({whose}), "
+            f"but topology '{topology}' runs, has open batches, or cannot be looked at: a batch "
+            f"may take up to {least} hours with all of its attempts, and queries may read files "
+            f"that were replaced meanwhile. Nothing was deleted. Keep them for {least} hours or "
+            "more (--retain-hours), or stop the topology first.",
+            number="TXN-320",
+        )
+    files = _active(table)
+    plan = replace(plan, files=len(files), bytes=sum(files.values()))
+    expired = retried(lambda: _expired(table, math.ceil(kept)), f"list table {storage.location}")
+    newest = table.transaction_version(txid_app(topology)) or 0
+    free = set(_free(expired, newest, storage))
+    if not free:
+        return plan
+    sizes = {path: size for path, size in _stored(storage) if path in free}
+    paths, total = tuple(sorted(sizes)), sum(sizes.values())
+    return replace(plan, chosen=len(paths), chosen_bytes=total, paths=paths)
+
+
+def _expired(table: DeltaTable, hours: int) -> list[str]:
+    # "full", by a listing: a checkpoint forgets removed files as soon as they expire.
+    return table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+
+
+def _free(expired: Iterable[str], newest: int, storage: Storage) -> Iterable[str]:
+    """Without what live attempts have staged, and what compactions have written.
+
+    Args:
+        newest: the newest txid that the table holds.
+    """
+    at_work = set(storage.folders(_SCRATCH))
+    for path in expired:
+        staged, compacted = _STAGED.match(path), _COMPACTED.match(path)
+        if staged and int(staged[1]) > newest - _LONGEST_GROUP:
+            continue
+        if compacted and compacted[1] in at_work:
+            continue
+        yield path
+
+
+def _stored(storage: Storage) -> Iterable[tuple[str, int]]:
+    """(path, bytes) of every file in the table's folder."""
+    found = retried(lambda: [*storage.store.walk()], f"list table {storage.location}")
+    return ((entry.path, entry.size) for entry in found)
+
+
+def _vacuum(storage: Storage, plan: TablePlan) -> TablePlan:
+    storage.delete_files(plan.paths)
+    return plan
+
+
+# --- both ------------------------------------------------------------------------------------
+
+
+def carry_out(storage: Storage, plan: TablePlan) -> TablePlan:
+    """Do what was planned. Returns what was done.
+
+    Raises:
+        CommitConflictError: OPTIMIZE was not committed.
+        TxnError: storage failed.
+    """
+    if not plan.chosen:
+        return plan
+    return (_optimize if plan.operation == "optimize" else _vacuum)(storage, plan)
+
+
+def _own(storage: Storage, topology: str) -> tuple[DeltaTable | None, str | None]:
+    """The table, if the topology has made it; else why it is left alone."""
+    table = find(storage)
+    if table is None:
+        return None, "there is no table yet"
+    owner = table.metadata().configuration.get("txn.topology")
+    if owner != topology:
+        return None, f"it belongs to topology '{owner}'" if owner else "no topology has made it"
+    return table, None
+
+
+def _active(table: DeltaTable) -> dict[str, int]:
+    """Path -> bytes of the files of the newest version."""
+    found = pa.table(table.get_add_actions(flatten=True))
+    return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def main(order: Mapping[str, Any]) -> dict[str, Any]:
+    """One operation on one table.
+
+    Args:
+        order: operation, topology, location, options; of VACUUM, the least hours.
+    """
+    storage = Storage(order["location"], order["options"])
+    try:
+        if order["operation"] == "optimize":
+            plan = plan_optimize(storage, order["topology"])
+        else:
+            plan = _plan_by_schedule(storage, order["topology"], order["least_hours"])
+        return carry_out(storage, plan).to_json()
+    except (TxnError, DeltaError, OSError, ValueError) as error:
+        failed = TablePlan(order["location"], order["operation"], error=_first_line(error))
+        return failed.to_json()
+
+
+def _plan_by_schedule(storage: Storage, topology: str, least: int) -> TablePlan:
+    """A schedule keeps files for longer where the table's own retention is too short."""
+    table = find(storage)
+    stated = table.metadata().configuration.get(FILE_RETENTION) if table else None
+    own = math.ceil(file_retention_secs(stated) / 3600)
+    return plan_vacuum(storage, topology, max(own, least))
+
+
+def _end_with_parent() -> None:
+    """End this process when the pipe from its parent is closed."""
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    _order = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sys.stdout.write(json.dumps(main(_order)))
+    sys.stdout.flush()
+    os._exit(0)  # delta-rs may be left behind in a thread that never ends

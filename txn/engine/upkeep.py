@@ -1,0 +1,175 @@
+"""OPTIMIZE and VACUUM of a run's tables by schedule: one after the other, each in a child process.
+
+A child, because delta-rs rewrites files in the memory of its process and cannot be interrupted: a
+run that ends must not wait for it. Nothing is lost by killing one: what OPTIMIZE has written is in
+no version, and VACUUM deletes file by file. A child whose parent has gone ends, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from txn.config import TopologyConfig
+from txn.dataflow.graph import Sink
+from txn.delta.upkeep import Operation, least_hours
+from txn.storage.storage import Storage
+from txn.text import size
+
+__all__ = ["Upkeep"]
+
+log = logging.getLogger("txn")
+
+_PACKAGES = Path(__file__).parents[2]
+
+
+class _Child(NamedTuple):
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    operation: Operation
+    table: str
+
+
+class Upkeep:
+    """Starts what is due, and looks how it went. `step` never blocks.
+
+    Args:
+        sinks: the topology's tables; only Delta tables of its own are touched.
+        monotonic: seconds.
+    """
+
+    def __init__(
+        self,
+        topology: str,
+        sinks: Sequence[Sink],
+        config: TopologyConfig,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._topology = topology
+        self._sinks = [sink for sink in sinks if sink.committer.lies_in_folder]
+        self._least = least_hours(config.message_timeout_secs, config.max_batch_attempts)
+        every: dict[Operation, float] = {
+            "optimize": config.optimize_every_hours * 3600,
+            "vacuum": config.vacuum_every_hours * 3600,
+        }
+        self._every = {operation: secs for operation, secs in every.items() if secs}
+        self._monotonic = monotonic
+        self._next = dict.fromkeys(self._every, monotonic())
+        self._waiting: deque[tuple[Operation, Sink]] = deque()
+        self._child: _Child | None = None
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._told: set[tuple[Operation, str]] = set()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything will ever be due."""
+        return bool(self._every and self._sinks)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs or waits now."""
+        with self._lock:
+            return self._child is None and not self._waiting
+
+    def step(self) -> None:
+        """Take note of what has ended, and start what is next."""
+        with self._lock:
+            if self._stopped:
+                return
+            if self._child is not None:
+                if self._child.process.poll() is None:
+                    return
+                self._report(self._child)
+                self._child = None
+            now = self._monotonic()
+            for operation, secs in self._every.items():
+                if now >= self._next[operation]:
+                    self._next[operation] = now + secs
+                    asked = {sink.name for waits, sink in self._waiting if waits == operation}
+                    new = (sink for sink in self._sinks if sink.name not in asked)
+                    self._waiting += [(operation, sink) for sink in new]
+            if self._waiting:
+                self._start(*self._waiting.popleft())
+
+    def stop(self) -> None:
+        """Start nothing more, and end what runs."""
+        with self._lock:
+            self._stopped = True
+            self._waiting.clear()
+            if self._child is None:
+                return
+            child, self._child = self._child, None
+            child.process.kill()
+            child.process.wait()
+            _close(child)
+
+    def _start(self, operation: Operation, sink: Sink) -> None:
+        options = dict(sink.committer.storage_options)
+        order = {
+            "operation": operation,
+            "topology": self._topology,
+            "location": Storage(sink.name, options).uri,
+            "options": options,
+            "least_hours": self._least,
+        }
+        path = os.pathsep.join([str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
+        process = subprocess.Popen(
+            [sys.executable, "-m", "txn.delta.upkeep"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is for the run, which ends it
+        )
+        self._child = _Child(process, output, operation, sink.name)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # its output will tell
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+        # The pipe stays open: its end is the end of the child.
+
+    def _report(self, child: _Child) -> None:
+        said = _said(child)
+        told = f"[{self._topology}] {child.operation.upper()} of table {child.table}"
+        kind = (child.operation, child.table)
+        if error := said.get("error"):
+            if kind not in self._told:
+                self._told.add(kind)
+                log.warning("%s: %s", told, error)
+        elif said["chosen_files"]:
+            what = f"{said['chosen_files']} files ({size(said['chosen_bytes'])})"
+            became = said["written_files"]
+            done = "deleted" if became is None else f"became {became}"
+            log.info("%s: %s %s", told, what, done)
+
+
+def _said(child: _Child) -> dict[str, Any]:
+    child.output.seek(0)
+    lines = child.output.read().decode("utf-8", "replace").strip().splitlines()
+    _close(child)
+    try:
+        found = json.loads(lines[-1])
+    except (ValueError, IndexError):
+        found = None
+    if isinstance(found, dict):
+        return found
+    last = lines[-1] if lines else "nothing was said"
+    return {"error": f"its process ended with code {child.process.returncode}: {last}"}
+
+
+def _close(child: _Child) -> None:
+    if child.process.stdin is not None:
+        child.process.stdin.close()
+    child.output.close()
