@@ -24,7 +24,7 @@ from txn.acker import Acker, Outcome, Status
 from txn.attempts import TransactionAttempt
 from txn.interfaces import Prepared, Published, Staged, StagedFile
 
-__all__ = ["CommitLedger", "ProcessingLedger", "Tracking", "Verdict"]
+__all__ = ["CommitLedger", "Ledger", "ProcessingLedger", "Tracking", "Verdict"]
 
 Ids = Callable[[], int]
 Key = tuple[str, ...]
