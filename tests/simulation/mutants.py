@@ -197,7 +197,8 @@ def _prepare_touched(self: Any, staged: Staged, publication: Publication) -> Pre
     old = tuple(file for file in self._log.files.values() if file.bucket in buckets)
     if not old and not staged.files:
         return Prepared(staged, (), (), self._log.version)
-    rows = self._rewrite.rows(old, staged.files, publication, reverts)
+    read_url = self._storage.read_url
+    rows = self._rewrite.rows(old, staged.files, publication, reverts, read_url)
     adds = self._area.write(rows, staged.attempt, partition_by="txn_bucket")
     return Prepared(staged, adds, old, self._log.version)
 

@@ -173,6 +173,7 @@ class SimRewrite(BucketRewrite):
         new: Sequence[StagedFile],
         publication: Publication,
         reverts: bool,
+        url_of: Any,
     ) -> Any:
         stored = _rows_of(self, [file.path for file in old])
         if reverts:
