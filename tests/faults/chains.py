@@ -81,7 +81,7 @@ def _kill(driver: Driver, point: str) -> Kill:
 
 
 def _images(spec: Spec) -> dict[str, TableImage]:
-    return read_tables(Path(spec.folder), sorted(spec.tables))
+    return read_tables(spec.root, sorted(spec.tables))
 
 
 def assert_consistent(records: Sequence[Record], table: str, image: TableImage) -> None:
