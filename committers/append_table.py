@@ -35,6 +35,8 @@ class AppendingCommitter(TableCommitter):
     non-transactional one appends again.
     """
 
+    _reads_staged = False
+
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from committers import keeping
 from committers.guard import held, left_of, parse_semantics, unfinished
+from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.cleanup import LogCleanup
 from committers.publishing.files import ActiveFile
 from committers.publishing.log import MAX_TRIES, AppendFailedError, DeltaLog, StaleFilesError
@@ -66,6 +67,8 @@ class TableCommitter(Committer):
     """
 
     lies_in_folder = True
+    _reads_staged = True
+    """Whether `prepare` reads what was staged."""
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class TableCommitter(Committer):
             new_id=self._new_id,
             unique=self._unique,
         )
+        self._checkpoints = Checkpoints(self._storage, self._log.verify)
         self._cleanup = LogCleanup(self._storage)
         self._work_session: SparkSession | None = None
         self._read_session: SparkSession | None = None
@@ -198,8 +202,10 @@ class TableCommitter(Committer):
         if self._log.version < 0 and not staged.files:
             # Nothing was ever staged, so the columns are unknown and there is no table yet.
             return Prepared(staged, (), skipped=True)
-        self._log.require_newer(publication)
-        self._log.require_staged(staged.files)
+        if self._reads_staged:
+            self._log.check(publication, staged.files)
+        else:
+            self._log.require_newer(publication)  # the rest is looked at right before the append
         last = self._log.last_publication()
         version, txid = held(last, self.semantics, publication, self.name)
         if txid >= publication.last_txid:
@@ -285,8 +291,9 @@ class TableCommitter(Committer):
         self._area.discard(attempt)
 
     def committed(self, attempt: TransactionAttempt) -> None:
-        """Delete the scratch files of a committed attempt, and now and then what has expired."""
+        """Delete the scratch files of a committed attempt; now and then look after the log."""
         self._area.discard(attempt)
+        self._checkpoints.run(self._log.version, self._log.properties)
         self._cleanup.run(self._log.version)
 
     def keep(self, name: str, content: bytes) -> bool:

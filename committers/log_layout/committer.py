@@ -64,6 +64,7 @@ class LogCommitter(AppendingCommitter):
         new_id: Callable[[], str] = random_id,
     ) -> None:
         self._layout = layout  # before `_begin`, which reads it
+        self._reads_staged = layout.removes
         super().__init__(
             path,
             semantics,

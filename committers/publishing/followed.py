@@ -1,32 +1,41 @@
 """One table as its log has it: its newest state in memory, and whatever others append taken in.
 
 Its state differs from the log's only by versions that were not read yet. It reads them one by one
-and refuses a version that must not be there.
+and refuses a version that must not be there. delta-rs loads a table once; from then on every
+version is taken in from its commit file, and the newest one is that behind which there is none.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from deltalake import DeltaTable
 
+from committers.publishing.chain import MOST_NAMED, newest_texts, require_unbroken
 from committers.publishing.files import ActiveFile, active_files, load_files, require_inside
-from committers.publishing.foreign_commits import ForeignCommits, changed_by
+from committers.publishing.foreign_commits import ForeignCommits, accepted_version, changed_by
 from committers.publishing.newest import NewestVersions
 from committers.publishing.rules import led_elsewhere
-from committers.publishing.same_table import instead_of, replaced
+from committers.publishing.same_table import require_same
 from committers.publishing.spec import TableSpec, refuse_foreign, refuse_foreign_folder
 from committers.publishing.txid_bounds import with_bounds
-from txn.delta.commits import Commit, epoch_app, incarnation_app, txid_app
+from txn.delta.commits import (
+    LAST_CHECKPOINT,
+    Commit,
+    checkpoint_version,
+    commit_path,
+    epoch_app,
+    incarnation_app,
+    txid_app,
+)
+from txn.delta.definition import Definition
 from txn.delta.loading import is_there, load
 from txn.delta.log import TableLog
-from txn.errors import CommitConflictError, TableRefusedError
-from txn.interfaces import Publication
-from txn.storage.retrying import retried
+from txn.errors import CommitConflictError, TableChangedError, TableRefusedError
+from txn.interfaces import Publication, StagedFile
 from txn.storage.storage import Storage
 
 __all__ = ["FollowedTable", "exclusive"]
@@ -66,7 +75,8 @@ class FollowedTable:
         self._log = _OwnLog(storage)
         self._incarnation = incarnation
         self._takes_over = frozenset(takes_over)
-        self._loaded: DeltaTable | None = None
+        self._known: Definition | None = None
+        self._unchecked = False
         self._spec: TableSpec | None = None
         self._topology = ""
         self._files: dict[str, ActiveFile] = {}
@@ -76,8 +86,10 @@ class FollowedTable:
         self._epoch = 0
         self._last: tuple[int, Publication] | None = None
         self._settled = 0
+        self._leader = 0
         self._foreign = ForeignCommits(self._name)
-        self._fingerprint: int | None = None
+        self._recent: tuple[int, ...] = ()
+        self._halted: TableChangedError | None = None
 
     # --- what is known -----------------------------------------------------------------------
 
@@ -89,7 +101,12 @@ class FollowedTable:
     @property
     def table_id(self) -> str | None:
         """Delta's own id of the table; None before `attach` or `open`."""
-        return None if self._loaded is None else str(self._loaded.metadata().id)
+        return None if self._known is None else self._known.id
+
+    @property
+    def properties(self) -> Mapping[str, str | None]:
+        """The table's properties; none before `attach` or `open`."""
+        return {} if self._known is None else self._known.configuration
 
     @property
     def files(self) -> Mapping[str, ActiveFile]:
@@ -108,10 +125,7 @@ class FollowedTable:
     @exclusive
     def columns(self) -> dict[str, Any] | None:
         """The table's columns as Delta and Spark write them in JSON; None: there is no table."""
-        if self._loaded is None:
-            return None
-        columns: dict[str, Any] = json.loads(self._loaded.schema().to_json())
-        return columns
+        return None if self._known is None else dict(self._known.columns)
 
     @exclusive
     def files_before(self, txid: int) -> tuple[int, frozenset[str]]:
@@ -163,7 +177,7 @@ class FollowedTable:
                 refuse_foreign_folder(entries, self._name)
                 return False
         table = load(self._storage)
-        refuse_foreign(table, self._name, topology)
+        refuse_foreign(Definition.of(table), self._name, topology)
         self._topology = topology
         self._reload(table)
         self._refuse_foreign()
@@ -171,12 +185,12 @@ class FollowedTable:
         return True
 
     @property
-    def _table(self) -> DeltaTable:
-        if self._loaded is None:
+    def _definition(self) -> Definition:
+        if self._known is None:
             raise TableRefusedError(
                 f"Table {self._name} is not there: open it with a schema.", number="TXN-306"
             )
-        return self._loaded
+        return self._known
 
     def read_commit(self, version: int) -> Commit | None:
         """One version, from its commit file; None when that does not exist (any more)."""
@@ -191,37 +205,54 @@ class FollowedTable:
             TableChangedError: one of them changed rows, or the table was replaced.
             CommitConflictError: their commit files are gone; the state was loaded anew.
         """
-        self._require_same()
-        self._follow(self._table)
-        return self._take_in()
+        newest, _ = self._look()
+        return self._take_in(newest)
 
-    def _follow(self, table: DeltaTable) -> None:
-        """Let delta-rs take in what was appended since."""
-        retried(table.update_incremental, f"read the log of table {self._name}")
+    def _look(self, files: Sequence[StagedFile] = ()) -> tuple[int, list[int | None]]:
+        """Look whether the table is still the same, and whether files are there: one round trip.
 
-    def _take_in(self) -> list[Commit]:
-        """Apply the versions up to the one that delta-rs has loaded and will append to."""
+        Returns:
+            The newest version of which it is certain that the table has come to it; the sizes.
+        """
+        if self._halted is not None:
+            raise self._halted
+        asked = [commit_path(self._version), LAST_CHECKPOINT]
+        (text, last), sizes = self._storage.look(asked, [file.path for file in files])
+        newest = require_same(
+            self._storage,
+            self._definition.id,
+            self._topology,
+            self._version,
+            fingerprint=self._recent[-1] if self._recent else None,
+            text=text,
+        )
+        # Behind a checkpoint commit files may be cleaned out of the log, also the next one: then
+        # its place is free, and an append there would be lost.
+        return max(newest, checkpoint_version(last) or 0), sizes
+
+    def _take_in(self, newest: int) -> list[Commit]:
+        """Apply the versions that have come since.
+
+        Args:
+            newest: one to which the table has certainly come.
+        """
         commits: list[Commit] = []
-        if self._table.version() < self._version:
-            self._follow(self._table)  # which failed behind the append before
-        while self._version < self._table.version():
-            version = self._version + 1
-            commit = self.read_commit(version)
-            if commit is None:
-                self._reload(load(self._storage))
-                self._refuse_foreign()
-                raise CommitConflictError(
-                    f"Version {version} of table {self._name} is not in its log any more: the log "
-                    "was cleaned up while this process was behind. The batch is prepared again."
-                )
+        while (commit := self.read_commit(self._version + 1)) is not None:
             self._apply(commit)
             commits.append(commit)
-        if self._spec and any(commit.metadata_change for commit in commits):
-            self._require(self._spec)
+        if self._version < newest:
+            missing = self._version + 1
+            self._reload(load(self._storage))
+            self._refuse_foreign()
+            raise CommitConflictError(
+                f"Version {missing} of table {self._name} is not in its log any more: the log "
+                "was cleaned up while this process was behind. The batch is prepared again."
+            )
         self._refuse_foreign()
         return commits
 
     def _apply(self, commit: Commit) -> None:
+        now = self._definition.after(commit, self._name)
         added = active_files(commit.adds)
         if not commit.is_ours:
             added = with_bounds(added, self._storage)
@@ -229,33 +260,56 @@ class FollowedTable:
             for path in commit.removes:
                 self._files.pop(path, None)
             self._files.update(added)
-        self._version, self._fingerprint = commit.version, commit.fingerprint
+        self._known, self._version = now, commit.version
+        self._unchecked = self._unchecked or commit.metadata_change
+        recent = () if commit.is_ours else self._recent
+        self._recent = (*recent, commit.fingerprint)[-MOST_NAMED:]
         self._foreign.take(commit)
         self._epoch = max(self._epoch, commit.epoch)
+        self._leader = commit.apps.get(incarnation_app(self._topology), self._leader)
         if commit.publication is not None:
             self._last = (commit.version, commit.publication)
         self._settled = max(self._settled, commit.settled_txid)
 
     def _reload(self, table: DeltaTable) -> None:
         """Take a table as it is, or, where storage is away, leave everything as it was."""
-        version = table.version()
+        version, known = table.version(), Definition.of(table)
         files = with_bounds(load_files(table), self._storage)
         newest = NewestVersions.of(self._log.backwards(version), self._name)
+        self._require_unbroken(version, known)
         txid = table.transaction_version(txid_app(self._topology))
         with self._files_lock:
             self._files = files
-        self._loaded, self._version = table, version
+        self._known, self._version, self._unchecked = known, version, True
         self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
+        self._leader = table.transaction_version(incarnation_app(self._topology)) or 0
         self._last, self._settled, self._foreign = newest.last, newest.settled, newest.foreign
-        self._fingerprint = newest.fingerprint
+        self._recent = newest.fingerprints[-MOST_NAMED:]
         if not newest.is_known and txid is not None:
             self._last = (version, Publication.lost(self._topology, txid))
+
+    def _require_unbroken(self, version: int, known: Definition) -> None:
+        accepted = accepted_version(known.configuration, self._name)
+        texts = newest_texts(self._storage, version)
+        require_unbroken(texts, accepted, self._name, self._topology)
+
+    def verify(self) -> None:
+        """Look whether one of the newest versions was overwritten. For any thread.
+
+        Raises:
+            TableChangedError: it was; and from now on everything else here raises that, too.
+        """
+        try:
+            self._require_unbroken(self._version, self._definition)
+        except TableChangedError as error:
+            self._halted = error
+            raise
 
     # --- refusals ----------------------------------------------------------------------------
 
     def _require(self, spec: TableSpec) -> None:
         try:
-            spec.require(self._table, self._name)
+            spec.require(self._definition, self._name)
         except TableRefusedError as error:
             culprit = self._foreign.last_metadata_change
             if culprit is not None:
@@ -267,18 +321,17 @@ class FollowedTable:
             raise TableRefusedError(f"{error} {more}", number=error.number) from error
 
     def _refuse_foreign(self) -> None:
-        self._foreign.refuse(self._topology, self._table.metadata().configuration)
-
-    def _require_same(self) -> None:
-        now = instead_of(self._storage, self._table, self._version, self._fingerprint)
-        if now is not None:
-            raise replaced(self._name, self._topology, self._version, now)
+        """Refuse what others have made of the table: now, and for as long as it stays so."""
+        if self._spec and self._unchecked:
+            self._require(self._spec)
+        self._unchecked = False
+        self._foreign.refuse(self._topology, self._definition.configuration)
 
     def _led_by(self) -> int:
         """The incarnation that leads the table, 0 if none is recorded; refuses a foreign one."""
         if not self._incarnation:
             return 0
-        found = self._table.transaction_version(incarnation_app(self._topology)) or 0
+        found = self._leader
         if found and found != self._incarnation and found not in self._takes_over:
             raise led_elsewhere(self._name, self._topology, found, self._incarnation)
         return found

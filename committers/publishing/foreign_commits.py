@@ -17,7 +17,7 @@ from txn.delta.commits import Commit
 from txn.errors import TableChangedError
 from txn.storage.locations import normal
 
-__all__ = ["ACCEPTED", "ForeignCommits", "changed_by"]
+__all__ = ["ACCEPTED", "ForeignCommits", "accepted_version", "changed_by"]
 
 ACCEPTED = "txn.accepted_version"
 """Table property by which a user accepts other writers' changes up to this version."""
@@ -56,7 +56,7 @@ class ForeignCommits:
         Raises:
             TableChangedError: naming version, operation and writer, and both ways out.
         """
-        accepted = _accepted(properties, self._table)
+        accepted = accepted_version(properties, self._table)
         commits = [c for c in self._commits if c.version > accepted]
         if not _differs(commits):
             return
@@ -121,7 +121,12 @@ def _what(commit: Commit) -> str:
     return f"It replaced {removed} files with {added} others."
 
 
-def _accepted(properties: Mapping[str, str | None], table: str) -> int:
+def accepted_version(properties: Mapping[str, str | None], table: str) -> int:
+    """The version up to which a user lets others' changes stand; -1: none.
+
+    Raises:
+        TableChangedError: the property is no version.
+    """
     found = properties.get(ACCEPTED)
     if found is None:
         return -1

@@ -2,8 +2,8 @@
 
 The rules that make it exact, whatever crashes, races or comes back from the dead:
 
-1. An append is made on condition that it becomes the version after the one it was computed from
-   (delta-rs with its own retry off). Who loses writes nothing.
+1. An append is made on condition that it becomes the version after the one it was computed from:
+   its commit file is written if there is none (`Store.put_if_absent`). Who loses writes nothing.
 2. After a lost race the new versions are read one by one. Only commits that changed no row
    (OPTIMIZE, properties) may stand between what was computed and the version it lands in; a
    newer epoch ends this process's right to publish, and rows that a stranger brought or took
@@ -13,25 +13,24 @@ The rules that make it exact, whatever crashes, races or comes back from the dea
 4. A publication must be newer than what the table holds: by epoch, and within an epoch by attempt.
 5. What was published is read back out of the log; the caller compares it with what was staged.
 
-Durability is the file system's. delta-rs creates a local commit file atomically and does not
-fsync it (nor does Spark its Parquet files): a power cut may take away the last versions of a table
-on a local disk, and recovery then replays them. Object stores acknowledge durable writes only.
+6. Every commit of ours names the fingerprints of the versions before it: one that was overwritten
+   is noticed, whichever it was (`committers.publishing.chain`).
+
+Durability is the file system's. A local commit file is created atomically and not fsynced (nor
+does Spark its Parquet files): a power cut may take away the last versions of a table on a local
+disk, and recovery then replays them. Object stores acknowledge durable writes only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from deltalake import CommitProperties, PostCommitHookProperties, Transaction
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, RemoveAction
-
 from committers.publishing.append import (
     AppendFailedError,
     StaleFilesError,
+    commit_text,
     create_table,
     file_actions,
     leading,
@@ -43,8 +42,8 @@ from committers.publishing.followed import FollowedTable, exclusive
 from committers.publishing.rules import fenced, judge, require_newer, require_unsettled
 from committers.publishing.spec import TableSpec
 from committers.staging.area import random_id
-from txn.delta.commits import TOKEN_KEY, Commit, epoch_app, txid_app
-from txn.errors import CommitConflictError, TableRefusedError, TxnError
+from txn.delta.commits import BEFORE_KEY, TOKEN_KEY, Commit, commit_path, epoch_app, txid_app
+from txn.errors import CommitConflictError, TableRefusedError
 from txn.interfaces import (
     COMPACTION_KEY,
     FENCE_KEY,
@@ -94,7 +93,7 @@ class DeltaLog(FollowedTable):
             TableRefusedError: naming the first difference.
             CommitConflictError: it could not be created.
         """
-        if self._loaded is None and not self.attach(spec.topology):
+        if self._known is None and not self.attach(spec.topology):
             create_table(self._storage, spec, epoch, self._incarnation)
             if not self.attach(spec.topology):
                 raise TableRefusedError(
@@ -175,10 +174,11 @@ class DeltaLog(FollowedTable):
         """
         actions = file_actions(adds, removes, self._now_ms(), data_change=False)
         for _ in range(MAX_TRIES):
-            self.refresh()
+            newest, sizes = self._look(adds)
+            self._take_in(newest)
             if self._epoch > epoch:
                 raise fenced(self._name, self._topology, self._epoch, epoch)
-            self.require_staged(adds)
+            require_staged(adds, sizes, self._name)
             if any(file.path not in self._files for file in removes):
                 return None
             more: dict[str, Any] = {"txids": list(txids), "settled": self._settled}
@@ -190,8 +190,8 @@ class DeltaLog(FollowedTable):
         self,
         key: str,
         epoch: int,
-        actions: Sequence[AddAction | RemoveAction] = (),
-        apps: Sequence[Transaction] = (),
+        actions: Sequence[Mapping[str, Any]] = (),
+        apps: Mapping[str, int] | None = None,
         **more: Any,
     ) -> Commit | None:
         """One attempt to append a version without changes of rows, and its record.
@@ -203,8 +203,7 @@ class DeltaLog(FollowedTable):
             "publication": self._last[1].in_log(),
         }
         mark = {"topology": self._topology, "epoch": epoch, **more, "last": last}
-        app = list(apps) or leading(self._topology, epoch, 0)
-        return self._append(list(actions), {key: mark}, app)
+        return self._append(actions, {key: mark}, apps or leading(self._topology, epoch, 0))
 
     @exclusive
     def publish(
@@ -216,6 +215,10 @@ class DeltaLog(FollowedTable):
     ) -> Published:
         """Append one version, computed from `read_version`, and read it back.
 
+        Three round trips to an object store: one look at everything that must hold, the append,
+        and the reading back. Versions that others appended meanwhile make the append lose, and are
+        taken in then.
+
         Raises:
             StagedFileError: a file to be added is gone or has another size.
             StaleFilesError: a file to be removed was rewritten: prepare again.
@@ -224,15 +227,13 @@ class DeltaLog(FollowedTable):
             RecoveryRefusedError: the coordinator is behind what the table holds.
             TableChangedError: a stranger changed rows, or replaced the table.
         """
-        self.require_staged(adds)
-        self.require_newer(publication)
-        self._take_in()
+        self.check(publication, adds)
         for version in range(read_version + 1, self._version + 1):
             judge(self.read_commit(version), version, publication, self._name)
-        app = [
-            Transaction(txid_app(self._topology), publication.last_txid),
-            Transaction(epoch_app(self._topology), publication.epoch),
-        ]
+        app = {
+            txid_app(self._topology): publication.last_txid,
+            epoch_app(self._topology): publication.epoch,
+        }
         metadata = {PUBLICATION_KEY: publication.in_log()}
         for _ in range(MAX_TRIES):
             self._require_active(removes)
@@ -245,28 +246,24 @@ class DeltaLog(FollowedTable):
         raise self._exhausted(f"publish txid {publication.last_txid}")
 
     def _append(
-        self, actions: list[Any], metadata: Mapping[str, Any], app: list[Transaction]
+        self,
+        actions: Sequence[Mapping[str, Any]],
+        metadata: Mapping[str, Any],
+        apps: Mapping[str, int],
     ) -> Commit | None:
         """One attempt to append `version + 1`: what landed, or None if another writer won."""
         token, failure = self._new_id(), None
-        table, expected = self._table, self._version + 1
+        expected = self._version + 1
+        text = commit_text(
+            actions,
+            apps,
+            now_ms=self._now_ms(),
+            partition_columns=self._definition.partition_columns,
+            info={**metadata, BEFORE_KEY: [*self._recent], TOKEN_KEY: token},
+        )
         try:
-            table.create_write_transaction(
-                actions,
-                mode="append",
-                schema=table.schema(),
-                partition_by=table.metadata().partition_columns,
-                commit_properties=CommitProperties(
-                    custom_metadata={**metadata, TOKEN_KEY: token},
-                    max_commit_retries=0,
-                    app_transactions=app,
-                ),
-                post_commithook_properties=PostCommitHookProperties(
-                    create_checkpoint=True, cleanup_expired_logs=False
-                ),
-            )
-        except (DeltaError, OSError) as error:
-            # Lost, failed, or landed and only the answer (or the checkpoint) failed: the log knows.
+            self._storage.put_if_absent(commit_path(expected), text)
+        except Exception as error:  # noqa: BLE001 - lost, failed, or landed: the log knows
             failure = error
         landed = self.read_commit(expected)
         if landed is None:
@@ -276,15 +273,9 @@ class DeltaLog(FollowedTable):
         # From here on the commit stands. Others' commits behind it are judged by the next publish:
         # whatever is wrong with them must not look like a failure of this one.
         self._apply(landed)
-        with contextlib.suppress(TxnError, DeltaError, OSError):
-            self._follow(table)
         return landed
 
     # --- refusals ----------------------------------------------------------------------------
-
-    def require_staged(self, files: Sequence[StagedFile]) -> None:
-        """Check that files exist in storage as they were staged; raises as `require_staged`."""
-        require_staged(self._storage, files)
 
     def _require_active(self, removes: Sequence[ActiveFile]) -> None:
         for remove in removes:
@@ -294,13 +285,28 @@ class DeltaLog(FollowedTable):
                     f"(now at version {self._version}). The batch is prepared again."
                 )
 
+    @exclusive
+    def check(self, publication: Publication, files: Sequence[StagedFile]) -> None:
+        """Look at all that must hold before a publication, in one round trip.
+
+        That the table is the one that was opened, that staged files are there unchanged; and what
+        `require_newer` says.
+
+        Raises:
+            as `publish`.
+        """
+        newest, sizes = self._look(files)
+        if newest > self._version:
+            self._take_in(newest)
+        self.require_newer(publication)
+        require_staged(files, sizes, self._name)
+
     def require_newer(self, publication: Publication) -> None:
-        """Refuse a publication that is not newer than what the table holds (rule 4).
+        """Refuse a publication that is not newer than what the table is known to hold (rule 4).
 
         Raises:
             FencedError, CommitConflictError, StateError: as `publish`.
         """
-        self._require_same()
         self._refuse_foreign()
         require_newer(publication, self._last, self._epoch, self._name)
         require_unsettled(publication, self._settled, self._name)

@@ -27,8 +27,8 @@ class NewestVersions:
     """The newest txid that a mark behind it calls final."""
     is_known: bool
     """False: the commit files that would say what was published last are gone."""
-    fingerprint: int | None
-    """Fingerprint of the newest version's commit file; None: it is gone."""
+    fingerprints: tuple[int, ...]
+    """Fingerprints of these commit files, the newest last; none: the newest one is gone."""
 
     @classmethod
     def of(cls, backwards: Iterable[Commit], table: str) -> NewestVersions:
@@ -53,5 +53,5 @@ class NewestVersions:
             last=None if own is None else own.last_publication,
             settled=0 if own is None else own.settled_txid,
             is_known=own is not None,
-            fingerprint=seen[0].fingerprint if seen else None,
+            fingerprints=tuple(commit.fingerprint for commit in reversed(seen)),
         )

@@ -1,4 +1,7 @@
-"""Whether a table is still the one that was opened, or was deleted or replaced meanwhile."""
+"""Whether a table is still the one that was opened, or was deleted or replaced meanwhile.
+
+Asked by its newest commit file alone, as long as that is the one that was read or written.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,58 @@ import errno
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from txn.delta.commits import commit_path, fingerprint_of
+from committers.publishing.chain import overwritten
+from txn.delta.commits import fingerprint_of
 from txn.delta.loading import load
 from txn.errors import StorageUnavailableError, TableChangedError
 from txn.storage.retrying import retried
 from txn.storage.storage import Storage
 
-__all__ = ["instead_of", "replaced"]
+__all__ = ["require_same"]
 
 
-def instead_of(
-    storage: Storage, table: DeltaTable, version: int, fingerprint: int | None
-) -> str | None:
-    """Describe what replaced a table that was at `version`; None: it is still there.
+def require_same(
+    storage: Storage,
+    table_id: str,
+    topology: str,
+    version: int,
+    *,
+    fingerprint: int | None,
+    text: bytes | None,
+) -> int:
+    """Refuse a table that is not the one that was at `version` before.
 
     Args:
-        table: as it was loaded.
+        table_id: Delta's own id of the table.
         fingerprint: of the version's commit file; None: it was cleaned out of the log before.
+        text: the commit file as it is now; None: it is not there.
+
+    Returns:
+        The newest version of which it is certain that the table has come to it.
+
+    Raises:
+        TableChangedError: it was deleted or replaced, or this version was overwritten.
     """
-    text = storage.read(commit_path(version))
-    if text is not None and fingerprint is not None:
-        same = fingerprint_of(text) == fingerprint
-        return None if same else f"version {version} in its log is a different commit"
+    table = storage.location
+    if text is not None and fingerprint is not None and fingerprint_of(text) == fingerprint:
+        return version
     try:
         found = load(storage)
     except TableNotFoundError:
-        return "there is no table now"
-    same = found.metadata().id == table.metadata().id
-    if not same or not _comes_to(version, found, storage.location):
-        return f"the table there now is at version {found.version()}"
-    return None
+        raise _replaced(table, topology, version, "there is no table now") from None
+    same = str(found.metadata().id) == table_id
+    if text is not None and fingerprint is not None:
+        if same:
+            raise overwritten(table, topology, version)
+        other = f"version {version} in its log is a different commit"
+        raise _replaced(table, topology, version, other)
+    if not same or not _comes_to(version, found, table):
+        now = f"the table there now is at version {found.version()}"
+        raise _replaced(table, topology, version, now)
+    return max(version, found.version())
 
 
-def replaced(table: str, topology: str, version: int, now: str) -> TableChangedError:
+def _replaced(table: str, topology: str, version: int, now: str) -> TableChangedError:
     """The error for a table that was put in the place of another one.
 
     Args:

@@ -7,21 +7,19 @@ metadata by somebody else. The first difference is named; nothing is adapted sil
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from committers.keeping import KEPT
 from committers.publishing.files import BUCKET
 from txn.delta.commits import FIRST_TXID
+from txn.delta.definition import Definition
 from txn.delta.features import refused_features
 from txn.errors import TableRefusedError
 from txn.interfaces import Semantics
 from txn.spark.own_session import DEFAULT, same_setting
 from txn.storage.locations import normal
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 __all__ = [
     "FORMAT",
@@ -106,19 +104,19 @@ class TableSpec:
         ]
         return json.dumps({"type": "struct", "fields": fields})
 
-    def require(self, table: DeltaTable, name: str) -> None:
+    def require(self, table: Definition, name: str) -> None:
         """Refuse a table that is not this one.
 
         Raises:
             TableRefusedError: naming the first difference, and what to do.
         """
         refuse_foreign(table, name, self.topology)
-        self._require_properties(table.metadata().configuration, name)
-        self._require_settings(table.metadata().configuration, name)
-        self._require_columns(json.loads(table.schema().to_json())["fields"], name)
-        if table.metadata().partition_columns != self.partition_by:
+        self._require_properties(table.configuration, name)
+        self._require_settings(table.configuration, name)
+        self._require_columns(table.fields, name)
+        if [*table.partition_columns] != self.partition_by:
             raise TableRefusedError(
-                f"Table {name} is partitioned by {table.metadata().partition_columns}, not by "
+                f"Table {name} is partitioned by {table.partition_columns}, not by "
                 f"{self.partition_by}. {_REMEDY}",
                 number="TXN-304",
             )
@@ -157,7 +155,7 @@ class TableSpec:
             number="TXN-305",
         )
 
-    def _require_columns(self, fields: list[dict[str, Any]], name: str) -> None:
+    def _require_columns(self, fields: Sequence[Mapping[str, Any]], name: str) -> None:
         stored = {field["name"]: field["type"] for field in fields}
         for column, kind in self.columns:
             if column not in stored:
@@ -184,9 +182,9 @@ _REMEDY = (
 )
 
 
-def refuse_foreign(table: DeltaTable, name: str, topology: str) -> None:
+def refuse_foreign(table: Definition, name: str, topology: str) -> None:
     """Refuse a Delta table that no topology, or another one, has made."""
-    owner = table.metadata().configuration.get("txn.topology")
+    owner = table.configuration.get("txn.topology")
     if owner is None:
         raise TableRefusedError(
             f"Table {name} is a Delta table that no topology has made: it has no property "
@@ -219,7 +217,7 @@ def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
         )
 
 
-def refuse_features(table: DeltaTable, name: str, kind: str, semantics: Semantics) -> None:
+def refuse_features(table: Definition, name: str, kind: str, semantics: Semantics) -> None:
     """Refuse Delta features that the publisher, which writes the log itself, cannot honour.
 
     Raises:

@@ -57,14 +57,25 @@ def raising_once(error: DeltaError, then: Callable[..., object]) -> Callable[...
     return call
 
 
-def test_a_folder_that_goes_while_it_is_looked_for(
-    flickering: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_goes_while_it_is_looked_for(flickering: Path) -> None:
     """Whoever asks if there is a table while its folder is deleted is told that there is none."""
-    uri, real = str(flickering), DeltaTable.is_deltatable
-    error = raised(lambda: real(uri), "canonicalize")
-    monkeypatch.setattr(DeltaTable, "is_deltatable", raising_once(error, real))
-    assert not is_there(Storage(uri))
+    storage = Storage(str(flickering))
+    for _ in range(20_000):
+        assert not is_there(storage)
+
+
+@pytest.mark.parametrize(
+    "name", [f"{0:020d}.json", f"{7:020d}.json", f"{7:020d}.checkpoint.parquet", "_last_checkpoint"]
+)
+def test_whatever_a_log_begins_with_is_a_table(tmp_path: Path, name: str) -> None:
+    """A log whose first commit files were cleaned out of it is one; other files are none."""
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    for other in ("0.json", f"{7:020d}.json.tmp", f".{7:020d}.json"):
+        (log / other).write_bytes(b"")
+    assert not is_there(Storage(str(tmp_path)))
+    (log / name).write_bytes(b"")
+    assert is_there(Storage(str(tmp_path)))
 
 
 def test_a_folder_that_goes_while_it_is_loaded(

@@ -22,6 +22,7 @@ from tests.delta.publishing import append
 from tests.zookeeper.progress_store import leading
 from txn.cli.app import cli
 from txn.config import TopologyConfig
+from txn.delta.definition import Definition
 from txn.doctor import machine as doctor_machine
 from txn.doctor import tables as doctor_tables
 from txn.doctor import zookeeper as doctor_zookeeper
@@ -33,6 +34,7 @@ from txn.doctor.zookeeper import check_zookeeper
 from txn.embedded import EmbeddedZooKeeper, zookeeper_service
 from txn.errors import SetupError, TableRefusedError
 from txn.interfaces import Semantics
+from txn.storage.storage import Storage
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -317,7 +319,7 @@ def test_the_doctor_refuses_what_a_run_refuses(
     found = by_check(check_table(path, "t", TopologyConfig()))["features"]
     assert (found.level, named in found.found) == ("error", True), found
     with pytest.raises(TableRefusedError, match=named):
-        refuse_features(DeltaTable(path), path, "append", Semantics.TRANSACTIONAL)
+        refuse_features(Definition.of(DeltaTable(path)), path, "append", Semantics.TRANSACTIONAL)
 
 
 @pytest.mark.parametrize(
@@ -337,17 +339,12 @@ def test_a_storage_that_lets_two_writers_win_is_told(
     """The race is real: without put-if-absent both writers of a version are told that they won."""
     assert [f.level for f in check_storage(str(tmp_path))] == ["ok"]
 
-    def forgetful(place: str, options: dict[str, str]) -> list[str]:
-        """A store that writes whatever it is given: the version is taken away between the two."""
-        ended = []
-        for _ in range(2):
-            ended += [what for what in real(place, options) if what == "won"]
-            newest = sorted(Path(place, "_delta_log").glob("*.json"))[-1]
-            newest.unlink()
-        return ended
+    def forgetful(storage: Storage, path: str, data: bytes) -> bool:
+        """A store that writes whatever it is given."""
+        storage.write(path, data)
+        return True
 
-    real: Callable[[str, dict[str, str]], list[str]] = doctor_tables._race
-    monkeypatch.setattr(doctor_tables, "_race", forgetful)
+    monkeypatch.setattr(Storage, "put_if_absent", forgetful)
     found = list(check_storage(str(tmp_path)))
     assert [f.level for f in found] == ["error"]
     assert "both writers were" in found[0].found
@@ -357,8 +354,9 @@ def test_a_storage_that_lets_two_writers_win_is_told(
 def test_both_writers_of_the_race_try_the_same_version(tmp_path: Path) -> None:
     """One wins and one loses, each time, and the loser's reason is the storage's."""
     DeltaTable.create(str(tmp_path / "t"), doctor_tables._schema())
+    storage = Storage(str(tmp_path / "t"))
     for version in range(1, 6):
-        ended = doctor_tables._race(str(tmp_path / "t"), {})
+        ended = doctor_tables._race(storage, version)
         assert sorted(what == "won" for what in ended) == [False, True]
         assert DeltaTable(str(tmp_path / "t")).version() == version
     assert threading.active_count() < 50

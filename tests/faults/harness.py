@@ -65,7 +65,7 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     folder: str
-    location: str = ""
+    warehouse: str = ""
     """Where the tables lie; empty: in `folder`."""
     storage_options: dict[str, str] = Field(default_factory=dict)
     packages: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Spec(BaseModel):
     @property
     def root(self) -> str:
         """Where the tables lie."""
-        return self.location or self.folder
+        return self.warehouse or self.folder
 
 
 def planned_end(start: int, txid: int, attempt_id: int) -> int:

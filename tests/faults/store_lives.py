@@ -179,7 +179,7 @@ def live_on(
         _put_files(place, records)
     spec = Spec(
         folder=str(folder),
-        location=place.location,
+        warehouse=place.location,
         storage_options=dict(place.options),
         packages=place.packages,
         kind=kind,

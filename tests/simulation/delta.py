@@ -1,8 +1,9 @@
 """A simulated store with Delta tables in it: `DeltaTable` and `Storage` as the product uses them.
 
 A version of a table is one commit file, and an append creates it if it is not there: that is all
-the store promises. Commit files are the JSON that delta-rs writes, and the product parses them.
-An append may be refused, may land while its answer is lost, and may land later than its answer.
+the store promises. Commit files are the JSON that the product writes and parses; that of version 0
+is made here, in place of delta-rs. An append may be refused, may land while its answer is lost, and
+may land later than its answer.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ from typing import Any, TypeVar
 
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from committers.publishing.append import commit_text
 from committers.publishing.files import ActiveFile, active_files
 from tests.simulation.primitives import CLOCK
 from tests.simulation.world import World, current_world
-from txn.delta.commits import Commit, commit_path, parse_commit
+from txn.delta.commits import LAST_CHECKPOINT, Commit, commit_path, parse_commit
 from txn.storage import retrying
 
 __all__ = [
     "Blob",
-    "RemoveAction",
     "SimDeltaTable",
     "SimStorage",
     "Table",
     "load_files",
     "retried",
+    "text_of",
 ]
 
 T = TypeVar("T")
@@ -44,17 +46,6 @@ class Blob:
 
 
 @dataclass(frozen=True)
-class RemoveAction:
-    """As delta-rs' own, whose fields cannot be read from Python."""
-
-    path: str
-    data_change: bool
-    deletion_timestamp: int
-    size: int
-    partition_values: Mapping[str, str | None]
-
-
-@dataclass(frozen=True)
 class Metadata:
     """`DeltaTable.metadata()`."""
 
@@ -67,6 +58,8 @@ class Metadata:
 class Protocol:
     """`DeltaTable.protocol()`."""
 
+    min_reader_version: int = 1
+    min_writer_version: int = 2
     reader_features: tuple[str, ...] = ()
     writer_features: tuple[str, ...] = ()
 
@@ -78,7 +71,6 @@ class Table:
     name: str
     commits: list[bytes] = field(default_factory=list)
     parsed: list[Commit] = field(default_factory=list)
-    apps: list[dict[str, int]] = field(default_factory=list)
     blobs: dict[str, Blob] = field(default_factory=dict)
     texts: dict[str, bytes] = field(default_factory=dict)
     active: dict[str, ActiveFile] = field(default_factory=dict)
@@ -138,14 +130,28 @@ class Table:
     def version(self) -> int:
         return len(self.commits) - 1
 
-    def land(self, version: int, text: bytes, apps: Mapping[str, int]) -> bool:
+    def description(self) -> dict[str, Any]:
+        """The `metaData` action that describes it."""
+        assert self.metadata is not None
+        return {
+            "id": self.metadata.id,
+            "schemaString": self.schema.to_json(),
+            "partitionColumns": self.metadata.partition_columns,
+            "configuration": self.metadata.configuration,
+        }
+
+    def app_version(self, app: str, version: int) -> int | None:
+        """What the newest `txn` action of an application id says, up to a version."""
+        found = (one.apps[app] for one in self.parsed[version::-1] if app in one.apps)
+        return next(found, None)
+
+    def land(self, version: int, text: bytes) -> bool:
         """Create the commit file of `version`, if it is the next one."""
         if version != len(self.commits):
             return False
         commit = parse_commit(version, text, self.name)
         self.commits.append(text)
         self.parsed.append(commit)
-        self.apps.append({**(self.apps[-1] if self.apps else {}), **apps})
         now = current_world().kernel.now
         for path in commit.removes:
             self.active.pop(path, None)
@@ -156,30 +162,11 @@ class Table:
         return True
 
 
-def commit_text(
-    metadata: Mapping[str, Any], actions: Sequence[Any], apps: Mapping[str, int], operation: str
+def text_of(
+    actions: Sequence[Any], apps: Mapping[str, int], info: Mapping[str, Any] | None = None
 ) -> bytes:
-    """One commit file."""
-    lines: list[dict[str, Any]] = [
-        {"commitInfo": {"timestamp": 0, "operation": operation, **metadata}}
-    ]
-    lines += [{"txn": {"appId": app, "version": version}} for app, version in apps.items()]
-    for action in actions:
-        if isinstance(action, RemoveAction):
-            lines.append({"remove": {"path": action.path, "dataChange": action.data_change}})
-        else:
-            lines.append(
-                {
-                    "add": {
-                        "path": action.path,
-                        "size": action.size,
-                        "partitionValues": dict(action.partition_values),
-                        "dataChange": action.data_change,
-                        "stats": action.stats,
-                    }
-                }
-            )
-    return "\n".join(map(json.dumps, lines)).encode()
+    """A commit file of anybody's, as the product writes it."""
+    return commit_text(actions, apps, now_ms=0, partition_columns=(), info=info or {})
 
 
 class SimDeltaTable:
@@ -203,17 +190,13 @@ class SimDeltaTable:
             self.active = {path: known[path] for path in self._table.files_at(self._version)}
 
     @staticmethod
-    def is_deltatable(uri: str, options: object = None) -> bool:
-        world = current_world()
-        world.ask("look for table")
-        return world.table(uri).version >= 0
-
-    @staticmethod
     def create(uri: str, schema: Any, **options: Any) -> None:
         """An append of version 0."""
         world = current_world()
         table = world.table(uri)
         properties: Any = options["commit_properties"]
+        apps = {one.app_id: one.version for one in properties.app_transactions}
+        text = text_of([], apps, properties.custom_metadata)
 
         def landed() -> None:
             table.schema = schema
@@ -221,7 +204,8 @@ class SimDeltaTable:
                 uri, dict(options["configuration"]), list(options["partition_by"])
             )
 
-        _append(world, table, 0, [], properties, "CREATE TABLE", landed)
+        if not _append(world, table, 0, text, landed):
+            raise CommitFailedError("version 0 exists already")
 
     def version(self) -> int:
         return self._version
@@ -237,7 +221,7 @@ class SimDeltaTable:
         return Protocol()
 
     def transaction_version(self, app: str) -> int | None:
-        return self._table.apps[self._version].get(app)
+        return self._table.app_version(app, self._version)
 
     def update_incremental(self) -> None:
         world = current_world()
@@ -248,39 +232,30 @@ class SimDeltaTable:
         """Nothing has expired by itself."""
         current_world().io("list")
 
-    def create_write_transaction(self, actions: Sequence[Any], **options: Any) -> None:
-        assert options["mode"] == "append"
-        properties: Any = options["commit_properties"]
-        assert properties.max_commit_retries == 0
-        world = current_world()
-        _append(world, self._table, self._version + 1, actions, properties, "WRITE", lambda: None)
-        self._version += 1
+    def create_checkpoint(self) -> None:
+        """What a loaded table knows is known to all of this store."""
+        current_world().io("checkpoint")
 
 
 def _append(
-    world: World,
-    table: Table,
-    version: int,
-    actions: Sequence[Any],
-    properties: Any,
-    operation: str,
-    landed: Callable[[], None],
-) -> None:
+    world: World, table: Table, version: int, text: bytes, landed: Callable[[], None]
+) -> bool:
     """One try at one version: put-if-absent of its commit file."""
     world.io("append")
     world.hesitate()
     kernel, faults, random = world.kernel, world.faults, world.random
     process = kernel.alive().process
-    apps = {one.app_id: one.version for one in properties.app_transactions}
-    garbled = world.garbles(table.name, actions)
+    commit = parse_commit(version, text, table.name)
+    garbled = world.garbles(table.name, commit)
     if garbled:
-        actions = actions[:-1]
-    text = commit_text(properties.custom_metadata or {}, actions, apps, operation)
-    world.offered.update((table.name, one.path) for one in actions)
+        # Its last action is that which adds the last file.
+        text = text[: text.rindex(b"\n", 0, -1) + 1]
+    named = (*(add.path for add in commit.adds), *commit.removes)
+    world.offered.update((table.name, path) for path in named)
     answer: list[bool] = []
 
     def arrive() -> None:
-        done = table.land(version, text, apps)
+        done = table.land(version, text)
         answer.append(done)
         if done:
             landed()
@@ -306,8 +281,7 @@ def _append(
     kernel.sleep(0.0085 + random.uniform(0, 0.004))
     if fault == "append answer lost":
         raise OSError("connection reset")
-    if not answer[0]:
-        raise CommitFailedError(f"version {version} exists already")
+    return answer[0]
 
 
 def load_files(table: SimDeltaTable) -> dict[str, ActiveFile]:
@@ -350,14 +324,35 @@ class SimStorage:
         found = [self.table.blobs.get(path) for path in paths]
         return [None if blob is None else blob.size for blob in found]
 
+    def look(
+        self, texts: Sequence[str], files: Sequence[str] = ()
+    ) -> tuple[list[bytes | None], list[int | None]]:
+        """All in one moment."""
+        _ask("look")
+        found = [self.table.blobs.get(path) for path in files]
+        sizes = [None if blob is None else blob.size for blob in found]
+        return [*map(self._content, texts)], sizes
+
     def read(self, path: str) -> bytes | None:
         _ask("read")
+        return self._content(path)
+
+    def _content(self, path: str) -> bytes | None:
+        if path == LAST_CHECKPOINT:
+            # Whoever cleans a log has made a checkpoint of what remains.
+            cleaned = self.table.cleaned
+            return json.dumps({"version": cleaned}).encode() if cleaned else None
         if path.startswith("_delta_log/"):
             version = int(path[11:-5])
             assert path == commit_path(version)
             known = self.table.commits
             return known[version] if self.table.cleaned <= version < len(known) else None
         return self.table.texts.get(path)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        version = int(path[11:-5])
+        assert path == commit_path(version)
+        return _append(current_world(), self.table, version, data, lambda: None)
 
     def write(self, path: str, data: bytes) -> None:
         world = current_world()

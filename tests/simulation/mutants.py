@@ -213,12 +213,11 @@ def _hold_nothing(*_: object) -> tuple[int, int]:
 def _publish_anyway(
     self: Any, adds: Any, removes: Any, publication: Publication, read_version: int
 ) -> Published:
-    self.require_staged(adds)
-    self.require_newer(publication)
-    app = [
-        committers.publishing.log.Transaction(txid_app(self._topology), publication.last_txid),
-        committers.publishing.log.Transaction(epoch_app(self._topology), publication.epoch),
-    ]
+    self.check(publication, adds)
+    app = {
+        txid_app(self._topology): publication.last_txid,
+        epoch_app(self._topology): publication.epoch,
+    }
     metadata = {PUBLICATION_KEY: publication.in_log()}
     for _ in range(MAX_TRIES):
         actions = file_actions(adds, removes, self._now_ms(), data_change=True)
@@ -436,7 +435,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "staged-unchecked": Mutant(
         "Staged files are published without a look whether they are there.",
-        ((committers.publishing.log, "require_staged", lambda storage, files: None),),
+        ((committers.publishing.log, "require_staged", lambda *_: None),),
     ),
     "stale-removes": Mutant(
         "Files are removed without a look whether OPTIMIZE has rewritten them.",

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from deltalake.transaction import AddAction
-
+from committers.publishing.append import file_actions
 from committers.publishing.files import ActiveFile
 from tests.simulation import primitives
 from tests.simulation.books import ROOT, Books
 from tests.simulation.chance import Faults
-from tests.simulation.delta import Blob, RemoveAction, Table, commit_text
+from tests.simulation.delta import Blob, Table, text_of
 from tests.simulation.kernel import Crash, Kernel, Process
 from tests.simulation.plan import JOINS, TableKind, draw_plan
 from tests.simulation.primitives import CLOCK
@@ -38,7 +37,7 @@ from txn.errors import (
     SourceChangedError,
     StorageUnavailableError,
 )
-from txn.interfaces import FENCE_KEY, SpoutKind
+from txn.interfaces import FENCE_KEY, SpoutKind, StagedFile
 from txn.topology import Stream, Topology, TxnState
 from txn.zookeeper import ZooKeeperProgress
 from txn.zookeeper.replay_requests import request_replays
@@ -267,14 +266,14 @@ class Run:
             return
         table = random.choice(made)
         if world.faults.strikes("table properties"):
-            text = commit_text({}, (), {}, "SET TBLPROPERTIES") + b'\n{"metaData": {}}'
+            text = text_of([{"metaData": table.description()}], {})
         elif table.active and world.faults.strikes("optimize"):
             self.optimize(table)
             return
         else:
             self._clean_up(table)
             return
-        assert table.land(table.version + 1, text, {})
+        assert table.land(table.version + 1, text)
         world.books.landed(table, {}, None)
 
     def _other_ensemble(self) -> None:
@@ -300,8 +299,8 @@ class Run:
                 last = {"version": commit.version, "publication": commit.publication.in_log()}
                 break
         mark = {"topology": NAME, "epoch": epoch, "last": last}
-        text = commit_text({FENCE_KEY: mark}, (), {epoch_app(NAME): epoch}, "WRITE")
-        assert table.land(table.version + 1, text, {epoch_app(NAME): epoch})
+        text = text_of((), {epoch_app(NAME): epoch}, {FENCE_KEY: mark})
+        assert table.land(table.version + 1, text)
         world.books.landed(table, {FENCE_KEY: mark}, None)
 
     def _clean_up(self, table: Table) -> None:
@@ -339,9 +338,10 @@ class Run:
         path = f"part-{self.world.new_id()}.parquet"
         table.blobs[path] = Blob(tuple(rows), len(rows) * 1000 + 1)
         partition = dict(chosen[0].partition)
-        add = AddAction(path, table.blobs[path].size, partition, 0, False, stats_of(rows))
-        gone = [RemoveAction(f.path, False, 0, f.size, f.partition) for f in chosen]
-        assert table.land(table.version + 1, commit_text({}, [add, *gone], {}, "OPTIMIZE"), {})
+        size = table.blobs[path].size
+        add = StagedFile(path, size, len(rows), partition, stats_of(rows))
+        actions = file_actions([add], chosen, 0, data_change=False)
+        assert table.land(table.version + 1, text_of(actions, {}))
         self.world.books.landed(table, {}, None)
 
     def _damage(self) -> None:

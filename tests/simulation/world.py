@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.plan import Plan
     from tests.simulation.spark import Context
     from tests.simulation.zookeeper import Ensemble, Session
+    from txn.delta.commits import Commit
 
 __all__ = ["World", "current_world", "set_world"]
 
@@ -259,14 +260,14 @@ class World:
             return max(0, table.version - self.random.randint(1, 3))
         return table.version
 
-    def garbles(self, name: str, actions: Sequence[Any]) -> bool:
+    def garbles(self, name: str, commit: Commit) -> bool:
         """Whether a version lacks the last of its files when it lands.
 
         Only where a replay takes the version back, and what older versions had is not lost.
         """
         kind = self.plan.tables.get(name)
         able = kind is not None and kind.kind != "upsert" and kind.semantics == "opaque"
-        if not able or not actions or not all(hasattr(one, "stats") for one in actions):
+        if not able or not commit.adds or commit.removes:
             return False
         return self.faults.strikes("append garbled")
 

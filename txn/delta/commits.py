@@ -13,7 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,11 +30,14 @@ from txn.interfaces import (
 )
 
 __all__ = [
+    "BEFORE_KEY",
     "BROKEN",
     "FIRST_TXID",
+    "LAST_CHECKPOINT",
     "TOKEN_KEY",
     "TXID",
     "Commit",
+    "checkpoint_version",
     "commit_path",
     "epoch_app",
     "file_path",
@@ -53,6 +56,10 @@ FIRST_TXID = "txn.firstTxid"
 """Table property: the txid with which a table begins that was made after others had committed."""
 TOKEN_KEY = "txn_commit"  # noqa: S105 - no secret: a name for one try at one append
 """Key of the random token by which a writer knows its own commit again."""
+BEFORE_KEY = "txn_before"
+"""Key of the fingerprints of the versions before it, the nearest last, as its writer knew them."""
+LAST_CHECKPOINT = "_delta_log/_last_checkpoint"
+"""Path of the file that names the newest checkpoint, relative to the table's folder."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LATEST_MS = 253_402_300_800_000
@@ -91,6 +98,8 @@ class Commit:
     removes: frozenset[str] = frozenset()
     metadata: Mapping[str, Any] | None = None
     """The `metaData` action, if any: id, schemaString, configuration."""
+    protocol: Mapping[str, Any] | None = None
+    """The `protocol` action, if any: versions and features."""
     metadata_change: bool = False
     """True when schema, properties or protocol were written."""
     publication: Publication | None = None
@@ -102,6 +111,10 @@ class Commit:
     last: tuple[int, Publication] | None = None
     """(version, publication) of the last publication, as a mark repeats it."""
     token: str | None = None
+    apps: Mapping[str, int] = field(default_factory=dict)
+    """Application id -> version, of its `txn` actions."""
+    before: tuple[int, ...] = ()
+    """Fingerprints of the versions before it, the nearest last, as its writer knew them."""
     changed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     """Paths of the added files that brought rows, and of the removed ones that took rows."""
     deletion_vectors: frozenset[str] = frozenset()
@@ -157,6 +170,18 @@ def commit_path(version: int) -> str:
     return f"_delta_log/{version:020d}.json"
 
 
+def checkpoint_version(text: bytes | None) -> int | None:
+    """The version of the newest checkpoint, out of `LAST_CHECKPOINT`; None: it does not say.
+
+    Args:
+        text: of the file; None: there is none.
+    """
+    try:
+        return int(json.loads(text or b"")["version"])
+    except BROKEN:
+        return None
+
+
 def fingerprint_of(text: bytes) -> int:
     """A checksum of a commit file."""
     return zlib.crc32(text)
@@ -209,6 +234,7 @@ def _parsed(version: int, text: bytes, table: str) -> Commit:
         adds=tuple(map(_added, adds)),
         removes=frozenset(_path(remove) for remove in removes),
         metadata=next((_json_object(a["metaData"]) for a in actions if "metaData" in a), None),
+        protocol=next((_json_object(a["protocol"]) for a in actions if "protocol" in a), None),
         metadata_change=any("metaData" in a or "protocol" in a for a in actions),
         publication=_publication(info, version, table),
         fence=fence,
@@ -216,6 +242,8 @@ def _parsed(version: int, text: bytes, table: str) -> Commit:
         compaction=compaction,
         last=_last(fence or settled or compaction, version, table),
         token=info.get(TOKEN_KEY),
+        apps=dict(_app(a["txn"]) for a in actions if "txn" in a),
+        before=_before(info.get(BEFORE_KEY, [])),
         changed=(_changing(adds), _changing(removes)),
         deletion_vectors=frozenset(_path(a) for a in adds if a.get("deletionVector") is not None),
         elsewhere=frozenset(_path(a) for a in (*adds, *removes) if not file_path(a["path"])[1]),
@@ -273,6 +301,21 @@ def _added(add: Mapping[str, Any]) -> StagedFile:
         partition=_json_object(add.get("partitionValues") or {}),
         stats=stats,
     )
+
+
+def _app(action: Mapping[str, Any]) -> tuple[str, int]:
+    return str(action["appId"]), int(action["version"])
+
+
+def _before(found: Any) -> tuple[int, ...]:
+    """Check the fingerprints of the versions before one.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if not isinstance(found, list) or any(type(one) is not int for one in found):
+        raise ValueError("no fingerprints")
+    return tuple(found)
 
 
 def _mark(found: Any, *more: str) -> Mapping[str, Any] | None:

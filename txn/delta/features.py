@@ -6,14 +6,15 @@ Source: Delta's PROTOCOL.md, "Table Features" and "Valid Feature Names in Table 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
+from txn.delta.definition import Definition
 
-__all__ = ["listed_features", "refused_features"]
+__all__ = ["refused_features"]
+
+_NEWEST_READER, _NEWEST_WRITER = 3, 7
+"""Protocol versions of which it is known what they ask for: these name their features."""
 
 # Features that ask nothing of a writer unless a property or a column uses them; those uses are
 # looked for one by one below. Any other is refused, also one that nobody has heard of yet.
@@ -44,13 +45,7 @@ _COLUMN_MARKS = {
 }
 
 
-def listed_features(table: DeltaTable) -> frozenset[str]:
-    """The reader and writer features that a table names."""
-    protocol = table.protocol()
-    return frozenset([*(protocol.reader_features or ()), *(protocol.writer_features or ())])
-
-
-def refused_features(table: DeltaTable, *, kind: str | None, opaque: bool) -> list[str]:
+def refused_features(table: Definition, *, kind: str | None, opaque: bool) -> list[str]:
     """The features of a table that we refuse, in words; empty if none.
 
     Args:
@@ -58,10 +53,18 @@ def refused_features(table: DeltaTable, *, kind: str | None, opaque: bool) -> li
         opaque: replays may take back what was published.
     """
     return [
-        *(f"'{name}'" for name in sorted(listed_features(table) - _HARMLESS)),
-        *_switched(table.metadata().configuration, kind, opaque=opaque),
-        *_of_columns(json.loads(table.schema().to_json())["fields"]),
+        *_newer_protocol(table),
+        *(f"'{name}'" for name in sorted(table.features - _HARMLESS)),
+        *_switched(table.configuration, kind, opaque=opaque),
+        *_of_columns(table.fields),
     ]
+
+
+def _newer_protocol(table: Definition) -> Iterable[str]:
+    if table.min_reader > _NEWEST_READER:
+        yield f"reader version {table.min_reader}"
+    if table.min_writer > _NEWEST_WRITER:
+        yield f"writer version {table.min_writer}"
 
 
 def _switched(

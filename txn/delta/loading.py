@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from txn.delta.commits import LAST_CHECKPOINT, commit_path
 from txn.errors import TableAbsentError
 from txn.storage.retrying import retried
 from txn.storage.storage import Storage
 
 __all__ = ["find", "is_there", "load", "require"]
 
+_OF_A_LOG = re.compile(r"_delta_log/\d{20}\.(json|checkpoint\..*)")
+
 
 def is_there(storage: Storage) -> bool:
-    """Return whether there is a Delta table."""
+    """Return whether there is a Delta table: the commit file of a version, or a checkpoint.
 
-    def found() -> bool:
-        return DeltaTable.is_deltatable(storage.uri, storage.options)
-
-    what = f"look for table {storage.location}"
-    if retried(found, what):
+    Not asked of delta-rs, which keeps Python's lock while it waits for the answer.
+    """
+    found, _ = storage.look([commit_path(0), LAST_CHECKPOINT])
+    if any(text is not None for text in found):
         return True
-    # delta-rs reports an unreadable folder as "no table"; a listing shows the real error.
-    storage.entries()
-    return retried(found, what)
+    return any(_OF_A_LOG.fullmatch(path) for path, _ in storage.files("_delta_log"))
 
 
 def load(storage: Storage, version: int | None = None) -> DeltaTable:

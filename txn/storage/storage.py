@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +32,8 @@ READ_LIMIT = 512 * 1024 * 1024
 _FOOTER, _LOCAL_FOOTER = 64 * 1024, 8 * 1024
 """Bytes that are read of a Parquet file for its footer: seldom has it more than the first, which
 costs no more than the second where a request does; on a disk, reading costs and asking does not."""
+_THREADS = 16
+"""Requests at a time for one call."""
 _FOOTER_END = 8
 """Bytes behind the footer: its length, and the format's magic number."""
 
@@ -116,6 +119,20 @@ class Storage:
                 "commit has. Restore that file from a backup.",
                 number="TXN-315",
             ) from error
+
+    def look(
+        self, texts: Sequence[str], files: Sequence[str] = ()
+    ) -> tuple[list[bytes | None], list[int | None]]:
+        """The bytes of some files, and the sizes of others, as `read` and `sizes` give them.
+
+        All are asked for at once: on an object store they cost one round trip.
+        """
+        if self.is_local or len(texts) + len(files) < 2:
+            return [*map(self.read, texts)], self.sizes(files)
+        with ThreadPoolExecutor(min(_THREADS, len(texts) + len(files)), "txn-look") as pool:
+            contents = [pool.submit(self.read, path) for path in texts]
+            sizes = [pool.submit(self.sizes, [path]) for path in files]
+            return [one.result() for one in contents], [one.result()[0] for one in sizes]
 
     def footer(self, path: str, size: int) -> parquet.FileMetaData | None:
         """What stands at the end of a Parquet file; None when it does not exist.

@@ -30,6 +30,8 @@ def original(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
     committer = driver.open(AppendTable(path), SCHEMA, 1)
     for txid in range(1, 61):
         driver.commit(committer, driver.frame([(str(txid),)], SCHEMA), txid)
+        committer.committed(TransactionAttempt(txid, 0))
+    assert (path / f"_delta_log/{49:020d}.checkpoint.parquet").exists()
     return path
 
 

@@ -19,11 +19,12 @@ from pyarrow import parquet
 
 from committers.publishing import same_table
 from committers.publishing.append import not_appended
+from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.foreign_commits import ACCEPTED
 from committers.publishing.log import AppendFailedError, DeltaLog, StaleFilesError
 from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
-from txn.delta.commits import commit_path
+from txn.delta.commits import commit_path, fingerprint_of
 from txn.delta.log import TableLog
 from txn.errors import (
     CommitConflictError,
@@ -91,12 +92,19 @@ def test_what_landed_stands_although_storage_goes_away_behind_it(
 ) -> None:
     """The version is published, the attempt has not failed, and the next one finds its place."""
     log = open_log(warehouse)
+    read = Storage.read
 
-    def away(table: DeltaTable) -> None:
+    def away(storage: Storage, path: str) -> bytes | None:
+        if path == commit_path(1):  # read back: from then on nothing answers
+            patch.setattr(Storage, "read", gone)
+            patch.setattr(Storage, "look", gone)
+        return read(storage, path)
+
+    def gone(*_: Any) -> NoReturn:
         raise StorageUnavailableError("away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "_follow", away)
+        patch.setattr(Storage, "read", away)
         first = log.publish([put(warehouse, 1)], [], make_publication(1, rows=3), log.version)
     second = log.publish([put(warehouse, 2)], [], make_publication(2, rows=3), first.version)
     assert second.version == first.version + 1
@@ -419,13 +427,13 @@ def test_an_append_whose_answer_was_lost_is_found_in_the_log(
 ) -> None:
     """When the library reports a failure after the commit landed, the log decides."""
     log = open_log(warehouse)
-    write = DeltaTable.create_write_transaction
+    write = Storage.put_if_absent
 
-    def lossy(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
-        write(self, *args, **kwargs)
+    def lossy(storage: Storage, path: str, data: bytes) -> NoReturn:
+        write(storage, path, data)
         raise OSError("connection reset")
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", lossy)
+    monkeypatch.setattr(Storage, "put_if_absent", lossy)
     file = put(warehouse, 1)
     published = log.publish([file], [], make_publication(1), log.version)
     assert (published.version, published.files, log.version) == (1, (file,), 1)
@@ -436,13 +444,14 @@ def test_a_commit_right_behind_ours_is_judged_by_the_next_publication(
 ) -> None:
     """What landed has landed, whatever another writer does to the table a moment later."""
     log = open_log(warehouse)
-    write = DeltaTable.create_write_transaction
+    write = Storage.put_if_absent
 
-    def followed(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
-        write(self, *args, **kwargs)
+    def followed(storage: Storage, path: str, data: bytes) -> bool:
+        landed = write(storage, path, data)
         DeltaTable(str(warehouse)).alter.set_table_properties({"delta.appendOnly": "true"})
+        return landed
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", followed)
+    monkeypatch.setattr(Storage, "put_if_absent", followed)
     published = log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
     monkeypatch.undo()
     assert (published.version, log.version) == (1, 1)
@@ -456,18 +465,18 @@ def test_what_another_thread_takes_in_is_not_passed_over(
 ) -> None:
     """A newer leader's fence that another thread of ours sees first still stops a publication."""
     log = open_log(warehouse)
-    write = DeltaTable.create_write_transaction
+    write = Storage.put_if_absent
     threads: list[threading.Thread] = []
 
-    def overtaken(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
+    def overtaken(storage: Storage, path: str, data: bytes) -> bool:
         if not threads:
             threads.append(threading.Thread(target=log.refresh))
             open_log(warehouse, epoch=2)
             threads[0].start()
             threads[0].join(0.5)
-        write(self, *args, **kwargs)
+        return write(storage, path, data)
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", overtaken)
+    monkeypatch.setattr(Storage, "put_if_absent", overtaken)
     with pytest.raises(FencedError):
         log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
     threads[0].join()
@@ -477,13 +486,13 @@ def test_what_another_thread_takes_in_is_not_passed_over(
 def test_an_append_that_failed_for_good(
     warehouse: Path, make_publication: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A storage error without a commit fails the batch with the library's own words."""
+    """A storage error without a commit fails the batch with the storage's own words."""
     log = open_log(warehouse)
 
-    def broken(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
+    def broken(storage: Storage, path: str, data: bytes) -> NoReturn:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", broken)
+    monkeypatch.setattr(Storage, "put_if_absent", broken)
     with pytest.raises(AppendFailedError, match="no space left on device"):
         log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
     monkeypatch.undo()
@@ -517,8 +526,10 @@ def test_a_table_whose_creation_failed_or_lost_its_answer(
 def test_many_publications_with_checkpoints(warehouse: Path, make_publication: Any) -> None:
     """Checkpoints are made on the way, and a fresh process loads the same files from them."""
     log = open_log(warehouse)
+    checkpoints_of = Checkpoints(Storage(str(warehouse)), log.verify)
     for txid in range(1, 61):
         log.publish([put(warehouse, txid, 1)], [], make_publication(txid), log.version)
+        checkpoints_of.run(log.version, log.properties)
     checkpoints = list((warehouse / "_delta_log").glob("*.checkpoint.parquet"))
     again = DeltaLog(Storage(str(warehouse)))
     again.attach("tests")
@@ -554,6 +565,90 @@ def test_a_table_that_cannot_be_taken_in_whole_is_not_taken_in(
     with pytest.raises(CommitConflictError, match="Version 2 .* is not in its log any more"):
         log.refresh()
     assert (log.refresh(), log.version) == ([], 3)
+
+
+def test_a_process_that_slept_while_the_log_was_cleaned_takes_no_free_place(
+    warehouse: Path, make_publication: Any
+) -> None:
+    """Behind a checkpoint the next version's place may be free again: an append there is lost."""
+    log = open_log(warehouse)
+    log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    read_version = log.version
+    for _ in range(2):
+        DeltaTable(str(warehouse)).alter.set_table_description("x")
+    DeltaTable(str(warehouse)).create_checkpoint()
+    (warehouse / commit_path(2)).unlink()
+    with pytest.raises(CommitConflictError, match="Version 2 .* is not in its log any more"):
+        log.publish([put(warehouse, 2)], [], make_publication(2), read_version)
+    assert not (warehouse / commit_path(2)).exists()
+    landed = log.publish([put(warehouse, 2)], [], make_publication(2), log.version)
+    assert landed.version == 4
+    assert DeltaTable(str(warehouse)).to_pyarrow_table().num_rows == 6
+
+
+def test_a_checkpoint_that_fails_is_told_and_tried_again(
+    warehouse: Path,
+    make_publication: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It costs no commit, its failure says how far the last one is back, and it is made later."""
+    log = open_log(warehouse)
+    care = Checkpoints(Storage(str(warehouse)), log.verify)
+
+    def full(_: DeltaTable) -> NoReturn:
+        raise DeltaError("no space left on device")
+
+    def publish(txids: range) -> None:
+        for txid in txids:
+            log.publish([], [], make_publication(txid), log.version)
+            care.run(log.version, log.properties)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_checkpoint", full)
+        publish(range(1, 50))
+    told = [record.getMessage() for record in caplog.records if "checkpoint" in record.message]
+    assert ["has 25 versions since" in told[0], "has 50 versions since" in told[1]] == [True, True]
+    assert len(told) == 2
+    assert "no space left on device" in told[0]
+    publish(range(50, 75))
+    made = [path.name[:20] for path in (warehouse / "_delta_log").glob("*.checkpoint.parquet")]
+    assert made == [f"{74:020d}"]
+
+
+@pytest.mark.parametrize("interval", ["10", "1", "0", "many", ""])
+def test_checkpoints_come_as_the_table_says(
+    warehouse: Path, make_publication: Any, interval: str
+) -> None:
+    """Its property is what every writer of Delta goes by; one that makes no sense is the usual."""
+    log = open_log(warehouse)
+    care = Checkpoints(Storage(str(warehouse)), log.verify)
+    for txid in range(1, 26):
+        log.publish([], [], make_publication(txid), log.version)
+        care.run(log.version, {"delta.checkpointInterval": interval})
+    made = sorted((warehouse / "_delta_log").glob("*.checkpoint.parquet"))
+    expected = {"10": [9, 19], "1": [*range(1, 26)], "0": [*range(1, 26)]}.get(interval, [24])
+    assert [int(path.name[:20]) for path in made] == expected
+
+
+def test_a_version_of_others_that_was_overwritten_is_found(
+    warehouse: Path, make_publication: Any
+) -> None:
+    """Our commit behind them names each of their versions, back to our own last one."""
+    log = open_log(warehouse)
+    for text in ("x", "y"):
+        DeltaTable(str(warehouse)).alter.set_table_description(text)
+    log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    newest = log.read_commit(3)
+    kept = [(warehouse / commit_path(version)).read_bytes() for version in range(3)]
+    assert newest.before == tuple(map(fingerprint_of, kept))
+    for version in (1, 2):
+        place = warehouse / commit_path(version)
+        place.write_bytes(kept[0])
+        with pytest.raises(TableChangedError, match=f"Version {version} .* was overwritten"):
+            open_log(warehouse, epoch=2)
+        place.write_bytes(kept[version])
+    assert open_log(warehouse, epoch=2).version == 4
 
 
 def test_a_fence_carries_the_last_publication(warehouse: Path, make_publication: Any) -> None:

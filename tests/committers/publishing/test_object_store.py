@@ -1,0 +1,265 @@
+"""The commit turn on a real S3 server: its requests, its round trips, and what may become of them.
+
+A proxy before the server counts and does harm. Row for row, the table is what the publications
+that did not fail have brought.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyarrow import parquet
+
+from committers.aggregates import Count
+from committers.append_table import AppendTable
+from committers.publishing.chain import CHAIN
+from committers.publishing.checkpoints import Checkpoints
+from committers.publishing.log import DeltaLog
+from committers.publishing.spec import TableSpec
+from committers.staging.parquet_stats import delta_stats
+from committers.state_table import StateTable
+from tests.stores.proxy import Entry, Fail, Late, LoseAnswer, Proxy, Request
+from tests.stores.s3 import S3Server, storage_options
+from txn.delta.commits import commit_path
+from txn.errors import (
+    CommitConflictError,
+    FencedError,
+    TableChangedError,
+)
+from txn.interfaces import Semantics, StagedFile
+from txn.storage.storage import Storage
+
+COLUMNS = (("id", "long"), ("txid", "long"))
+SPEC = TableSpec("tests", "append", Semantics.OPAQUE, COLUMNS)
+BUDGET, ROUND_TRIPS = 5, 3
+"""Of one commit turn that nobody disturbs, with one staged file."""
+
+
+class Table:
+    """A table in a bucket, behind a proxy."""
+
+    def __init__(self, server: S3Server, bucket: str, proxy: Proxy) -> None:
+        self.uri = f"s3://{bucket}/warehouse/rows"
+        self.proxy = proxy
+        self.storage = Storage(self.uri, storage_options(proxy.url))
+        self.direct = Storage(self.uri, storage_options(server.url))
+        """The same table, by a way on which nothing happens and nobody counts."""
+
+    def open(self, epoch: int = 1) -> DeltaLog:
+        """A leader's log: opened and fenced."""
+        log = DeltaLog(self.storage)
+        log.open(SPEC, epoch)
+        log.fence(epoch)
+        self.proxy.forget()
+        return log
+
+    def put(self, txid: int, attempt: int = 0, count: int = 3) -> StagedFile:
+        """A staged file of `count` rows: ids from 1000 * txid + 100 * attempt on."""
+        first = 1000 * txid + 100 * attempt
+        ids = list(range(first, first + count))
+        sink = pa.BufferOutputStream()
+        parquet.write_table(
+            pa.table({"id": ids, "txid": pa.array([txid] * count, pa.int64())}), sink
+        )
+        data = sink.getvalue()
+        stats = delta_stats(parquet.read_metadata(pa.BufferReader(data)))
+        path = f"data/{txid}-{attempt}-aa/part 0.parquet"
+        self.direct.write(path, data.to_pybytes())
+        return StagedFile(path, data.size, count, {}, stats)
+
+    def rows(self) -> list[tuple[int, int]]:
+        """(id, txid) of all rows, as another reader finds them."""
+        found = DeltaTable(self.uri, storage_options=self.direct.options).to_pyarrow_table()
+        return sorted(zip(*(found[name].to_pylist() for name in ("id", "txid")), strict=True))
+
+    def on_commit(self, version: int) -> Any:
+        """Whether a request is the conditional PUT of this version."""
+        return lambda request: (
+            request.operation == "PUT IF ABSENT" and request.key.endswith(commit_path(version))
+        )
+
+
+def expected(*published: tuple[int, int]) -> list[tuple[int, int]]:
+    """The rows of these (txid, attempt), as `Table.put` makes them."""
+    return sorted((1000 * t + 100 * a + n, t) for t, a in published for n in range(3))
+
+
+@pytest.fixture
+def table(s3: S3Server, request: pytest.FixtureRequest) -> Iterator[Table]:
+    with Proxy(s3.url) as proxy:
+        yield Table(s3, s3.bucket(request.node.name), proxy)
+
+
+def round_trips(entries: Sequence[Entry]) -> int:
+    """How often something was asked only after an answer had come."""
+    trips, until = 0, 0.0
+    for entry in sorted(entries, key=lambda one: one.request.at):
+        if entry.request.at >= until:
+            trips += 1
+            until = entry.request.at + entry.secs
+    return trips
+
+
+def operations(entries: Sequence[Entry]) -> Counter[str]:
+    return Counter(entry.operation for entry in entries)
+
+
+# --- the budget ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["append", "log"])
+def test_a_commit_turn_is_three_round_trips(
+    s3: S3Server, driver: Any, request: pytest.FixtureRequest, kind: str
+) -> None:
+    """What `prepare` and `publish` ask of the store, for one file: looks side by side, one
+    conditional PUT, one read.
+    """
+    bucket = s3.bucket(request.node.name)
+    with Proxy(s3.url, latency=0.03) as proxy:
+        options = storage_options(proxy.url)
+        place = f"s3://{bucket}/{kind}"
+        committer: Any = AppendTable(place, storage_options=options)
+        if kind == "log":
+            state = StateTable(place, layout="log", storage_options=options)
+            committer = state.bind(["k"], {"n": Count()})
+        driver.open(committer, "k string")
+        for txid in (1, 2):
+            staged = driver.stage(committer, driver.frame([("a",)], "k string").coalesce(1), txid)
+            assert len(staged.files) == 1
+            proxy.forget()
+            driver.turn(committer, staged)
+            assert {entry.client for entry in proxy.log} == {"obstore"}
+            assert operations(proxy.log) == {"GET": 3, "HEAD": 1, "PUT IF ABSENT": 1}
+            assert (len(proxy.log), round_trips(proxy.log)) == (BUDGET, ROUND_TRIPS)
+
+
+def test_a_checkpoint_is_made_aside_from_the_turns(table: Table, make_publication: Any) -> None:
+    """No turn pays for it, and a fresh process loads the same files from it."""
+    log = table.open()
+    care = Checkpoints(table.direct, log.verify)
+    for txid in range(1, 31):
+        file = table.put(txid)
+        table.proxy.forget()
+        log.publish([file], [], make_publication(txid), log.version)
+        assert len(table.proxy.log) == BUDGET
+        care.run(log.version, log.properties)
+    log_files = table.direct.files("_delta_log")
+    assert [path for path, _ in log_files if "checkpoint" in path] == [
+        f"_delta_log/{24:020d}.checkpoint.parquet"
+    ]
+    assert table.open(2).files == log.files
+    assert table.rows() == expected(*((txid, 0) for txid in range(1, 31)))
+
+
+# --- what may become of the conditional PUT --------------------------------------------------
+
+
+def test_the_answer_of_the_commit_is_lost(table: Table, make_publication: Any) -> None:
+    """It has landed: the log shows the token, and nothing is done twice."""
+    log = table.open()
+    rule = table.proxy.inject(LoseAnswer(), table.on_commit(1))
+    table.proxy.inject(LoseAnswer(500), table.on_commit(2))
+    for txid in (1, 2):
+        published = log.publish([table.put(txid)], [], make_publication(txid), log.version)
+        assert published.version == txid
+    assert len(rule.met) == 1
+    assert table.rows() == expected((1, 0), (2, 0))
+
+
+def test_the_commit_is_refused_for_a_moment(table: Table, make_publication: Any) -> None:
+    """A 503 before anything was done fails the attempt, and the replay lands once."""
+    log = table.open()
+    table.proxy.inject(Fail(503, "SlowDown"), table.on_commit(1), nth=1)
+    with pytest.raises(CommitConflictError, match="Version 1 .* could not be appended"):
+        log.publish([table.put(1)], [], make_publication(1), log.version)
+    log.publish([table.put(1, 1)], [], make_publication(1, attempt=1), log.version)
+    assert table.rows() == expected((1, 1))
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_a_repeated_commit_that_is_refused_has_landed(
+    table: Table, make_publication: Any, status: int
+) -> None:
+    """Something on the way repeats the PUT; the answer is that of the second one."""
+    log = table.open()
+    code = {409: "ConditionalRequestConflict", 412: "PreconditionFailed"}[status]
+    twice = table.proxy.inject(_Answered(status, code), table.on_commit(1))
+    published = log.publish([table.put(1)], [], make_publication(1), log.version)
+    assert (published.version, len(twice.met)) == (1, 1)
+    assert table.rows() == expected((1, 0))
+
+
+class _Answered(Fail):
+    """The server did it, and the client gets this error."""
+
+    async def __call__(self, proxy: Proxy, request: Request, forward: Any) -> Any:
+        await forward(request)
+        return await super().__call__(proxy, request, forward)
+
+
+def test_a_commit_that_lands_after_its_attempt_has_failed(
+    table: Table, make_publication: Any
+) -> None:
+    """The replay finds it in its place, and the next one replaces it as a whole."""
+    log = table.open()
+    table.proxy.inject(Late(0.3), table.on_commit(1), nth=1)
+    with pytest.raises(CommitConflictError, match="could not be appended"):
+        log.publish([table.put(1)], [], make_publication(1), log.version)
+    table.proxy.settle()
+    with pytest.raises(CommitConflictError, match="published meanwhile by epoch 1 as 1:0"):
+        log.publish([table.put(1, 1)], [], make_publication(1, attempt=1), log.version)
+    removes = list(log.files.values())
+    log.publish([table.put(1, 2)], removes, make_publication(1, attempt=2), log.version)
+    assert table.rows() == expected((1, 2))
+
+
+def test_another_writer_wins(table: Table, make_publication: Any) -> None:
+    """Over a harmless commit the next version is taken; a newer leader's ends it."""
+    log = table.open()
+    DeltaTable(table.uri, storage_options=table.direct.options).alter.set_table_description("x")
+    published = log.publish([table.put(1)], [], make_publication(1), log.version)
+    assert published.version == 2
+    other = DeltaLog(table.direct)
+    assert other.attach("tests")
+    other.fence(2)
+    with pytest.raises(FencedError, match="epoch 2"):
+        log.publish([table.put(2)], [], make_publication(2), log.version)
+    assert table.rows() == expected((1, 0))
+
+
+# --- a version that was overwritten ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_version_that_spark_overwrote_is_found(
+    table: Table, make_publication: Any, version: int
+) -> None:
+    """The newest one at the next look, an older one at the next start or before a checkpoint;
+    and never again is anything written on top of it.
+    """
+    log = table.open()
+    for txid in (1, 2, 3):
+        log.publish([table.put(txid)], [], make_publication(txid), log.version)
+    table.direct.write(commit_path(version), b'{"commitInfo":{"operation":"OPTIMIZE"}}\n')
+    message = f"Version {version} .* was overwritten"
+    if version == 3:
+        with pytest.raises(TableChangedError, match=message) as raised:
+            log.publish([table.put(4)], [], make_publication(4), log.version)
+        assert raised.value.number == "TXN-316"
+        return
+    with pytest.raises(TableChangedError, match=message):
+        table.open(2)
+    with pytest.raises(TableChangedError, match=message):
+        Checkpoints(table.direct, log.verify).run(CHAIN, log.properties)
+    with pytest.raises(TableChangedError, match=message):
+        log.publish([table.put(4)], [], make_publication(4), log.version)
+    DeltaTable(table.uri, storage_options=table.direct.options).alter.set_table_properties(
+        {"txn.accepted_version": "1"}, raise_if_not_exists=False
+    )
+    table.open(2)
+    assert table.rows() == expected((2, 0), (3, 0))

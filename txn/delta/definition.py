@@ -1,0 +1,104 @@
+"""What a Delta table is, apart from its files: id, columns, partitioning, properties, protocol.
+
+As delta-rs has loaded it, and as the commits say that were read since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from txn.delta.commits import BROKEN, Commit
+from txn.errors import RecoveryRefusedError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["Definition"]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A table's `metaData` and `protocol`."""
+
+    id: str
+    columns: Mapping[str, Any]
+    """As Delta and Spark write a schema in JSON: a struct."""
+    partition_columns: Sequence[str]
+    configuration: Mapping[str, str | None]
+    """The properties."""
+    min_reader: int
+    min_writer: int
+    features: frozenset[str]
+    """The reader and writer features that it names."""
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> Definition:
+        """As delta-rs has loaded it."""
+        metadata, protocol = table.metadata(), table.protocol()
+        return cls(
+            id=str(metadata.id),
+            columns=json.loads(table.schema().to_json()),
+            partition_columns=list(metadata.partition_columns),
+            configuration=dict(metadata.configuration),
+            min_reader=protocol.min_reader_version,
+            min_writer=protocol.min_writer_version,
+            features=frozenset(
+                [*(protocol.reader_features or ()), *(protocol.writer_features or ())]
+            ),
+        )
+
+    @property
+    def fields(self) -> Sequence[Mapping[str, Any]]:
+        """The columns: name, type, nullable, metadata."""
+        fields: Sequence[Mapping[str, Any]] = self.columns["fields"]
+        return fields
+
+    def after(self, commit: Commit, table: str) -> Definition:
+        """What the table is from a version on.
+
+        Args:
+            table: its name, for messages.
+
+        Raises:
+            RecoveryRefusedError: the version describes no table.
+        """
+        try:
+            return self._after(commit.metadata, commit.protocol)
+        except BROKEN as error:
+            raise RecoveryRefusedError(
+                f"Version {commit.version} of table {table} cannot be read: what it says of the "
+                "table is not in the format of Delta. Restore that file in _delta_log from a "
+                "backup, or restore the table to an earlier version.",
+                number="TXN-315",
+            ) from error
+
+    def _after(
+        self, metadata: Mapping[str, Any] | None, protocol: Mapping[str, Any] | None
+    ) -> Definition:
+        now = self
+        if metadata is not None:
+            columns = json.loads(metadata["schemaString"])
+            for field in columns["fields"]:
+                _ = field["name"], field["type"], field["nullable"], field["metadata"]
+            now = replace(
+                now,
+                id=str(metadata["id"]),
+                columns=columns,
+                partition_columns=[*metadata["partitionColumns"]],
+                configuration=dict(metadata["configuration"]),
+            )
+        if protocol is not None:
+            named = [
+                *(protocol.get("readerFeatures") or ()),
+                *(protocol.get("writerFeatures") or ()),
+            ]
+            now = replace(
+                now,
+                min_reader=int(protocol["minReaderVersion"]),
+                min_writer=int(protocol["minWriterVersion"]),
+                features=frozenset(map(str, named)),
+            )
+        return now
