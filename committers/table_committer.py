@@ -203,7 +203,7 @@ class TableCommitter(Committer):
             # Nothing was ever staged, so the columns are unknown and there is no table yet.
             return Prepared(staged, (), skipped=True)
         if self._reads_staged:
-            self._log.check(publication, staged.files)
+            self._check(publication, staged)
         else:
             self._log.require_newer(publication)  # the rest is looked at right before the append
         last = self._log.last_publication()
@@ -213,6 +213,10 @@ class TableCommitter(Committer):
         left = left_of(staged, txid)
         prepared = self._up_to_date(lambda: self._prepare(left, publication))
         return replace(prepared, staged=staged)
+
+    def _check(self, publication: Publication, staged: Staged) -> None:
+        """Look at all that `prepare` relies on, in one round trip."""
+        self._log.check(publication, staged.files)
 
     @abstractmethod
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:

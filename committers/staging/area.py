@@ -3,9 +3,13 @@
     <table>/data/<txid>-<attempt>-<random>/...   files that will be published where they lie
     <table>/_txn/<txid>-<attempt>-<random>/...   scratch: read once by the commit turn
 
+Scratch of a table in an object store lies on this machine's disk, if the executors are threads of
+this process.
+
 `data` is a visible name, so that VACUUM removes what no version refers to; `_txn` is hidden from
-it. Every staging job has a folder of its own: attempts never share Spark's `_temporary`. A job of
-several attempts has one, named after the first of them.
+it. Every staging job has a folder of its own; a job of several attempts has one, named after the
+first of them. What a job has staged is what its tasks' commits say (`writing`): a folder may also
+have files of task attempts that failed or were overtaken, which nothing refers to.
 """
 
 from __future__ import annotations
@@ -21,20 +25,23 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates.base import overflows_of
 from committers.expressions import side_by_side
+from committers.staging.nearby import Nearby
 from committers.staging.parquet_stats import delta_stats
-from committers.staging.reported import reported
 from committers.staging.row_digest import Summary, row_digest, summarize
+from committers.staging.writing import RowWriter, write_options
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.errors import StagedFileError
 from txn.interfaces import Staged, StagedFile
+from txn.spark.file_writer import WrittenFile
 from txn.spark.own_session import to_write
+from txn.spark.submission import runs_here
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DATA", "SCRATCH", "StagingArea", "newest_txid", "random_id", "write_options"]
+__all__ = ["DATA", "SCRATCH", "StagingArea", "newest_txid", "random_id"]
 
 DATA = "data"
 """Folder of files that are published where they lie."""
@@ -42,17 +49,7 @@ SCRATCH = "_txn"
 """Folder of files that no version will ever refer to."""
 
 _FOLDER = re.compile(r"(\d+)-(\d+)-[0-9A-Za-z]+")
-_WRITE_OPTIONS = {
-    "compression": "snappy",
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-}
-# Hadoop's usual file system writes a checksum file beside each file, and starts `chmod` twice for
-# either of them; this one starts it once. Not from its cache: that is asked by name alone.
-_LOCAL_WRITE_OPTIONS = {
-    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "fs.file.impl.disable.cache": "true",
-}
-_FOOTER_THREADS = 8
+_FOOTER_THREADS = 16
 _Found = tuple[StagedFile, Summary]
 
 
@@ -81,7 +78,10 @@ class StagingArea:
     ) -> None:
         self._storage = storage
         self._session = session
-        self._options = write_options(storage, unique)
+        self._unique = unique
+        self._writers: dict[str, RowWriter] = {}
+        """Of `DATA` and `SCRATCH`."""
+        self._nearby: Nearby | None = None
         self._new_id = new_id
         self._lock = threading.Lock()
         self._owned: dict[TransactionAttempt, dict[str, set[str]]] = {}
@@ -90,6 +90,35 @@ class StagingArea:
         """Folders with files that a version may refer to, and others that an attempt still owns."""
         self._mixes = False
         """Whether a joint job has put rows of several txids into one file."""
+
+    @property
+    def scratch(self) -> Storage:
+        """Where scratch lies."""
+        nearby = self.nearby
+        return self._storage if nearby is None else nearby.storage
+
+    @property
+    def nearby(self) -> Nearby | None:
+        """Room on this machine's disk for files of a table elsewhere; None: executors lack it."""
+        if self._storage.is_local or self._session is None:
+            return None
+        if not runs_here(str(self._session().sparkContext.master)):
+            return None
+        with self._lock:
+            if self._nearby is None:
+                self._nearby = Nearby()
+            return self._nearby
+
+    def _at(self, path: str) -> Storage:
+        """The storage of a folder or file of ours."""
+        return self.scratch if path.startswith(f"{SCRATCH}/") else self._storage
+
+    def _writer(self, folder: str) -> RowWriter:
+        below = folder.partition("/")[0]
+        if below not in self._writers:
+            storage = self._at(folder)
+            self._writers[below] = RowWriter(storage, write_options(storage, self._unique))
+        return self._writers[below]
 
     def stage(
         self,
@@ -100,7 +129,7 @@ class StagingArea:
         partition_by: str | None = None,
     ) -> Staged:
         """Like `write`, with the rows' fingerprint (`committers.staging.row_digest`)."""
-        return _staged(attempt, self._write(rows, [attempt], below, partition_by))
+        return _staged(attempt, self._write(rows, [attempt], below, partition_by, digest=True))
 
     def stage_together(
         self,
@@ -126,7 +155,7 @@ class StagingArea:
         attempts = [attempt for _, attempt in group]
         session = self._session() if self._session else None
         rows = side_by_side([frame for frame, _ in group], session)
-        found = self._write(rows, attempts, below, partition_by)
+        found = self._write(rows, attempts, below, partition_by, digest=True)
         by_txid: dict[int, list[_Found]] = {attempt.txid: [] for attempt in attempts}
         for one in found:
             by_txid[self._txid_of(one[0], by_txid)].append(one)
@@ -157,8 +186,12 @@ class StagingArea:
         below: str = DATA,
         partition_by: str | None = None,
     ) -> tuple[StagedFile, ...]:
-        """Run one Spark job that writes `rows` as Parquet; the files with at least one row."""
-        return tuple(file for file, _ in self._write(rows, [attempt], below, partition_by))
+        """Run one Spark job that writes `rows` as Parquet; the files with at least one row.
+
+        Statistics that the session of `rows` has collected stand for those of the footers.
+        """
+        found = self._write(rows, [attempt], below, partition_by, digest=False)
+        return tuple(file for file, _ in found)
 
     def _write(
         self,
@@ -166,6 +199,8 @@ class StagingArea:
         attempts: Sequence[TransactionAttempt],
         below: str,
         partition_by: str | None,
+        *,
+        digest: bool,
     ) -> list[_Found]:
         # Named after the first: once that is published, the folder is no dead process's leftover,
         # and what the later ones may have left in it is for VACUUM.
@@ -174,65 +209,53 @@ class StagingArea:
         with self._lock:
             for attempt in attempts:
                 self._owned.setdefault(attempt, {})[folder] = set()
-        return self._run(rows, folder, partition_by)
+        return self._run(rows, folder, partition_by, digest=digest)
 
     def write_folder(self, rows: DataFrame, folder: str) -> tuple[StagedFile, ...]:
         """Like `write`, into a folder that the caller deletes."""
-        return tuple(file for file, _ in self._run(rows, folder, None))
+        return tuple(file for file, _ in self._run(rows, folder, None, digest=False))
 
-    def _run(self, rows: DataFrame, folder: str, partition_by: str | None) -> list[_Found]:
-        """One Spark job that writes into a new folder; what it left there, as far as it has rows.
+    def _run(
+        self, rows: DataFrame, folder: str, partition_by: str | None, *, digest: bool
+    ) -> list[_Found]:
+        """One Spark job that writes into a new folder; its files, as far as they have rows.
 
         Raises:
-            StagedFileError: the job says that it wrote another number of rows.
-            FailedException: it does not say.
+            StagedFileError: this process does not see a file that the job has written.
         """
         if self._session is not None:
             rows = to_write(rows, self._session())
-        rows, count = reported(rows)
-        writer = rows.write.options(**self._options)
-        if partition_by is not None:
-            writer = writer.partitionBy(partition_by)
         with overflows_of(self._storage.location):
-            writer.parquet(self._storage.url(folder))
-        found = self._describe(folder, partition_by)
-        written = count(f"into '{folder}' of table {self._storage.location}")
-        seen = sum(file.rows for file, _ in found)
-        if written is not None and written != seen:
-            raise StagedFileError(
-                f"Spark's executors wrote {written} rows into '{folder}' of table "
-                f"{self._storage.location}, but this process sees {seen} of them. Executors "
-                "write to another file system under this path, or something deletes files below "
-                "it. The batch is staged again; if this goes on, put the table on storage that "
-                "all executors and this process reach."
-            )
-        return found
+            written = self._writer(folder).write(rows, folder, partition_by)
+        if not digest and all(file.stats is not None for file in written):
+            return [(_told(file), {}) for file in written]
+        return self._describe(self._at(folder), written)
 
-    def _describe(self, folder: str, partition_by: str | None) -> list[_Found]:
-        found = self._storage.files(folder)
+    def _describe(self, storage: Storage, written: Sequence[WrittenFile]) -> list[_Found]:
+        def footer(file: WrittenFile) -> _Found:
+            return self._footer(storage, file)
 
-        def footer(one: tuple[str, int]) -> _Found:
-            return self._footer(one[0], one[1], partition_by)
-
-        if len(found) > 1:
-            with ThreadPoolExecutor(min(_FOOTER_THREADS, len(found))) as pool:
-                files = list(pool.map(footer, found))
+        if len(written) > 1:
+            with ThreadPoolExecutor(min(_FOOTER_THREADS, len(written))) as pool:
+                files = list(pool.map(footer, written))
         else:
-            files = [footer(one) for one in found]
+            files = [footer(one) for one in written]
         # Spark writes an empty file for a job without rows; the log does not need it.
-        self._storage.delete_files(file.path for file, _ in files if file.rows == 0)
+        storage.delete_files(file.path for file, _ in files if file.rows == 0)
         return [(file, summary) for file, summary in files if file.rows > 0]
 
-    def _footer(self, path: str, size: int, partition_by: str | None) -> _Found:
-        metadata = self._storage.footer(path, size)
+    def _footer(self, storage: Storage, written: WrittenFile) -> _Found:
+        metadata = storage.footer(written.path, written.size)
         if metadata is None:
             raise StagedFileError(
-                f"Staged file {path} of table {self._storage.location} was written and is gone. "
-                "Something else deletes files below this path; the batch is staged again."
+                f"A Spark executor wrote file {written.path} of table {self._storage.location}, "
+                "and this process does not see it. Executors write to another file system under "
+                "this path, or something deletes files below it. The batch is staged again; if "
+                "this goes on, put the table on storage that all executors and this process reach."
             )
-        partition = {} if partition_by is None else {partition_by: _value(path, partition_by)}
         rows, stats = metadata.num_rows, delta_stats(metadata)
-        return StagedFile(path, size, rows, partition, stats), summarize(metadata)
+        file = StagedFile(written.path, written.size, rows, written.partition, stats)
+        return file, summarize(metadata)
 
     def publishing(self, files: Iterable[StagedFile]) -> None:
         """From now on a version may refer to these files: never delete them.
@@ -265,9 +288,9 @@ class StagingArea:
             self._forget_referred()
         for folder, paths in owned.items():
             if folder in shared:
-                self._storage.delete_files(sorted(paths))
+                self._at(folder).delete_files(sorted(paths))
             else:
-                self._storage.delete_folder(folder)
+                self._at(folder).delete_folder(folder)
 
     def _forget_referred(self) -> None:
         """Forget folders that no attempt owns files in; they are never deleted."""
@@ -312,25 +335,13 @@ def _staged(attempt: TransactionAttempt, found: Sequence[_Found]) -> Staged:
     return Staged(attempt, files, digest)
 
 
-def write_options(storage: Storage, unique: str | None = None) -> dict[str, str]:
-    """Options of every Parquet file that is written for a table, credentials among them.
-
-    Args:
-        unique: a column that has no value twice in a file. A dictionary of its values would be
-            built, found useless when it is full, and cost a quarter of the time of writing.
-    """
-    plain = {} if unique is None else {f"parquet.enable.dictionary#{unique}": "false"}
-    place = _LOCAL_WRITE_OPTIONS if storage.is_local else storage.hadoop
-    return {**_WRITE_OPTIONS, **plain, **place}
+def _told(written: WrittenFile) -> StagedFile:
+    """A file as its task described it: tasks leave out files without rows."""
+    stats = str(written.stats)
+    rows = int(json.loads(stats)["numRecords"])
+    return StagedFile(written.path, written.size, rows, written.partition, stats)
 
 
 def _folder_of(path: str) -> str:
     """`data/7-0-abc` out of `data/7-0-abc/txn_bucket=1/part-0.parquet`."""
     return "/".join(PurePosixPath(path).parts[:2])
-
-
-def _value(path: str, column: str) -> str:
-    """The value of a partition column out of a path; ours are plain integers."""
-    prefix = f"{column}="
-    part = next(part for part in PurePosixPath(path).parts if part.startswith(prefix))
-    return part.removeprefix(prefix)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from committers.expressions import bigint
+from committers.publishing.append import require_staged
 from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
@@ -36,6 +38,7 @@ from txn.interfaces import (
     StoredRows,
 )
 from txn.spark.rows import no_rows
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -150,9 +153,28 @@ class UpsertCommitter(TableCommitter):
         old = tuple(file for file in files if file.bucket in buckets)
         if not old and not staged.files:
             return Prepared(staged, (), (), version)
-        rows = self._rewrite.rows(old, staged.files, publication, reverts)
-        adds = self._area.write(rows, staged.attempt, partition_by=BUCKET)
+        with self._readable(old) as url_of:
+            rows = self._rewrite.rows(old, staged.files, publication, reverts, url_of)
+            adds = self._area.write(rows, staged.attempt, partition_by=BUCKET)
         return Prepared(staged, adds, old, version)
+
+    def _check(self, publication: Publication, staged: Staged) -> None:
+        if self._area.nearby is None:
+            super()._check(publication, staged)
+            return
+        self._log.check(publication, ())
+        sizes = self._area.scratch.sizes([file.path for file in staged.files])
+        require_staged(staged.files, sizes, self.name)
+
+    @contextmanager
+    def _readable(self, files: Sequence[ActiveFile]) -> Iterator[Callable[[str], str]]:
+        """Where Spark is to read each of these files of the table."""
+        nearby = self._area.nearby
+        if nearby is None:
+            yield self._storage.read_url
+        else:
+            with nearby.copies(self._storage, [(file.path, file.size) for file in files]) as url_of:
+                yield url_of
 
     @property
     def _rewrite(self) -> BucketRewrite:
@@ -160,13 +182,15 @@ class UpsertCommitter(TableCommitter):
         rewrite = self._known_rewrite
         if rewrite is None:
             table, partials = self._known_table_schema(), self._known_schema()
-            rewrite = BucketRewrite(self._layout, self._storage, self._joining, table, partials)
+            rewrite = BucketRewrite(
+                self._layout, self._storage, self._area.scratch, self._joining, table, partials
+            )
             self._known_rewrite = rewrite
         return rewrite
 
     def _joining(self) -> SparkSession:
         """The session of the commit turn's join."""
-        return self._session(rewriting_conf(self._layout))
+        return self._session(rewriting_conf(self._layout, is_local=self._storage.is_local))
 
     def _known_schema(self) -> StructType:
         if self._partials_schema is None:
@@ -259,14 +283,14 @@ class UpsertCommitter(TableCommitter):
             return StoredRows(no_rows(self._spark, self._idle_schema()))
         schema = self._known_table_schema()
         staged = [file.path for file in prepared.staged.files]
-        paths = (*written, *replaced, *staged)
+        paths = (*written, *replaced)
         after = self._rows_of(written, schema)
         if self._layout.keeps_previous and after is not None:
             return self._stored_rows(from_previous_values(self._layout, after, txid), paths)
         only = None
         if self.semantics is Semantics.NON_TRANSACTIONAL and self._unfinished(publication):
             # A failed attempt's rows have this txid as well, and nothing takes them back.
-            only = self._rows_of(staged, self._known_schema())
+            only = self._rows_of(staged, self._known_schema(), self._area.scratch)
         before = self._rows_of(replaced, schema)
         changed = from_replaced_rows(self._layout, after, before, txid, only)
         return self._stored_rows(changed, paths)
@@ -276,12 +300,15 @@ class UpsertCommitter(TableCommitter):
         known = self._stored_schema() if self._log.version >= 0 else self._known_table_schema()
         return changes_schema(self._layout, self._spark, known, self.name)
 
-    def _rows_of(self, paths: Sequence[str], schema: StructType) -> DataFrame | None:
+    def _rows_of(
+        self, paths: Sequence[str], schema: StructType, storage: Storage | None = None
+    ) -> DataFrame | None:
         """Rows of exactly these files, in the session of the run; None: of no files."""
         if not paths:
             return None
-        reader = bucket_reader(self._spark, schema, self._storage)
-        return reader.parquet(*map(self._storage.read_url, paths))
+        place = storage or self._storage
+        reader = bucket_reader(self._spark, schema, place)
+        return reader.parquet(*map(place.read_url, paths))
 
     def publish(self, prepared: Prepared, publication: Publication) -> Published:
         """Append the prepared version on condition that it is the next one; read it back.

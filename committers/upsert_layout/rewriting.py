@@ -10,9 +10,10 @@ from committers.publishing.files import BUCKET, ActiveFile
 from committers.upsert_layout.columns import UpsertLayout
 from committers.upsert_layout.join import UpsertJoin
 from committers.upsert_layout.reading import bucket_reader
-from committers.upsert_layout.shares import shared_out
+from committers.upsert_layout.shares import TASK_BYTES, shared_out
 from txn.delta.commits import TXID
 from txn.interfaces import Publication, StagedFile
+from txn.spark.file_writer import COLLECT_STATISTICS
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["BucketRewrite", "bucket_of_file", "rewriting_conf"]
 
 
-def rewriting_conf(layout: UpsertLayout) -> dict[str, str]:
-    """Settings of the session in which buckets are rewritten."""
+def rewriting_conf(layout: UpsertLayout, *, is_local: bool) -> dict[str, str]:
+    """Settings of the session in which buckets are rewritten.
+
+    Args:
+        is_local: whether the table lies on a disk, where reading footers costs less than having
+            the tasks collect statistics.
+    """
     buckets = str(layout.buckets)
     return {
         # Where a shuffle is needed, one partition per bucket, never merged.
@@ -37,6 +43,7 @@ def rewriting_conf(layout: UpsertLayout) -> dict[str, str]:
         "spark.sql.codegen.useIdInClassName": "false",
         # A few hundred files are listed sooner than a Spark job is started for it.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
+        COLLECT_STATISTICS: str(not is_local).lower(),
     }
 
 
@@ -46,7 +53,9 @@ class BucketRewrite:
     Its expressions are built at the first rewrite, for one session and these schemas.
 
     Args:
-        storage: the table's folder.
+        storage: the table's folder. In an object store each file takes its time, however small,
+            so tasks share files rather than bytes.
+        scratch: where staged partials lie.
         session: in which the rows are computed; with `rewriting_conf`.
         table: schema of the table.
         partials: schema of the partials; their files have a bigint column `txid` besides.
@@ -56,12 +65,14 @@ class BucketRewrite:
         self,
         layout: UpsertLayout,
         storage: Storage,
+        scratch: Storage,
         session: Callable[[], SparkSession],
         table: StructType,
         partials: StructType,
     ) -> None:
         self._layout = layout
         self._storage = storage
+        self._staged_in = scratch
         self._session = session
         self._table = table
         self._partials = partials
@@ -72,6 +83,7 @@ class BucketRewrite:
         new: Sequence[StagedFile],
         publication: Publication,
         reverts: bool,
+        url_of: Callable[[str], str],
     ) -> DataFrame:
         """The rows that replace those of `old`; every row of either side once.
 
@@ -79,25 +91,26 @@ class BucketRewrite:
             old: all files of some buckets.
             new: staged partials, of the same buckets.
             reverts: whether the old rows go back to what they were before the publication.
+            url_of: where Spark is to read a file of `old`.
         """
         shares, hashed = shared_out(
             [(file.bucket, file.size) for file in old],
             [(bucket_of_file(file), file.size) for file in new],
             self._session().sparkContext.defaultParallelism,
+            TASK_BYTES if self._storage.is_local else 1,
         )
         pairs = []
         for share in shares:
-            stored = self._read(self._stored, [f.path for f in old if f.bucket in share])
+            urls = [url_of(file.path) for file in old if file.bucket in share]
+            stored = self._stored.parquet(*urls) if urls else None
             if stored is not None and reverts:
                 stored = self._layout.revert(stored, publication.first_txid)
             elif stored is not None:
                 stored = self._layout.alive(stored)
             paths = [file.path for file in new if bucket_of_file(file) in share]
-            pairs.append((stored, self._read(self._scratch, paths)))
+            urls = [self._staged_in.read_url(path) for path in paths]
+            pairs.append((stored, self._scratch.parquet(*urls) if urls else None))
         return self._join.rows(pairs, several=bool(publication.members), in_one_task=hashed)
-
-    def _read(self, reader: DataFrameReader, paths: Sequence[str]) -> DataFrame | None:
-        return reader.parquet(*map(self._storage.read_url, paths)) if paths else None
 
     @cached_property
     def _join(self) -> UpsertJoin:
@@ -114,7 +127,7 @@ class BucketRewrite:
         from pyspark.sql.types import LongType, StructType
 
         columns = StructType([*self._partials.fields]).add(TXID, LongType())
-        return bucket_reader(self._session(), columns, self._storage)
+        return bucket_reader(self._session(), columns, self._staged_in)
 
 
 def bucket_of_file(file: StagedFile) -> int:

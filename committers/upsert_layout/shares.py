@@ -9,13 +9,16 @@ __all__ = ["HASHED_BYTES", "MOST_TASKS", "TASK_BYTES", "shared_out"]
 HASHED_BYTES = 32 * 1024 * 1024
 """Largest staged (compressed) size of partials that a task joins in memory."""
 TASK_BYTES = 1024 * 1024
-"""Stored and staged bytes that are worth a task of their own."""
+"""Stored and staged bytes on a local disk that are worth a task of their own."""
 MOST_TASKS = 32
 """Tasks of a rewrite: each is a part of Spark's plan, which takes longer to make by that."""
 
 
 def shared_out(
-    stored: Sequence[tuple[int, int]], staged: Sequence[tuple[int, int]], slots: int
+    stored: Sequence[tuple[int, int]],
+    staged: Sequence[tuple[int, int]],
+    slots: int,
+    task_bytes: int = TASK_BYTES,
 ) -> tuple[list[set[int]], bool]:
     """Hash buckets dealt out to tasks of about the same bytes; whether their partials are hashed.
 
@@ -23,9 +26,10 @@ def shared_out(
         stored: (bucket, bytes) of each file of the table.
         staged: (bucket, bytes) of each file of partials.
         slots: tasks that can run at once.
+        task_bytes: stored and staged bytes that are worth a task of their own.
     """
     sizes, partials = (_summed(files) for files in ([*stored, *staged], staged))
-    wanted = sum(sizes.values()) // TASK_BYTES
+    wanted = sum(sizes.values()) // task_bytes
     few = max(1, min(slots, MOST_TASKS, wanted, len(sizes)))
     for tasks in (few, len(sizes)):
         shares: list[set[int]] = [set() for _ in range(tasks)]

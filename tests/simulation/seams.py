@@ -145,7 +145,7 @@ def _patches() -> list[Patch]:
         (committers.publishing.log, "time", clock),
         (committers.publishing.append, "DeltaTable", delta.SimDeltaTable),
         (committers.staging.area, "ThreadPoolExecutor", _Inline),
-        (committers.staging.area, "reported", spark.reported),
+        (committers.staging.area, "RowWriter", spark.SimRowWriter),
         (committers.staging.area, "side_by_side", spark.side_by_side),
         (committers.staging.area, "to_write", spark.same_frame),
         (committers.table_committer, "own_session", spark.same_session),

@@ -20,11 +20,13 @@ from tests.simulation.world import current_world
 from txn.delta.commits import TXID
 from txn.errors import StagedFileError
 from txn.interfaces import StagedFile
+from txn.spark.file_writer import WrittenFile
 
 __all__ = [
     "Frame",
     "NoWatch",
     "Schema",
+    "SimRowWriter",
     "SimStagingArea",
     "SparkFault",
     "SparkSession",
@@ -32,7 +34,6 @@ __all__ = [
     "no_settings",
     "nothing_of",
     "query_rows",
-    "reported",
     "same_frame",
     "same_session",
     "side_by_side",
@@ -143,11 +144,6 @@ def no_rows(spark: object, schema: object) -> Frame:
     return Frame(())
 
 
-def reported(rows: Frame) -> tuple[Frame, Callable[[str], int | None]]:
-    """In place of `committers.staging.reported.reported`: executors see what the driver sees."""
-    return rows, lambda _: None
-
-
 def same_frame(frame: Frame, session: object) -> Frame:
     """In place of `txn.spark.own_session.moved` and `to_write`: there is one session."""
     return frame
@@ -230,9 +226,6 @@ class Writer:
         self._frame = frame
         self._bucketed = False
 
-    def options(self, **_: str) -> Writer:
-        return self
-
     def partitionBy(self, column: str) -> Writer:  # noqa: N802
         assert column == BUCKET
         self._bucketed = True
@@ -298,24 +291,48 @@ def run_job(write: Callable[[], None]) -> None:
     write()
 
 
+class SimRowWriter:
+    """In place of `committers.staging.writing.RowWriter`: the files are those of the job."""
+
+    def __init__(self, storage: SimStorage, options: object) -> None:
+        self._storage = storage
+
+    def write(self, rows: Frame, folder: str, partition_by: str | None = None) -> list[WrittenFile]:
+        """Run the job."""
+        writer = rows.write
+        if partition_by is not None:
+            writer = writer.partitionBy(partition_by)
+        writer.parquet(self._storage.url(folder))
+        return [
+            WrittenFile(path, size, _partition(path, partition_by))
+            for path, size in self._storage.files(folder)
+        ]
+
+
+def _partition(path: str, column: str | None) -> dict[str, str | None]:
+    if column is None:
+        return {}
+    return {column: path.split(f"{column}=")[1].split("/", maxsplit=1)[0]}
+
+
 class SimStagingArea(StagingArea):
     """The real staging area, but that a file's footer is known without Parquet."""
 
+    nearby = None
     _storage: SimStorage
 
-    def _footer(self, path: str, size: int, partition_by: str | None) -> tuple[StagedFile, Any]:
-        blob = self._storage.table.blobs.get(path)
+    def _footer(self, storage: SimStorage, written: WrittenFile) -> tuple[StagedFile, Any]:
+        path = written.path
+        blob = storage.table.blobs.get(path)
         if blob is None:
             raise StagedFileError(f"{path} is gone")
         rows = blob.rows
-        partition = {}
-        if partition_by is not None:
-            partition = {partition_by: path.split(f"{partition_by}=")[1].split("/", maxsplit=1)[0]}
         firsts = [row[0] for row in rows]
         if type(firsts[0]) is tuple:
             firsts = [repr(one) for one in firsts]
         summary = {"first": (0, min(firsts), max(firsts))}
-        return StagedFile(path, size, len(rows), partition, stats_of(rows)), summary
+        file = StagedFile(path, written.size, len(rows), written.partition, stats_of(rows))
+        return file, summary
 
 
 def stats_of(rows: Sequence[Any]) -> str:

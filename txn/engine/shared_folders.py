@@ -3,8 +3,8 @@
 With a master that is not local, `/data/t` is a folder of each machine's own. What executors write
 there this process never sees, and what it does not see it does not miss. So before the first txid
 every executor reads files that this process wrote into the table's folder, and this process reads
-what each of them wrote there. What comes later, such as another executor, is noticed by the job's
-own count of rows (`committers.staging.reported`).
+what each of them wrote there. What comes later, such as another executor, is noticed when a file
+that a task has committed is not there (`committers.staging.area`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,10 @@ if TYPE_CHECKING:
 
     from txn.interfaces import Committer
 
-__all__ = ["local_tables", "runs_here", "try_folder"]
+__all__ = ["local_tables", "try_folder"]
 
 _SCRATCH = "_txn"
 """If this process dies here, the next start deletes everything below it in a table's folder."""
-
-
-def runs_here(master: str) -> bool:
-    """Return whether a master's executors are threads of this process."""
-    return master == "local" or master.startswith("local[")
 
 
 def local_tables(committers: Iterable[Committer], shared: Sequence[str], master: str) -> list[str]:

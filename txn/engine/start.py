@@ -17,7 +17,7 @@ from txn.engine.changed_code import changes, message, program_of, succeeding
 from txn.engine.equipment import Equipment
 from txn.engine.failures import not_started
 from txn.engine.pipeline import Pipeline
-from txn.engine.shared_folders import local_tables, runs_here, try_folder
+from txn.engine.shared_folders import local_tables, try_folder
 from txn.engine.threads import Straggler, abandoned, within
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnError
 from txn.interfaces import NOTICES, CommitterContext
@@ -35,6 +35,7 @@ from txn.protocol.recovery import (
 )
 from txn.protocol.store import ProgressStore
 from txn.spark.causes import is_of_spark
+from txn.spark.submission import runs_here
 from txn.storage.locations import identity
 
 if TYPE_CHECKING:

@@ -39,6 +39,12 @@ _WRITING = {
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.fieldId.write.enabled": "false",
+    "spark.sql.parquet.compression.codec": "snappy",
+    # Delta's writer: no shuffle of its own before it, which would put rows of several txids into
+    # one file; no statistics (they are read from footers) and no look at each file for metrics.
+    "spark.databricks.delta.optimizeWrite.enabled": "false",
+    "spark.databricks.delta.stats.collect": "false",
+    "spark.databricks.delta.history.metricsEnabled": "false",
 }
 _COMPUTING = {
     **_WRITING,
@@ -48,6 +54,8 @@ _COMPUTING = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
 }
+_DEFAULTS = "spark.databricks.delta.properties.defaults."
+"""Properties of a user's new tables, such as other names of columns in files: none of ours."""
 _FROM_THE_USER = ("spark.sql.session.timeZone", "spark.sql.caseSensitive")
 _CHANGE_VALUES = (
     "spark.sql.ansi.",
@@ -172,10 +180,11 @@ def own_session(spark: SparkSession) -> SparkSession:
         return spark
     session = spark.newSession()
     theirs, ours = spark.conf.getAll, session.conf.getAll
-    for key in ours.keys() - theirs.keys():
-        _unset(session, key)
+    for key in ours:
+        if key not in theirs or key.startswith(_DEFAULTS):
+            _unset(session, key)
     for key, value in theirs.items():
-        if ours.get(key) != value:
+        if ours.get(key) != value and not key.startswith(_DEFAULTS):
             try:
                 session.conf.set(key, value)
             except AnalysisException:

@@ -16,7 +16,14 @@ from pathlib import Path
 
 from txn.errors import SetupError
 
-__all__ = ["SUBMIT_ARGS", "defaults_file", "is_submitted", "submitted", "with_paths"]
+__all__ = [
+    "SUBMIT_ARGS",
+    "defaults_file",
+    "is_submitted",
+    "runs_here",
+    "submitted",
+    "with_paths",
+]
 
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 """Name of the variable with the arguments that pyspark gives to spark-submit."""
@@ -51,6 +58,11 @@ _KEYS = (
     "spark.ui.showConsoleProgress",
     *_OPTIONS.values(),
 )
+
+
+def runs_here(master: str) -> bool:
+    """Return whether a master's executors are threads of this process."""
+    return master == "local" or master.startswith("local[")
 
 
 def is_submitted() -> bool:

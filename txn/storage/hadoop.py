@@ -57,7 +57,8 @@ def hadoop_settings(address: Address | None, options: Mapping[str, str]) -> dict
 
 def _s3(options: Mapping[str, str]) -> dict[str, str]:
     """Settings of S3A, without `fs.s3a.bucket.<bucket>.`."""
-    found: dict[str, str] = {}
+    # A file that is written has a name of its own, so nobody need look first whether it is there.
+    found = {"performance.flags": "create"}
     endpoint = _given(options, "endpoint_url", "endpoint") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
         virtual = _given(options, "virtual_hosted_style_request") or ""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from committers.aggregates import Count
 from committers.expressions import bigint, side_by_side
-from committers.staging.area import write_options
+from committers.staging.writing import write_options
 from committers.state_table import StateTable
 from spouts.files import FileBatch, FileSpout
 from tests.benchmarks.ours import spout, table_of
@@ -61,7 +61,8 @@ def _write_all(spark: SparkSession, layout: str, files: Path, out: Path) -> tupl
     table = table_of(layout, out)
     bound = table.bind(["word"], {"count": Count()}) if isinstance(table, StateTable) else table
     planned = list(_plan(source))
-    options = write_options(Storage(str(out)), "word" if layout == "log" else None)
+    options = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+    options |= write_options(Storage(str(out)), "word" if layout == "log" else None)
     groups = [planned[start : start + size] for start in range(0, len(planned), size)]
 
     def write(group: Sequence[Planned]) -> None:

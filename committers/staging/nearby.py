@@ -1,0 +1,66 @@
+"""Files of a table in an object store, on this machine's disk.
+
+Only where the executors are threads of this process. What is read once need not travel. And a file
+that is copied here takes one request, side by side with others; Spark's reader asks five times a
+file, and opens those of a task one after the other.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+from txn.storage.storage import Storage
+
+__all__ = ["LARGEST", "MOST", "Nearby"]
+
+LARGEST = 16 * 1024 * 1024
+"""Bytes of a file that is copied; reading a larger one takes longer than asking for it."""
+MOST = 256 * 1024 * 1024
+"""Bytes that are copied at a time."""
+_THREADS = 16
+_COPIES = "copies"
+
+
+class Nearby:
+    """A folder that goes with this object, at the latest with this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="txn-", ignore_cleanup_errors=True)
+        self.storage = Storage(self._folder.name)
+
+    @contextmanager
+    def copies(
+        self, table: Storage, files: Sequence[tuple[str, int]]
+    ) -> Iterator[Callable[[str], str]]:
+        """Copy files of a table here, until the end of the context.
+
+        Gives where Spark is to read each file: one that is large, or gone, in the table.
+
+        Args:
+            files: (path, bytes) of each; a path has no value twice.
+        """
+        chosen, left = [], MOST
+        for path, size in files:
+            if size <= min(LARGEST, left):
+                chosen.append(path)
+                left -= size
+        with tempfile.TemporaryDirectory(dir=self._folder.name, prefix=_COPIES) as folder:
+            copies = Storage(folder)
+            copy = partial(_copy, table, copies)
+            with ThreadPoolExecutor(_THREADS) as pool:
+                found = pool.map(copy, chosen, (f"{n}.parquet" for n in range(len(chosen))))
+            urls = {path: url for path, url in zip(chosen, found, strict=True) if url is not None}
+            yield lambda path: urls.get(path) or table.read_url(path)
+
+
+def _copy(table: Storage, copies: Storage, path: str, name: str) -> str | None:
+    """Where the copy can be read; None: there is no such file."""
+    content = table.read(path)
+    if content is None:
+        return None
+    copies.write(name, content)
+    return copies.read_url(name)
