@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import deltalake
-from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import FileSelector, PyFileSystem
 from pydantic import BaseModel, ConfigDict, Field
 
 from tests.faults.warm import WarmJvm
+from tests.logs import commits
 from tests.thorough import THOROUGH
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "TableImage",
     "assert_totals_right",
     "changes_expected",
-    "commits",
     "drivers",
     "file_of",
     "make_records",
@@ -371,18 +369,6 @@ def read_log(path: Path | str, options: Mapping[str, str] | None = None) -> list
         for line in commit.splitlines()
         for publication in _publications(version, json.loads(line).get("commitInfo", {}))
     ]
-
-
-def commits(
-    path: Path | str, options: Mapping[str, str] | None = None
-) -> Iterator[tuple[int, bytes]]:
-    """(version, content) of every commit file of a table, by version."""
-    files = PyFileSystem(DeltaStorageHandler(str(path), dict(options or {})))
-    found = files.get_file_info(FileSelector("_delta_log"))
-    for info in sorted(found, key=lambda info: info.base_name):
-        if re.fullmatch(r"\d{20}\.json", info.base_name):
-            with files.open_input_file(info.path) as file:
-                yield int(info.base_name[:20]), file.read()
 
 
 def _publications(version: int, info: dict[str, Any]) -> Iterator[Publication]:

@@ -23,7 +23,17 @@ from committers.publishing.log import DeltaLog
 from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
 from committers.state_table import StateTable
-from tests.stores.proxy import Entry, Fail, Late, LoseAnswer, Proxy, Request
+from tests.stores.proxy import (
+    Entry,
+    Fail,
+    Fault,
+    HideNew,
+    Late,
+    LoseAnswer,
+    Proxy,
+    Request,
+    lists,
+)
 from tests.stores.s3 import S3Server, storage_options
 from txn.delta.commits import commit_path
 from txn.errors import (
@@ -218,6 +228,26 @@ def test_a_commit_that_lands_after_its_attempt_has_failed(
     assert table.rows() == expected((1, 2))
 
 
+@pytest.mark.parametrize("fault", [Fail(503, "SlowDown"), LoseAnswer(500), Late(0.3)], ids=repr)
+def test_storage_is_away_for_a_moment_while_a_leader_fences(
+    table: Table, make_publication: Any, fault: Fault
+) -> None:
+    """It is asked again, and the table is fenced, whether or not the first try lands."""
+    log = table.open()
+    log.publish([table.put(1)], [], make_publication(1), log.version)
+    rule = table.proxy.inject(fault, table.on_commit(2), nth=1)
+    successor = DeltaLog(table.storage)
+    assert successor.attach("tests")
+    successor.fence(2)
+    table.proxy.settle()
+    assert len(rule.met) == 1
+    with pytest.raises(FencedError, match="epoch 2"):
+        log.publish([table.put(2)], [], make_publication(2), log.version)
+    again = make_publication(2, epoch=2)
+    successor.publish([table.put(2, 1)], [], again, successor.version)
+    assert table.rows() == expected((1, 0), (2, 1))
+
+
 def test_another_writer_wins(table: Table, make_publication: Any) -> None:
     """Over a harmless commit the next version is taken; a newer leader's ends it."""
     log = table.open()
@@ -230,6 +260,21 @@ def test_another_writer_wins(table: Table, make_publication: Any) -> None:
     with pytest.raises(FencedError, match="epoch 2"):
         log.publish([table.put(2)], [], make_publication(2), log.version)
     assert table.rows() == expected((1, 0))
+
+
+def test_a_listing_that_lags_while_a_leader_opens(table: Table, make_publication: Any) -> None:
+    """A table that a listing does not show yet is loaded when it does, at its newest version."""
+    log = table.open()
+    log.publish([table.put(1)], [], make_publication(1), log.version)
+    table.proxy.inject(HideNew(1.0), lists())
+    successor = DeltaLog(table.storage)
+    assert successor.attach("tests")
+    successor.fence(2)
+    published = successor.publish(
+        [table.put(2)], [], make_publication(2, epoch=2), successor.version
+    )
+    assert published.version == log.version + 2
+    assert table.rows() == expected((1, 0), (2, 0))
 
 
 # --- a version that was overwritten ----------------------------------------------------------
