@@ -137,7 +137,9 @@ def main(arguments: list[str]) -> int:
     with FarStore(None, given.latency) as store, tempfile.TemporaryDirectory() as folder:
         conf = {"spark.driver.memory": "2g", "spark.sql.warehouse.dir": folder, **store.conf}
         spark = delta_session("transactions", "local[2]", conf, packages=store.packages)
-        sys.stdout.write("| table | requests | staging | prepare | publish |\n|---|---|---|---|---|\n")
+        sys.stdout.write(
+            "| table | requests | staging | prepare | publish |\n|---|---|---|---|---|\n"
+        )
         for kind in given.kinds or KINDS:
             found = measure(spark, store, kind, given.batches)
             sys.stdout.write(found.line(kind) + "\n")

@@ -201,7 +201,8 @@ def live_on(
             assert code == -signal.SIGKILL, f"{life.name}: {code}\n{driver.stderr()[-4000:]}"
             struck.append(sum(len(rule.met) for rule in rules))
             after_kill.append(read_tables(place.location, TABLES, place.direct))
-        report = start(spec, warm=True).report()
+        with _weather(place.proxy, Life("fair", ""), clock_secs, 0):
+            report = start(spec, warm=True).report()
     if place.proxy:
         place.proxy.settle()
     end = read_tables(place.location, TABLES, place.direct)
