@@ -134,11 +134,13 @@ class Strike:
     driver: list[Driver] = field(default_factory=list, repr=False)
 
     async def __call__(self, proxy: Proxy, request: Request, forward: Forward) -> Answer:
-        if self.lands == "has":
-            await forward(request)
-        if self.lands == "later":
-            proxy.later(LATE_SECS, request, forward)
-        os.kill(self.driver[0].pid, signal.SIGKILL)
+        try:
+            if self.lands == "has":
+                await forward(request)  # the weather may lose the answer
+        finally:
+            if self.lands == "later":
+                proxy.later(LATE_SECS, request, forward)
+            os.kill(self.driver[0].pid, signal.SIGKILL)
         raise ConnectionResetError
 
 
