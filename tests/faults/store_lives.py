@@ -148,6 +148,7 @@ class Strike:
 class Lived:
     """What was seen of one warehouse."""
 
+    kind: str
     records: list[Record]
     lives: Sequence[Life]
     struck: list[int]
@@ -208,7 +209,7 @@ def live_on(
     if place.proxy:
         place.proxy.settle()
     end = read_tables(place.location, TABLES, place.direct)
-    return Lived(records, lives, struck, after_kill, end, report)
+    return Lived(kind, records, lives, struck, after_kill, end, report)
 
 
 @contextmanager
