@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from committers.publishing.append import (
     AppendFailedError,
     StaleFilesError,
+    StorageAwayError,
     commit_text,
     create_table,
     file_actions,
@@ -53,9 +54,12 @@ from txn.interfaces import (
     Published,
     StagedFile,
 )
+from txn.storage.retrying import retried
 from txn.storage.storage import Storage
 
 __all__ = ["MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
+
+R = TypeVar("R")
 
 MAX_TRIES = 20
 """Lost races in a row, each against a harmless commit, after which an attempt fails."""
@@ -118,7 +122,11 @@ class DeltaLog(FollowedTable):
             FencedError: the table holds a newer epoch.
             RecoveryRefusedError: the topology leads it from another ensemble.
             CommitConflictError: the log could not be appended to.
+            StorageUnavailableError: storage was away for longer than it is asked again.
         """
+        return _patiently(lambda: self._fence(epoch), f"fence table {self._name}")
+
+    def _fence(self, epoch: int) -> bool:
         for _ in range(MAX_TRIES):
             self.refresh()
             led_by = self._led_by()
@@ -142,7 +150,11 @@ class DeltaLog(FollowedTable):
         Raises:
             FencedError: the table holds a newer epoch.
             CommitConflictError: the log could not be appended to.
+            StorageUnavailableError: storage was away for longer than it is asked again.
         """
+        _patiently(lambda: self._settle(txid, epoch), f"settle txid {txid} in table {self._name}")
+
+    def _settle(self, txid: int, epoch: int) -> None:
         for _ in range(MAX_TRIES):
             self.refresh()
             if self._epoch > epoch:
@@ -316,3 +328,15 @@ class DeltaLog(FollowedTable):
             f"Table {self._name}: {MAX_TRIES} appends in a row lost against other writers "
             f"({what}). Pause the other jobs that write to this table; the batch is tried again."
         )
+
+
+def _patiently(mark: Callable[[], R], what: str) -> R:
+    """The result of an append that may be tried again: the log tells whether it stands already."""
+
+    def once() -> R:
+        try:
+            return mark()
+        except StorageAwayError as error:
+            raise (error.__cause__ or error) from error
+
+    return retried(once, what)

@@ -156,4 +156,10 @@ GOALS: tuple[Goal, ...] = (
         1.05,
         against=Key("Python", 200),
     ),
+    Goal("h", "`log` on S3 against SS `MERGE`, throughput", Key("SS MERGE"), 5, "least", _LOG),
+    Goal(
+        "h", "`upsert` on S3 against SS `MERGE`, throughput", Key("SS MERGE"), 5, "least", _UPSERT
+    ),
+    Goal("i", "append on S3 against SS append, batches/s", _APPEND, 5, "least", Key("SS append")),
+    Goal("i", "`log` on S3 against SS append, batches/s", _LOG, 5, "least", Key("SS append")),
 )

@@ -7,11 +7,11 @@ same topology over the warm-up files before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from committers.aggregates import Count
 from committers.append_table import AppendTable
@@ -20,6 +20,7 @@ from spouts.files import FileSpout
 from tests.benchmarks.data import SCHEMA
 from tests.benchmarks.meter import Meter
 from tests.benchmarks.results import percentile
+from tests.benchmarks.store import Place
 from tests.benchmarks.task import (
     Answer,
     Task,
@@ -46,16 +47,33 @@ STEADY_SHARE = 4
 """The steady state leaves out this part of the batches: the first quarter."""
 
 
-def spout(files: Path) -> FileSpout:
+class Ran(NamedTuple):
+    """A run that is over."""
+
+    report: RunReport
+    table: AppendTable | StateTable
+    requests: dict[str, Any]
+    """What it asked of a store."""
+
+
+def spout(files: str, options: Mapping[str, str] | None = None) -> FileSpout:
     """One file, one txid."""
-    return FileSpout(str(files / "*.parquet"), format="parquet", schema=SCHEMA, files_per_batch=1)
+    return FileSpout(
+        f"{files}/*.parquet",
+        format="parquet",
+        schema=SCHEMA,
+        files_per_batch=1,
+        storage_options=options,
+    )
 
 
-def table_of(layout: str, path: Path) -> AppendTable | StateTable:
+def table_of(
+    layout: str, path: str, options: Mapping[str, str] | None = None
+) -> AppendTable | StateTable:
     """The table of a run: "append", "log" or "upsert"."""
     if layout == "append":
-        return AppendTable(str(path), SEMANTICS)
-    return StateTable(str(path), SEMANTICS, layout)
+        return AppendTable(path, SEMANTICS, storage_options=options)
+    return StateTable(path, SEMANTICS, layout, storage_options=options)
 
 
 def run(task: Task) -> Iterator[Answer]:
@@ -63,18 +81,18 @@ def run(task: Task) -> Iterator[Answer]:
     options = dict(task.options)
     layout = str(options.pop("layout"))
     variants: dict[str, dict[str, Any]] = options.pop("variants", {task.contender: options})
-    with EmbeddedZooKeeper(task.folder / "zookeeper", protect=True) as server:
-        spark = session("ours")
+    with EmbeddedZooKeeper(task.folder / "zookeeper", protect=True) as server, task.place as place:
+        spark = session("ours", place=place)
         for name, config in variants.items():
-            warm = partial(_run, spark, task.input.warm, server.hosts, layout, config)
+            warm = partial(_run, spark, place, "warm", server.hosts, layout, config)
             warm_up(task, warm, f"warm-{name}")
 
-        def run_one(one: tuple[str, Path]) -> tuple[RunReport, AppendTable | StateTable]:
+        def run_one(one: tuple[str, Path]) -> Ran:
             name, folder = one
-            return _run(spark, task.input.rows, server.hosts, layout, variants[name], folder)
+            return _run(spark, place, "rows", server.hosts, layout, variants[name], folder)
 
-        for (name, _), meter, (report, table) in measured(_timed(task, [*variants]), run_one):
-            yield _answer(spark, task, name, meter, report, table)
+        for (name, _), meter, ran in measured(_timed(task, [*variants]), run_one):
+            yield _answer(spark, task, name, meter, ran)
         spark.stop()
 
 
@@ -91,30 +109,27 @@ def _timed(task: Task, names: Sequence[str]) -> Iterator[tuple[str, Path]]:
 
 def _run(
     spark: SparkSession,
-    files: Path,
+    place: Place,
+    part: str,
     zookeeper: str,
     layout: str,
     config: dict[str, Any],
     folder: Path,
-) -> tuple[RunReport, AppendTable | StateTable]:
+) -> Ran:
     topology = Topology(f"bench-{folder.name.replace(' ', '-')}", TopologyConfig(**config))
-    rows = topology.stream("rows", spout(files))
-    table = table_of(layout, folder)
+    rows = topology.stream("rows", spout(place.files(part), place.options))
+    table = table_of(layout, place.at(folder), place.options)
     if isinstance(table, AppendTable):
         rows.partition_persist(table)
     else:
         rows.group_by("word").persistent_aggregate(table, count=Count())
-    return topology.run(spark, zookeeper=zookeeper, until="caught_up"), table
+    place.forget()
+    report = topology.run(spark, zookeeper=zookeeper, until="caught_up")
+    return Ran(report, table, place.told(report.batches_committed))
 
 
-def _answer(
-    spark: SparkSession,
-    task: Task,
-    name: str,
-    meter: Meter,
-    report: RunReport,
-    table: AppendTable | StateTable,
-) -> Answer:
+def _answer(spark: SparkSession, task: Task, name: str, meter: Meter, ran: Ran) -> Answer:
+    report, table = ran.report, ran.table
     shown: DataFrame = table.read(spark)
     counts = shown.groupBy("word").count() if isinstance(table, AppendTable) else shown
     batches = list(report.batches)
@@ -123,7 +138,7 @@ def _answer(
         shown.write.format("noop").mode("overwrite").save()
     rate = report.batches_committed / meter.seconds
     return answer(
-        rate if task.workload == "b" else meter.seconds,
+        rate if task.is_rate else meter.seconds,
         meter,
         correct=correct and report.batches_committed == len(list(task.input.rows.iterdir())),
         contender=name,
@@ -131,6 +146,7 @@ def _answer(
         batches=report.batches_committed,
         replays=report.replays,
         read_s=round(reading.seconds, 3),
+        **ran.requests,
         steady_batches_per_s=_steady(batches),
         versions=len({version for batch in batches for version in batch.tables.values()}),
         stations_p50_ms={

@@ -113,6 +113,7 @@ class Runner:
             data,
             contender.x,
             contender.options,
+            workload.far,
         )
         command = [sys.executable, "-m", "tests.benchmarks.child", task.to_json()]
         try:

@@ -60,6 +60,12 @@ class Sizes:
     """(f): partitions of the source, all of them read in every batch."""
     coordinated: int
     """(f): measured batches."""
+    far_big: Rows
+    """(h): (a) on S3."""
+    far_tiny: Rows
+    """(i): (b) on S3."""
+    far_warm_secs: float
+    """(h) and (i): as `warm_secs`; they are timed once, for one run takes long."""
     memory_batches: int
     """(g)."""
     memory_every: int
@@ -79,6 +85,9 @@ FULL = Sizes(
     pending=(1, 2, 4, 8),
     partitions=(1, 10, 100, 1_000, 5_000),
     coordinated=60,
+    far_big=Rows(files=10, rows=500_000, keys=100_000, warm=3),
+    far_tiny=Rows(files=60, rows=1_000, keys=1_000, warm=10),
+    far_warm_secs=20.0,
     memory_batches=2_000,
     memory_every=200,
 )
@@ -96,6 +105,9 @@ QUICK = Sizes(
     pending=(1, 4),
     partitions=(1, 100),
     coordinated=8,
+    far_big=Rows(files=3, rows=20_000, keys=1_000, warm=1),
+    far_tiny=Rows(files=5, rows=1_000, keys=1_000, warm=1),
+    far_warm_secs=0.0,
     memory_batches=40,
     memory_every=10,
 )

@@ -15,6 +15,7 @@ from tests.benchmarks.data import DataSet
 from tests.benchmarks.meter import Meter
 from tests.benchmarks.results import percentile
 from tests.benchmarks.sizes import FULL, QUICK, Sizes
+from tests.benchmarks.store import Disk, FarStore, Place
 from txn.session import delta_session
 
 if TYPE_CHECKING:
@@ -57,6 +58,18 @@ class Task:
     """Folder of the input's set, for those that read one."""
     x: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    far: bool = False
+    """Whether input and tables lie on a store far away."""
+
+    @property
+    def place(self) -> Place:
+        """Where input and tables lie: to be entered."""
+        return FarStore(self.input) if self.far else Disk(self.input)
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether its figure is batches/s, and not seconds."""
+        return self.workload in ("b", "i")
 
     @property
     def size(self) -> Sizes:
@@ -103,14 +116,15 @@ def warm_up(task: Task, run: Callable[[Path], object], label: str = "warm") -> N
     Java compiles what runs long: a contender whose run is short has seen less of its code compiled
     after one of them than one whose run is long.
     """
-    for folder in repeated(task, task.size.warm_secs, label):
+    seconds = task.size.far_warm_secs if task.far else task.size.warm_secs
+    for folder in repeated(task, seconds, label):
         run(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def timed(task: Task, label: str = "timed") -> Iterator[Path]:
     """A new folder for each timed run, for `timed_secs`: short runs differ more from each other."""
-    return repeated(task, task.size.timed_secs, label)
+    return repeated(task, 0.0 if task.far else task.size.timed_secs, label)
 
 
 def measured(runs: Iterable[R], run: Callable[[R], T]) -> list[tuple[R, Meter, T]]:
@@ -127,14 +141,14 @@ def measured(runs: Iterable[R], run: Callable[[R], T]) -> list[tuple[R, Meter, T
     return done
 
 
-def measured_warm(task: Task, run: Callable[[Path, Path], T]) -> list[tuple[Path, Meter, T]]:
+def measured_warm(task: Task, run: Callable[[str, Path], T]) -> list[tuple[Path, Meter, T]]:
     """Warm up, then measure: what a contender does that has one way to run.
 
     Args:
-        run: called with the folder of the input's files and a new folder for the results.
+        run: called with the part of the input ("warm", "rows") and a new folder for the results.
     """
-    warm_up(task, lambda folder: run(task.input.warm, folder))
-    return measured(timed(task), lambda folder: run(task.input.rows, folder))
+    warm_up(task, lambda folder: run("warm", folder))
+    return measured(timed(task), lambda folder: run("rows", folder))
 
 
 def repeated(
@@ -162,9 +176,12 @@ def answer(
     )
 
 
-def session(name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+def session(
+    name: str, conf: Mapping[str, str] | None = None, place: Place | None = None
+) -> SparkSession:
     """The same session for every contender on Spark: two threads, six gigabytes."""
-    return delta_session(name, MASTER, {"spark.driver.memory": MEMORY, **(conf or {})})
+    own = {"spark.driver.memory": MEMORY, **(place.conf if place else {}), **(conf or {})}
+    return delta_session(name, MASTER, own, packages=place.packages if place else ())
 
 
 def same_counts(spark: SparkSession, counts: DataFrame, expected: Path) -> bool:

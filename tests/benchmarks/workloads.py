@@ -46,8 +46,13 @@ class Workload:
     baseline: str = ""
     """The contender beside which the table puts the others, where nothing is varied."""
 
+    far: bool = False
+    """Whether input and tables lie on an S3 server, each request to which takes 30 ms."""
+
     def input(self, sizes: Sizes) -> Rows | None:
         """The set of files that its contenders read."""
+        if self.far:
+            return sizes.far_tiny if self.letter == "i" else sizes.far_big
         if self.letter == "b":
             return sizes.tiny
         return sizes.big if self.letter in ("a", "d", "e") else None
@@ -75,6 +80,14 @@ WORKLOADS: dict[str, Workload] = {
             log_axes="x",
         ),
         Workload("g", "memory of the driver, garbage collected", "MB", x="batches committed"),
+        Workload("h", "(a) on S3, 30 ms a request: the whole run", "s", baseline="log", far=True),
+        Workload(
+            "i",
+            "(b) on S3, 30 ms a request: committed batches a second",
+            "batches/s",
+            baseline="append",
+            far=True,
+        ),
     )
 }
 
@@ -131,6 +144,20 @@ def _memory(_: Sizes) -> Iterator[Contender]:
     yield Contender("driver", "tests.benchmarks.wrapped", {"table": "append"}, several=series)
 
 
+def _far_large(_: Sizes) -> Iterator[Contender]:
+    for layout in ("log", "append", "upsert"):
+        yield Contender(layout, _OURS, {"layout": layout})
+    yield Contender("SS MERGE", f"{_PEERS}.streaming", {"mode": "merge"})
+
+
+def _far_tiny(_: Sizes) -> Iterator[Contender]:
+    for layout in ("append", "log"):
+        yield Contender(layout, _OURS, {"layout": layout})
+    for name, checkpoint in (("SS append", "far"), ("SS append, checkpoint on disk", "disk")):
+        options = {"mode": "append", "checkpoint": checkpoint}
+        yield Contender(name, f"{_PEERS}.streaming", options)
+
+
 _CONTENDERS = {
     "a": _large,
     "b": _tiny,
@@ -139,4 +166,6 @@ _CONTENDERS = {
     "e": _in_flight,
     "f": _partitions,
     "g": _memory,
+    "h": _far_large,
+    "i": _far_tiny,
 }

@@ -2,6 +2,7 @@
 
     make chaos                                                # five minutes
     make chaos ARGS='--minutes 600 --records 20000000 --seed 7'
+    make chaos ARGS='--store s3'                              # tables and files on an S3 server
     make chaos ARGS='--check build/chaos/history.jsonl'       # judge a recorded run again
 
 Everything that happened is in FOLDER/history.jsonl; the report is FOLDER/report.md and report.json.
@@ -22,6 +23,7 @@ from tests.chaos.checker import check
 from tests.chaos.figures import figures
 from tests.chaos.history import read_history
 from tests.chaos.lives import StuckError
+from tests.chaos.place import STORES
 from tests.chaos.plan import FAULTS
 from tests.chaos.report import as_json, markdown, pasted, summary
 from tests.chaos.run import Options, run
@@ -43,6 +45,7 @@ def main(arguments: list[str]) -> int:
         session_secs=given.session,
         at_least=dict(given.at_least),
         disk=given.disk,
+        store=given.store,
         command=f"make chaos ARGS={shlex.quote(shlex.join(arguments))}"
         if arguments
         else "make chaos",
@@ -68,7 +71,7 @@ def _judge(history: Path, folder: Path, document: Path | None) -> int:
     (folder / "report.md").write_text(f"# Chaos\n\n{text}", "utf-8")
     (folder / "report.json").write_text(as_json(found, violations), "utf-8")
     if document is not None:
-        document.write_text(pasted(document.read_text("utf-8"), text), "utf-8")
+        document.write_text(pasted(document.read_text("utf-8"), text, found["store"]), "utf-8")
     for violation in violations[:20]:
         print(f"{violation.rule}, {violation.where}: {violation.what}")
     print(f"{summary(found, violations)}; {folder / 'report.md'}")
@@ -89,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--gap", type=float, default=default.gap_secs, help="mean seconds between faults (25)")
     add("--session", type=float, default=default.session_secs, help="ZooKeeper's timeout (4)")
     add("--at-least", type=_demand, action="append", default=[], metavar="KIND=COUNT")
+    add("--store", choices=STORES, default="local", help="where tables and files lie")
     add("--disk", default=default.disk, help="size of the disk of the tables (3g)")
     add("--folder", type=lambda p: Path(p).absolute(), default=Path("build/chaos").absolute())
     add("--report", type=Path, metavar="FILE.md", help="paste the report between its marks, too")

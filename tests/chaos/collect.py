@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 import deltalake
 
 from tests.chaos.history import History
+from tests.chaos.place import Place
 from tests.chaos.topology import NAME
+from tests.logs import commits
 from txn import TopologyConfig
 from txn.zookeeper import read_status
 
@@ -20,17 +22,19 @@ MARKS = ("txn_fence", "txn_settled", "txn_compaction")
 
 
 def collect(
-    history: History, folder: Path, tables: Mapping[str, Mapping[str, str]], zookeeper: str
+    history: History, place: Place, tables: Mapping[str, Mapping[str, str]], zookeeper: str
 ) -> None:
     """Write it all down."""
     for name, table in tables.items():
-        for version in log_versions(folder / name):
+        path, options = f"{place.tables}/{name}", dict(place.direct)
+        for version in log_versions(path, options):
             history.write({"kind": "version", "table": name, **version})
+        newest = deltalake.DeltaTable(path, storage_options=options)
         if table["shape"] == "state":
-            _state(history, folder / name, name)
+            _state(history, newest, name)
         else:
             columns = ["id", "k", "v"] if table["shape"] == "append" else ["id", "x"]
-            _rows(history, folder / name, name, columns)
+            _rows(history, newest, name, columns)
     status = read_status(zookeeper, NAME, TopologyConfig(zookeeper_acl="open"))
     history.add(
         "zookeeper",
@@ -41,15 +45,15 @@ def collect(
     )
 
 
-def log_versions(path: Path) -> Iterator[dict[str, Any]]:
+def log_versions(path: str, options: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Every version of a table's log, oldest first; see `tests.chaos.history`."""
-    for file in sorted((path / "_delta_log").glob("[0-9]*.json")):
-        actions = (json.loads(line) for line in file.read_text().splitlines())
+    for number, commit in commits(path, options):
+        actions = (json.loads(line) for line in commit.splitlines())
         info = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
         said = {key: _parsed(info[key]) for key in ("txn", *MARKS) if key in info}
         publication = said.get("txn")
         yield {
-            "version": int(file.stem),
+            "version": number,
             "at": info.get("timestamp", 0) / 1000,
             "epoch": next((one["epoch"] for one in said.values()), None),
             "publication": None if publication is None else _publication(publication),
@@ -79,12 +83,12 @@ def _publication(said: dict[str, Any]) -> dict[str, Any]:
 def _reads(metadata: dict[str, Any]) -> list[list[Any]]:
     """What a spout was to read: parts of a topic, or whole files."""
     if "files" in metadata:
-        return [[Path(file["path"]).name, 0, None] for file in metadata["files"]]
+        return [[PurePosixPath(file["path"]).name, 0, None] for file in metadata["files"]]
     return [[name, at["start"], at["end"]] for name, at in metadata["read"].items()]
 
 
-def _rows(history: History, path: Path, name: str, wanted: list[str]) -> None:
-    table = deltalake.DeltaTable(str(path)).to_pyarrow_table(columns=["txid", *wanted])
+def _rows(history: History, newest: deltalake.DeltaTable, name: str, wanted: list[str]) -> None:
+    table = newest.to_pyarrow_table(columns=["txid", *wanted])
     by_txid: dict[int, list[tuple[Any, ...]]] = {}
     columns = [column.to_pylist() for column in table.columns]
     for txid, *row in zip(*columns, strict=True):
@@ -93,9 +97,9 @@ def _rows(history: History, path: Path, name: str, wanted: list[str]) -> None:
         history.write({"kind": "rows", "table": name, "txid": txid, "rows": by_txid[txid]})
 
 
-def _state(history: History, path: Path, name: str) -> None:
+def _state(history: History, newest: deltalake.DeltaTable, name: str) -> None:
     columns = ["k", "n", "total", "top"]
-    table = deltalake.DeltaTable(str(path)).to_pyarrow_table(columns=columns)
+    table = newest.to_pyarrow_table(columns=columns)
     if name.endswith("_log"):  # partials, of which a key has several
         values = [("n", "sum"), ("total", "sum"), ("top", "max")]
         table = table.group_by("k").aggregate(values)

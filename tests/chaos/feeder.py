@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -26,6 +26,7 @@ class Feeder(threading.Thread):
     """Both sources, as evenly as it goes; what was fed is written into the history in the end.
 
     Args:
+        put: writes a file, by its name and content.
         records: for each of the two sources.
         per_file: records of a file.
         seconds: over which they are spread.
@@ -35,7 +36,7 @@ class Feeder(threading.Thread):
         self,
         broker: Broker,
         topic: str,
-        folder: Path,
+        put: Callable[[str, str], None],
         history: History,
         *,
         records: int,
@@ -45,7 +46,7 @@ class Feeder(threading.Thread):
         super().__init__(daemon=True)
         self._broker = broker
         self._topic = topic
-        self._folder = folder
+        self._put = put
         self._history = history
         self._records = records
         self._per_file = per_file
@@ -124,9 +125,8 @@ class Feeder(threading.Thread):
     def _write_file(self) -> None:
         first = self._written
         numbers = range(first, min(self._records, first + self._per_file))
-        hidden = self._folder / f".{_name(first // self._per_file)}"
-        hidden.write_text("".join(f"{line_of(number)}\n" for number in numbers))
-        hidden.rename(self._folder / hidden.name[1:])
+        content = "".join(f"{line_of(number)}\n" for number in numbers)
+        self._put(_name(first // self._per_file), content)
         self._written = numbers.stop
 
 

@@ -28,6 +28,7 @@ def figures(history: Iterable[Event]) -> dict[str, Any]:
     versions = by_kind.get("version", [])
     return {
         "seed": run["seed"],
+        "store": run.get("store", "local"),
         "command": run["command"],
         "machine": run["machine"],
         "began": run["at"],
@@ -37,6 +38,7 @@ def figures(history: Iterable[Event]) -> dict[str, Any]:
         "faults": dict(sorted(Counter(fault["fault"] for fault in faults).items())),
         "not_available": {event["fault"]: event["why"] for event in by_kind.get("missing", [])},
         "how": _how(faults),
+        "store_requests": sum(fault.get("met", 0) for fault in faults),
         "records": _records(by_kind.get("input", [])),
         "transactions": len(_committed_at(versions, run["tables"])),
         "versions": len(versions),

@@ -20,9 +20,22 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.disk import Disk
 from tests.chaos.ensemble import Ensemble
 from tests.chaos.history import History
+from tests.chaos.lake import Lake
 from tests.chaos.links import Links, Slot, Trouble
 from tests.chaos.processes import Server
 from tests.spouts.kafka_broker import Broker
+from tests.stores.proxy import (
+    Delay,
+    Fail,
+    HideNew,
+    Late,
+    LoseAnswer,
+    Repeat,
+    Request,
+    Reset,
+    lists,
+)
+from tests.stores.proxy import Fault as StoreFault
 
 __all__ = ["Injector", "Setting"]
 
@@ -40,7 +53,10 @@ class Setting:
     ensemble: Ensemble
     cluster: Cluster
     broker: Broker
-    disk: Disk
+    disk: Disk | None
+    """None: the tables are on a store."""
+    lake: Lake | None
+    """None: they are on a disk."""
     links: Links
     slot: Callable[[], Slot | None]
     """The links of the driver of this moment."""
@@ -100,7 +116,8 @@ class Injector(threading.Thread):
 
     def _one(self, kind: str) -> bool:
         """Do it; False when there was nothing that could be hit."""
-        if kind == "disk_full" and self._setting.disk.why_not:
+        disk = self._setting.disk
+        if kind == "disk_full" and (disk is None or disk.why_not):
             return True  # said once, at the start of the run
         at = time.time()
         fault: Callable[[], Fault] = getattr(self, f"_{kind}")
@@ -239,9 +256,57 @@ class Injector(threading.Thread):
     @contextlib.contextmanager
     def _disk_full(self) -> Iterator[dict[str, Any] | None]:
         left = self._draw.randint(*DISK_LEFT)
+        assert self._setting.disk is not None
         with self._setting.disk.full(left):
             self._hold(2.0, 8.0)
         yield {"left": left}
+
+    # --- the store -------------------------------------------------------------------------------
+
+    def _store_errors(self) -> Fault:
+        fault = self._draw.choice((Fail(503, "SlowDown"), Fail(500, "InternalError"), Reset()))
+        return self._store(fault, probability=self._draw.choice((0.1, 0.5, 1.0)))
+
+    def _store_lost(self) -> Fault:
+        return self._store(LoseAnswer(self._draw.choice((0, 500))), probability=0.2)
+
+    def _store_late(self) -> Fault:
+        fault = Late(round(self._draw.uniform(0.3, 8.0), 1))
+        return self._store(fault, when=_is_conditional, probability=0.5)
+
+    def _store_slow(self) -> Fault:
+        pause, before = round(self._draw.uniform(0.1, 1.0), 2), self._draw.random() < 0.5
+        return self._store(Delay((0.0, pause), before, self._draw))
+
+    def _store_lists(self) -> Fault:
+        return self._store(HideNew(4.0), Repeat(2.0), when=lists())
+
+    @contextlib.contextmanager
+    def _store(
+        self,
+        *faults: StoreFault,
+        when: Callable[[Request], bool] = lambda _: True,
+        probability: float = 1.0,
+    ) -> Iterator[dict[str, Any] | None]:
+        assert self._setting.lake is not None
+        seed = self._draw.randrange(1 << 30)
+        with self._setting.lake.trouble(
+            *faults, when=when, probability=probability, seed=seed
+        ) as met:
+            self._hold(1.0, 8.0)
+        what = " and ".join(type(fault).__name__ for fault in faults)
+        yield {"what": what, "share": probability, "met": sum(met)} if any(met) else None
+
+    @contextlib.contextmanager
+    def _store_kill(self) -> Iterator[dict[str, Any] | None]:
+        assert self._setting.lake is not None
+        with self._setting.lake.away():
+            self._hold(0.2, 5.0)
+        yield {}
+
+
+def _is_conditional(request: Request) -> bool:
+    return request.operation == "PUT IF ABSENT"
 
 
 @contextlib.contextmanager

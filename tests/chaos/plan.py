@@ -14,7 +14,17 @@ from typing import Literal
 
 from txn.engine.killpoints import MAINTENANCE_POINTS, POINTS
 
-__all__ = ["DRIVER_FAULTS", "FAULTS", "Fate", "deck", "fates", "fault_decks"]
+__all__ = [
+    "DRIVER_FAULTS",
+    "FAULTS",
+    "NOT_ON_S3",
+    "STORE_FAULTS",
+    "Fate",
+    "deck",
+    "fates",
+    "fault_decks",
+    "faults_of",
+]
 
 How = Literal["start", "time", "point", "zombie_stop", "zombie_cut", "spared"]
 
@@ -31,8 +41,18 @@ OTHER_FAULTS: tuple[Mapping[str, int], ...] = (
     {"executor_kill": 5, "worker_kill": 3, "broker_kill": 1, "disk_full": 1},
 )
 """Kind -> how often, for each of the two threads that do them: one of each at a time."""
-FAULTS = (*DRIVER_FAULTS, *(kind for kinds in OTHER_FAULTS for kind in kinds))
+STORE_FAULTS: Mapping[str, int] = {
+    "store_errors": 4,
+    "store_lost": 3,
+    "store_late": 4,
+    "store_slow": 2,
+    "store_lists": 2,
+    "store_kill": 2,
+}
+"""Those of a third thread, where the tables lie on S3."""
+FAULTS = (*DRIVER_FAULTS, *(kind for kinds in OTHER_FAULTS for kind in kinds), *STORE_FAULTS)
 """Every kind of fault."""
+NOT_ON_S3 = ("disk_full",)
 
 _HOW: Mapping[How, int] = {"start": 36, "time": 28, "point": 30, "zombie_stop": 4, "zombie_cut": 2}
 _FIRST: tuple[How, ...] = ("start", "zombie_stop", "point")
@@ -91,14 +111,25 @@ def _fate(how: How, draw: random.Random) -> Fate:
     return Fate(how, draw.uniform(0.0, 3.0), silent=draw.random() < 0.5, pause=pause)
 
 
-def fault_decks(seed: int, *, once: bool = False) -> list[tuple[Iterator[str], random.Random]]:
+def faults_of(store: str) -> tuple[str, ...]:
+    """The kinds that there are in a run on this store."""
+    gone = STORE_FAULTS if store == "local" else NOT_ON_S3
+    return tuple(kind for kind in FAULTS if kind not in gone)
+
+
+def fault_decks(
+    seed: int, store: str = "local", *, once: bool = False
+) -> list[tuple[Iterator[str], random.Random]]:
     """For each thread: its kinds of faults, and what draws the rest of each.
 
     Args:
         once: each kind one time, and no more.
     """
     found = []
-    for number, kinds in enumerate(OTHER_FAULTS):
+    for number, all_kinds in enumerate((*OTHER_FAULTS, STORE_FAULTS)):
+        kinds = {kind: count for kind, count in all_kinds.items() if kind in faults_of(store)}
+        if not kinds:
+            continue
         draw = random.Random(f"{seed}-faults-{number}")
         drawn = deck(draw, kinds)
         found.append((islice(drawn, len(kinds)) if once else drawn, draw))

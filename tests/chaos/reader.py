@@ -21,22 +21,25 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from pyarrow import parquet
-from pydantic import BaseModel
+from pyarrow.fs import FileSystem, LocalFileSystem
+from pydantic import BaseModel, Field
 
 from tests.chaos.history import History
 from tests.chaos.records import digest_of
+from tests.logs import files_of
 
 __all__ = ["AppendReader", "ReaderSpec", "UpsertReader"]
 
@@ -48,6 +51,8 @@ class ReaderSpec(BaseModel):
     """What the reader is to do."""
 
     folder: str
+    storage_options: dict[str, str] = Field(default_factory=dict)
+    """How a folder on a store is reached."""
     tables: dict[str, dict[str, str]]
     zookeeper: str
     committed: str
@@ -58,8 +63,10 @@ class ReaderSpec(BaseModel):
 class _FileReader:
     """The files of a table's newest version, each read once."""
 
-    def __init__(self, path: Path, columns: list[str]) -> None:
+    def __init__(self, path: str, options: Mapping[str, str], columns: list[str]) -> None:
         self._path = path
+        self._options = dict(options)
+        self._files: FileSystem = files_of(path, options) if options else LocalFileSystem()
         self._columns = columns
         self._table: deltalake.DeltaTable | None = None
         self.version = -1
@@ -68,11 +75,11 @@ class _FileReader:
         """The files of the newest version, and how to read one; None: there is no table yet."""
         if self._table is None:
             # The log first: delta-rs raises when the folder of a failed first batch goes meanwhile.
-            if not (self._path / "_delta_log").is_dir():
+            if not self._options and not (Path(self._path) / "_delta_log").is_dir():
                 return None
-            if not deltalake.DeltaTable.is_deltatable(str(self._path)):
+            if not deltalake.DeltaTable.is_deltatable(self._path, self._options):
                 return None
-            self._table = deltalake.DeltaTable(str(self._path))
+            self._table = deltalake.DeltaTable(self._path, storage_options=self._options)
         else:
             self._table.update_incremental()
         self.version = self._table.version()
@@ -80,7 +87,9 @@ class _FileReader:
 
     def _read(self, uri: str) -> pa.Table:
         # The file alone: its folders are named like partitions, and their values are not wanted.
-        read = parquet.ParquetFile(uri.removeprefix("file://")).read(columns=self._columns)
+        path = uri.removeprefix(f"{self._path}/") if self._options else uri.removeprefix("file://")
+        with self._files.open_input_file(path) as file:
+            read = parquet.ParquetFile(file).read(columns=self._columns)
         # Files differ in which columns they call nullable; their values do not.
         return pa.table({name: read[name] for name in self._columns})
 
@@ -88,8 +97,9 @@ class _FileReader:
 class AppendReader:
     """Reads an append table."""
 
-    def __init__(self, path: Path, *, derived: bool = False) -> None:
-        self._files = _FileReader(path, ["id", "x", "txid"] if derived else ["id", "txid"])
+    def __init__(self, path: str, options: Mapping[str, str], *, derived: bool = False) -> None:
+        columns = ["id", "x", "txid"] if derived else ["id", "txid"]
+        self._files = _FileReader(path, options, columns)
         self._by_file: dict[str, dict[int, tuple[int, ...]]] = {}
         self._told: dict[int, list[int]] = {}
 
@@ -128,8 +138,8 @@ def _sums(table: pa.Table) -> dict[int, tuple[int, ...]]:
 class UpsertReader:
     """Reads a state table, in either layout: an upsert table has one row per key already."""
 
-    def __init__(self, path: Path) -> None:
-        self._files = _FileReader(path, ["k", "n", "total", "top"])
+    def __init__(self, path: str, options: Mapping[str, str]) -> None:
+        self._files = _FileReader(path, options, ["k", "n", "total", "top"])
         self._by_file: dict[str, pa.Table] = {}
 
     def read(self) -> dict[str, Any] | None:
@@ -199,11 +209,11 @@ def main(spec: ReaderSpec) -> None:
     history = History(Path(spec.out))
     committed = Committed(spec.zookeeper, spec.committed)
     readers = {
-        name: UpsertReader(path)
+        name: UpsertReader(path, spec.storage_options)
         if table["shape"] == "state"
-        else AppendReader(path, derived=table["shape"] != "append")
+        else AppendReader(path, spec.storage_options, derived=table["shape"] != "append")
         for name, table in spec.tables.items()
-        for path in [Path(spec.folder) / name]
+        for path in [f"{spec.folder}/{name}"]
     }
     last = False
     while not last:
@@ -211,7 +221,12 @@ def main(spec: ReaderSpec) -> None:
         for name, reader in readers.items():
             txid = committed.now()
             began = time.time()
-            seen = reader.read()
+            try:
+                seen = reader.read()
+            except (OSError, DeltaError):
+                if last or not spec.storage_options:
+                    raise
+                continue  # the store is away
             if seen is not None:
                 took = round(time.time() - began, 3)
                 history.add("read", table=name, committed=txid, took=took, **seen)

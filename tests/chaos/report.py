@@ -10,12 +10,21 @@ from typing import Any
 
 from tests import pasting
 from tests.chaos.checker import RULES, Violation
-from tests.chaos.plan import FAULTS
+from tests.chaos.plan import FAULTS, STORE_FAULTS, faults_of
 
-__all__ = ["BEGIN", "END", "as_json", "markdown", "pasted", "summary"]
+__all__ = ["MARKS", "as_json", "markdown", "pasted", "summary"]
 
-BEGIN = "<!-- run: begin (written by `make chaos ARGS='... --report docs/reliability.md'`) -->"
-END = "<!-- run: end -->"
+MARKS = {
+    "local": (
+        "<!-- run: begin (written by `make chaos ARGS='... --report docs/reliability.md'`) -->",
+        "<!-- run: end -->",
+    ),
+    "s3": (
+        "<!-- run on S3: begin (written by `make chaos ARGS='--store s3 ...' with --report`) -->",
+        "<!-- run on S3: end -->",
+    ),
+}
+"""Store -> between what its report stands in a document."""
 
 ZOOKEEPER = ("zookeeper_kill", "zookeeper_stop", "zookeeper_majority")
 LINKS = ("link_delay", "link_cut", "session_expiry")
@@ -32,6 +41,12 @@ WORDS = {
     "session_expiry": "the driver's ZooKeeper session, ended by another client",
     "broker_kill": "Kafka's broker, SIGKILL",
     "disk_full": "the disk of the tables, full",
+    "store_errors": "the store answers with 503 or 500, or cuts connections, for some seconds",
+    "store_lost": "the store does what it was asked, and the answer is lost",
+    "store_late": "commits are said to have failed, and reach the store later",
+    "store_slow": "the store is slow, so that requests overtake each other",
+    "store_lists": "listings lag: without new objects, or as they were before",
+    "store_kill": "the store's server, SIGKILL",
 }
 
 
@@ -67,9 +82,9 @@ def markdown(figures: Mapping[str, Any], violations: Sequence[Violation]) -> str
     return "\n".join(parts) + "\n"
 
 
-def pasted(document: str, content: str) -> str:
+def pasted(document: str, content: str, store: str = "local") -> str:
     """As `tests.pasting.pasted`, between the marks of this report."""
-    return pasting.pasted(document, content, BEGIN, END)
+    return pasting.pasted(document, content, *MARKS[store])
 
 
 def _about(figures: Mapping[str, Any]) -> Iterable[str]:
@@ -107,7 +122,8 @@ def _faults(figures: Mapping[str, Any]) -> Iterable[str]:
     yield "### Faults"
     yield ""
     rows = []
-    for kind in FAULTS:
+    kinds = [*faults_of(figures["store"]), *figures["not_available"]]
+    for kind in dict.fromkeys(kinds):
         why = figures["not_available"].get(kind)
         count = f"not available: {why}" if why else f"{faults.get(kind, 0):,}"
         rows.append((WORDS[kind], count))
@@ -115,10 +131,11 @@ def _faults(figures: Mapping[str, Any]) -> Iterable[str]:
         "executors and workers": ("executor_kill", "worker_kill"),
         "ZooKeeper servers": ZOOKEEPER,
         "links and sessions": LINKS,
+        **({"the store": tuple(STORE_FAULTS)} if figures["store"] != "local" else {}),
         "all": FAULTS,
     }
-    for words, kinds in sums.items():
-        total = sum(faults.get(kind, 0) for kind in kinds)
+    for words, some in sums.items():
+        total = sum(faults.get(kind, 0) for kind in some)
         rows.append((f"*{words}, together*", f"*{total:,}*"))
     yield from _table(("fault", "times"), rows)
     kills = figures["how"].get("driver_kill", {})
@@ -132,6 +149,8 @@ def _faults(figures: Mapping[str, Any]) -> Iterable[str]:
     yield f"and {other} times because other faults kept them from committing."
     ways = figures["how"].get("zombie", {})
     yield f"Zombies: {', '.join(f'{n} by {how}' for how, n in ways.items()) or 'none'}."
+    if figures["store"] != "local":
+        yield f"{figures['store_requests']:,} requests to the store met one of its faults."
 
 
 def _work(figures: Mapping[str, Any]) -> Iterable[str]:

@@ -21,9 +21,11 @@ from tests.chaos.ensemble import Ensemble
 from tests.chaos.feeder import PARTITIONS, Feeder
 from tests.chaos.history import History, read_history
 from tests.chaos.injector import Injector, Setting
+from tests.chaos.lake import Lake
 from tests.chaos.links import Links, Slot
 from tests.chaos.lives import ROOT, SLOTS, Lives
-from tests.chaos.plan import FAULTS, fates, fault_decks
+from tests.chaos.place import local_place
+from tests.chaos.plan import fates, fault_decks, faults_of
 from tests.chaos.reader import ReaderSpec
 from tests.chaos.topology import NAME, TOPIC, DriverSpec, tables_of
 from tests.spouts.kafka_broker import Broker
@@ -52,6 +54,8 @@ class Options:
     kafka_records: tuple[int, int] = (2000, 20_000)
     files_per_batch: tuple[int, int] = (2, 10)
     disk: str = "3g"
+    store: str = "local"
+    """Where tables and files lie: one of `place.STORES`."""
     command: str = ""
 
 
@@ -83,7 +87,6 @@ def run(options: Options, say: Callable[[str], None] = lambda _: None) -> Path:
     unmount(folder / "disk")
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "lives").mkdir(parents=True)
-    (folder / "files").mkdir()
     history = History(folder / "history.jsonl")
     history.add(
         "run",
@@ -93,6 +96,7 @@ def run(options: Options, say: Callable[[str], None] = lambda _: None) -> Path:
         minutes=options.minutes,
         records=options.records,
         session_secs=options.session_secs,
+        store=options.store,
         tables=tables_of(options.seed),
     )
     with contextlib.ExitStack() as resources:
@@ -119,7 +123,14 @@ class _Run:
         self._began = self._until = time.monotonic()
         self._life = lambda: 0
         self._counted = Counted(self._tell)
-        self._disk = resources.enter_context(Disk(folder / "disk", options.disk))
+        self._disk: Disk | None = None
+        self._lake: Lake | None = None
+        if options.store == "local":
+            self._disk = resources.enter_context(Disk(folder / "disk", options.disk))
+            self._place = local_place(self._disk.folder, folder / "files")
+        else:
+            self._lake = resources.enter_context(Lake(folder / "lake"))
+            self._place = self._lake.place
         self._ensemble = Ensemble(folder)
         self._cluster = Cluster(folder)
         resources.callback(shutil.rmtree, self._cluster.scratch, ignore_errors=True)
@@ -132,11 +143,12 @@ class _Run:
         self._life = lambda: self._lives.lives
         self._wanted = dict(options.at_least)
         if options.minutes == 0:
-            self._wanted = {**dict.fromkeys(FAULTS, 1), **self._wanted}
-        if self._disk.why_not:
-            history.add("missing", fault="disk_full", why=self._disk.why_not)
+            self._wanted = {**dict.fromkeys(faults_of(options.store), 1), **self._wanted}
+        why_not = "the tables are on S3" if self._disk is None else self._disk.why_not
+        if why_not:
+            history.add("missing", fault="disk_full", why=why_not)
             self._wanted.pop("disk_full", None)
-            say(f"disk_full is not available here: {self._disk.why_not}")
+            say(f"disk_full is not available here: {why_not}")
 
     def run(self) -> None:
         self._start()
@@ -152,9 +164,8 @@ class _Run:
         self._tell("caught up")
         self._reader_ends()
         self._tell("writing down what is left")
-        collect(
-            self._history, self._disk.folder, tables_of(self._options.seed), self._ensemble.hosts
-        )
+        tables = tables_of(self._options.seed)
+        collect(self._history, self._place, tables, self._ensemble.hosts)
         for event in read_history(self._options.folder / "reader.jsonl"):
             self._history.write(event)
         seconds = round(time.monotonic() - self._began, 1)
@@ -179,7 +190,8 @@ class _Run:
     def _start_reader(self) -> None:
         folder = self._options.folder
         spec = ReaderSpec(
-            folder=str(self._disk.folder),
+            folder=self._place.tables,
+            storage_options=dict(self._place.direct),
             tables=tables_of(self._options.seed),
             zookeeper=self._ensemble.hosts,
             committed=f"/txn/{NAME}/committed",
@@ -209,7 +221,7 @@ class _Run:
         feeder = Feeder(
             self._broker,
             TOPIC,
-            options.folder / "files",
+            self._place.put,
             self._history,
             records=options.records // 2,
             per_file=options.per_file,
@@ -225,13 +237,15 @@ class _Run:
             self._cluster,
             self._broker,
             self._disk,
+            self._lake,
             self._links,
             self._slot,
             self._options.session_secs,
         )
         injectors = []
-        for kinds, draw in fault_decks(self._options.seed, once=self._options.minutes == 0):
-            gap = self._options.gap_secs
+        options = self._options
+        for kinds, draw in fault_decks(options.seed, options.store, once=options.minutes == 0):
+            gap = options.gap_secs
             injectors.append(Injector(setting, self._history, kinds, draw, gap, self._counted))
             injectors[-1].start()
             self._resources.callback(_calmed, injectors[-1])
@@ -259,8 +273,9 @@ class _Run:
         options = self._options
         return DriverSpec(
             life=life,
-            tables=str(self._disk.folder),
-            files=str(options.folder / "files"),
+            tables=self._place.tables,
+            files=self._place.files,
+            storage_options=dict(self._place.options),
             out=str(options.folder / "lives" / f"{life:05}.jsonl"),
             zookeeper=slot.hosts,
             servers=self._broker.servers,

@@ -13,7 +13,7 @@ from tests.chaos.checker import RULES, check
 from tests.chaos.figures import figures
 from tests.chaos.history import Event, History, read_history
 from tests.chaos.records import Totals, key_of, value_of
-from tests.chaos.report import BEGIN, END, markdown, pasted
+from tests.chaos.report import MARKS, markdown, pasted
 from tests.chaos.small_history import small_history, totals_of
 
 Spoil = Callable[[list[Event]], Any]
@@ -467,9 +467,10 @@ def test_a_report_says_how_many_of_each_and_goes_between_the_marks() -> None:
     text = markdown(figures(events), check(events))
     assert "| a state table's row is not what the input gives | **1** |" in text
     assert "not available: mount: not permitted" in text
-    document = f"# Title\n\n{BEGIN}\nwhat stood here\n{END}\n\nThe end.\n"
+    begin, end = MARKS["local"]
+    document = f"# Title\n\n{begin}\nwhat stood here\n{end}\n\nThe end.\n"
     once = pasted(document, text)
-    assert once.startswith(f"# Title\n\n{BEGIN}\n\n    ")  # the command, as code
+    assert once.startswith(f"# Title\n\n{begin}\n\n    ")  # the command, as code
     assert once.endswith("\n\nThe end.\n")
     assert "what stood here" not in once
     assert pasted(once, text) == once

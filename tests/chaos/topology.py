@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from committers.aggregates import Count, Max, Sum
 from committers.append_table import AppendTable
@@ -34,7 +34,7 @@ from tests.chaos.history import History
 from tests.chaos.records import CHANGE
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
 from txn.engine.killpoints import observe
-from txn.machine.jars import class_archive, delta_jars
+from txn.machine.jars import S3A_PACKAGES, class_archive, delta_jars
 from txn.topology import Stream, TxnState
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ __all__ = ["NAME", "TOPIC", "DriverSpec", "tables_of"]
 NAME = "chaos"
 TOPIC = "records"
 POLL_SECS = 0.05
+S3A_CONF = {
+    # As it comes, Hadoop's client waits for up to half a minute after a 503.
+    "spark.hadoop.fs.s3a.retry.throttle.interval": "50ms",
+    "spark.hadoop.fs.s3a.retry.interval": "50ms",
+}
 
 TABLES = {
     f"{stream}_{kind}": {"stream": stream, "shape": shape, "semantics": semantics}
@@ -73,9 +78,11 @@ class DriverSpec(BaseModel):
 
     life: int
     tables: str
-    """Folder of the tables."""
+    """Folder or location of the tables."""
     files: str
-    """Folder of the files to be read."""
+    """Folder or location of the files to be read."""
+    storage_options: dict[str, str] = Field(default_factory=dict)
+    """How a location is reached."""
     out: str
     zookeeper: str
     servers: str
@@ -102,7 +109,7 @@ def build(spec: DriverSpec) -> Topology:
         zookeeper_timeout_secs=spec.session_secs,
         zookeeper_acl="open",
         # The executors are other processes of this machine.
-        shared_folders=(spec.tables,),
+        shared_folders=() if spec.storage_options else (spec.tables,),
     )
     topology = Topology(NAME, config)
     kafka = KafkaSpout(spec.servers, topics=[TOPIC], max_records_per_batch=spec.kafka_records)
@@ -111,6 +118,7 @@ def build(spec: DriverSpec) -> Topology:
         format="csv",
         schema="id bigint, k string, v bigint",
         files_per_batch=spec.files_per_batch,
+        storage_options=spec.storage_options,
     )
     streams = {
         "kafka": topology.stream("kafka", kafka).transform(_parsed),
@@ -118,6 +126,7 @@ def build(spec: DriverSpec) -> Topology:
     }
     values = {"n": Count(), "total": Sum("v"), "top": Max("v")}
     states: dict[str, TxnState] = {}
+    options = spec.storage_options
     for name, table in tables_of(int(spec.late)).items():
         stream, path, semantics = (
             streams[table["stream"]],
@@ -125,16 +134,23 @@ def build(spec: DriverSpec) -> Topology:
             table["semantics"],
         )
         if table["shape"] == "append":
-            stream.partition_persist(AppendTable(path, semantics))
+            stream.partition_persist(AppendTable(path, semantics, storage_options=options))
         elif name.endswith("_upsert"):
-            state = StateTable(path, semantics, buckets=2)
+            state = StateTable(path, semantics, buckets=2, storage_options=options)
             states[table["stream"]] = stream.group_by("k").persistent_aggregate(state, **values)
         elif name.endswith("_log"):
-            state = StateTable(path, semantics, layout="log", compact_files=4, compact_share=0.3)
+            state = StateTable(
+                path,
+                semantics,
+                layout="log",
+                compact_files=4,
+                compact_share=0.3,
+                storage_options=options,
+            )
             stream.group_by("k").persistent_aggregate(state, **values)
         else:
             below = _below(table, streams, states)
-            below.partition_persist(AppendTable(path, semantics))
+            below.partition_persist(AppendTable(path, semantics, storage_options=options))
     return topology
 
 
@@ -217,7 +233,11 @@ def session(spec: DriverSpec) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": f"{Path(spec.out).parent}/spark-warehouse",
     }
-    return delta_session("chaos", master=spec.master, conf=conf, packages=KafkaSpout.packages)
+    packages = [*KafkaSpout.packages]
+    if spec.storage_options:
+        packages += S3A_PACKAGES
+        conf |= S3A_CONF
+    return delta_session("chaos", master=spec.master, conf=conf, packages=packages)
 
 
 def main(spec: DriverSpec) -> int:

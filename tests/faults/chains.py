@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.harness import (
@@ -81,7 +80,7 @@ def _kill(driver: Driver, point: str) -> Kill:
 
 
 def _images(spec: Spec) -> dict[str, TableImage]:
-    return read_tables(Path(spec.folder), sorted(spec.tables))
+    return read_tables(spec.root, sorted(spec.tables))
 
 
 def assert_consistent(records: Sequence[Record], table: str, image: TableImage) -> None:

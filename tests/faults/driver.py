@@ -22,13 +22,13 @@ from pydantic import BaseModel
 from committers.aggregates import Count, Max, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
+from spouts.files import FileSpout
 from tests.faults.harness import SCHEMA, Spec, planned_end, wait_for
 from tests.faults.warm import adopt
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
 from txn.engine.killpoints import MAINTENANCE_POINTS, observe
 from txn.engine.running import RunningTopology
 from txn.interfaces import Spout, SpoutKind
-from txn.machine.jars import S3A_PACKAGES
 from txn.topology import TxnState
 
 if TYPE_CHECKING:
@@ -126,41 +126,57 @@ class Observer:
         return " ".join(batch.phase for batch in self.running.status().in_flight)
 
 
+def _spout(spec: Spec, records: list[tuple[str, int]]) -> Spout[Any]:
+    if spec.source == "log":
+        return LogSpout(records, SpoutKind(spec.kind))
+    return FileSpout(
+        f"{spec.root}/in/*.csv",
+        format="csv",
+        schema=SCHEMA,
+        files_per_batch=(1, 2),
+        storage_options=spec.storage_options,
+    )
+
+
 def build(spec: Spec) -> Topology:
     """The topology that `spec` describes."""
     records = [(k, v) for k, v in json.loads((Path(spec.folder) / "records.json").read_text())]
     topology = Topology("faults", TopologyConfig(**spec.config))
-    stream = topology.stream("records", LogSpout(records, SpoutKind(spec.kind)))
-    place, options = spec.warehouse or spec.folder, spec.storage_options
+    stream = topology.stream("records", _spout(spec, records))
+
+    def append(name: str) -> AppendTable:
+        where = f"{spec.root}/{name}"
+        return AppendTable(where, semantics=spec.kind, storage_options=spec.storage_options)
 
     def rows() -> None:
-        table = AppendTable(f"{place}/rows", semantics=spec.kind, storage_options=options)
-        stream.partition_persist(table)
+        stream.partition_persist(append("rows"))
 
     kept: list[TxnState] = []
 
     def totals() -> None:
         state = StateTable(
-            f"{place}/totals", semantics=spec.kind, buckets=2, storage_options=options
+            f"{spec.root}/totals",
+            semantics=spec.kind,
+            buckets=2,
+            storage_options=spec.storage_options,
         )
         values = {"n": Count(), "total": Sum("v"), "top": Max("v")}
         kept.append(stream.group_by("k").persistent_aggregate(state, **values))
 
     def log() -> None:
         state = StateTable(
-            f"{place}/log",
+            f"{spec.root}/log",
             semantics=spec.kind,
-            storage_options=options,
             layout="log",
             compact_files=2,
             compact_share=1,
+            storage_options=spec.storage_options,
         )
         values = {"n": Count(), "total": Sum("v"), "top": Max("v")}
         stream.group_by("k").persistent_aggregate(state, **values)
 
     def changes() -> None:
-        table = AppendTable(f"{place}/changes", semantics=spec.kind, storage_options=options)
-        kept[0].new_values().partition_persist(table)
+        kept[0].new_values().partition_persist(append("changes"))
 
     for table in spec.tables:
         {"rows": rows, "totals": totals, "changes": changes, "log": log}[table]()
@@ -175,7 +191,8 @@ def main(spec: Spec, topology: Topology, packages: Sequence[str] = ()) -> int:
     observe(observer)
     adopt()
     conf = {**CONF, "spark.sql.warehouse.dir": f"{spec.folder}/spark-warehouse", **spec.conf}
-    spark = delta_session("txn-faults", master=spec.master, conf=conf, packages=packages)
+    needed = (*packages, *spec.packages)
+    spark = delta_session("txn-faults", master=spec.master, conf=conf, packages=needed)
     try:
         observer.running = topology.start(spark, zookeeper=spec.zookeeper, until=spec.until)
         report = observer.running.await_termination(signals=True)
@@ -189,4 +206,4 @@ def main(spec: Spec, topology: Topology, packages: Sequence[str] = ()) -> int:
 
 if __name__ == "__main__":
     given = Spec.model_validate_json(sys.argv[1])
-    sys.exit(main(given, build(given), S3A_PACKAGES if given.warehouse else ()))
+    sys.exit(main(given, build(given)))

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ import deltalake
 from pydantic import BaseModel, ConfigDict, Field
 
 from tests.faults.warm import WarmJvm
+from tests.logs import commits
 from tests.thorough import THOROUGH
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "assert_totals_right",
     "changes_expected",
     "drivers",
+    "file_of",
     "make_records",
     "planned_end",
     "read_log",
@@ -60,14 +63,18 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     folder: str
+    warehouse: str = ""
+    """Where the tables lie; empty: in `folder`."""
+    storage_options: dict[str, str] = Field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    """With which Spark reaches the location."""
     kind: Literal["transactional", "opaque"] = "transactional"
+    source: Literal["log", "files"] = "log"
+    """Records out of the folder, or files below the location: see `file_of`."""
     tables: tuple[str, ...] = ("rows", "totals")
     """The order in which the tables are declared, and so published. "changes", what each txid does
     to "totals", comes after it."""
     zookeeper: str
-    warehouse: str = ""
-    """Where the tables are; empty: in `folder`."""
-    storage_options: dict[str, str] = Field(default_factory=dict)
     until: str | int = "caught_up"
     at: str | None = None
     """The point at which the process sends itself `signal`."""
@@ -79,6 +86,11 @@ class Spec(BaseModel):
     master: str = "local[2]"
     config: dict[str, Any] = Field(default_factory=dict)
     conf: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def root(self) -> str:
+        """Where the tables lie."""
+        return self.warehouse or self.folder
 
 
 def planned_end(start: int, txid: int, attempt_id: int) -> int:
@@ -93,6 +105,12 @@ def make_records(folder: Path, count: int, seed: int = 0) -> list[Record]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "records.json").write_text(json.dumps(records))
     return records
+
+
+def file_of(records: Sequence[Record], start: int, end: int) -> tuple[str, bytes]:
+    """A file of the records [start, end): its name, which says which they are, and its content."""
+    lines = (f"{key},{value}\n" for key, value in records[start:end])
+    return f"{start:06}-{end:06}.csv", "".join(lines).encode()
 
 
 # --- processes -------------------------------------------------------------------------------
@@ -192,12 +210,12 @@ def drivers(kind: type[Driver] = Driver) -> Iterator[Callable[..., Driver]]:
     def give_back() -> None:
         for number, (driver, jvm) in enumerate(started):
             if jvm and driver.process.poll() is not None:
-                WarmJvm.free.append(jvm)
+                jvm.give_back()
                 started[number] = driver, None
 
     def start(spec: Spec, *, warm: bool = False) -> Driver:
         give_back()
-        jvm = WarmJvm.lend() if warm and not THOROUGH else None
+        jvm = WarmJvm.lend(spec.packages) if warm and not THOROUGH else None
         started.append((kind(spec, jvm.environment if jvm else {}), jvm))
         return started[-1][0]
 
@@ -296,9 +314,18 @@ COLUMNS = {
 }
 
 
-def read_tables(folder: Path, names: Sequence[str] = ("rows", "totals")) -> dict[str, TableImage]:
-    """The tables of a driver."""
-    images = {name: read_table(folder / name, COLUMNS[name]) for name in names}
+def read_tables(
+    root: Path | str,
+    names: Sequence[str] = ("rows", "totals"),
+    options: Mapping[str, str] | None = None,
+) -> dict[str, TableImage]:
+    """The tables of a driver.
+
+    Args:
+        root: a folder, or the location of the driver's `Spec`.
+        options: how a location is reached.
+    """
+    images = {name: read_table(f"{root}/{name}", COLUMNS[name], options) for name in names}
     if "log" in images:
         images["log"] = replace(images["log"], rows=_put_together(images["log"].rows))
     return images
@@ -315,46 +342,61 @@ def _put_together(partials: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     )
 
 
-def read_table(path: Path, columns: tuple[str, ...]) -> TableImage:
+def read_table(
+    path: Path | str, columns: tuple[str, ...], options: Mapping[str, str] | None = None
+) -> TableImage:
     """Read a table without Spark and without the product; empty when there is none."""
-    if not deltalake.DeltaTable.is_deltatable(str(path)):
+    own = dict(options or {})
+    if not deltalake.DeltaTable.is_deltatable(str(path), own):
         return TableImage([], [], [])
-    table = deltalake.DeltaTable(str(path))
+    table = deltalake.DeltaTable(str(path), storage_options=own)
     found = table.to_pyarrow_table(columns=list(columns)).to_pylist()
-    folders = [Path(uri).relative_to(path).parts[1] for uri in table.file_uris()]
+    folders = [uri.removeprefix(f"{path}/").split("/")[1] for uri in table.file_uris()]
     # What compaction wrote is of no attempt.
     files = [name.split("-")[:2] for name in folders if re.match(r"\d+-\d+-", name)]
     return TableImage(
         sorted(tuple(row[column] for column in columns) for row in found),
-        read_log(path),
+        read_log(path, own),
         sorted((int(txid), int(attempt)) for txid, attempt in files),
     )
 
 
-def read_log(path: Path) -> list[Publication]:
+def read_log(path: Path | str, options: Mapping[str, str] | None = None) -> list[Publication]:
     """Every publication in a table's log, by version."""
-    return list(_publications(path))
+    return [
+        publication
+        for version, commit in commits(path, options)
+        for line in commit.splitlines()
+        for publication in _publications(version, json.loads(line).get("commitInfo", {}))
+    ]
 
 
-def _publications(path: Path) -> Iterator[Publication]:
-    for log in sorted((path / "_delta_log").glob("[0-9]*.json")):
-        for line in log.read_text().splitlines():
-            info = json.loads(line).get("commitInfo", {})
-            if "txn" in info:
-                txn = json.loads(info["txn"]) if isinstance(info["txn"], str) else info["txn"]
-                alone = {**txn, "txid": txn["last_txid"]}
-                for member in txn.get("members") or [alone]:
-                    read = member["read"].get("records") or {}
-                    yield Publication(
-                        int(log.stem),
-                        member["txid"],
-                        member["attempt_id"],
-                        txn["epoch"],
-                        info["timestamp"],
-                        read.get("start", 0),
-                        read.get("end", 0),
-                        txn["first_txid"],
-                    )
+def _publications(version: int, info: dict[str, Any]) -> Iterator[Publication]:
+    if "txn" not in info:
+        return
+    txn = json.loads(info["txn"]) if isinstance(info["txn"], str) else info["txn"]
+    alone = {**txn, "txid": txn["last_txid"]}
+    for member in txn.get("members") or [alone]:
+        start, end = _span(member["read"].get("records") or {})
+        yield Publication(
+            version,
+            member["txid"],
+            member["attempt_id"],
+            txn["epoch"],
+            info["timestamp"],
+            start,
+            end,
+            txn["first_txid"],
+        )
+
+
+def _span(read: dict[str, Any]) -> tuple[int, int]:
+    """Which records a batch read: as its spout says, or as the names of its files."""
+    if "files" not in read:
+        return read.get("start", 0), read.get("end", 0)
+    names = [Path(file["path"]).stem.split("-") for file in read["files"]]
+    assert all(one[1] == other[0] for one, other in pairwise(names)), names
+    return (int(names[0][0]), int(names[-1][1])) if names else (0, 0)
 
 
 def rows_expected(records: list[Record], publications: list[Publication]) -> list[tuple[Any, ...]]:

@@ -23,7 +23,8 @@ HOLDER = """
 import json, sys
 from tests.faults.driver import CONF
 from txn.session import delta_session
-spark = delta_session("txn-faults-jvm", master="local[2]", conf=CONF)
+packages = json.loads(sys.argv[1])
+spark = delta_session("txn-faults-jvm", master="local[2]", conf=CONF, packages=packages)
 parameters = spark.sparkContext._gateway.java_parameters
 print(json.dumps([parameters.port, parameters.auth_token]), flush=True)
 sys.stdin.read()
@@ -36,9 +37,10 @@ class WarmJvm:
     free: ClassVar[list[WarmJvm]] = []
     """Those that no driver uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        self._packages = packages
         self._holder = subprocess.Popen(
-            [sys.executable, "-c", HOLDER],
+            [sys.executable, "-c", HOLDER, json.dumps(packages)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -51,9 +53,17 @@ class WarmJvm:
         atexit.register(self._end)
 
     @classmethod
-    def lend(cls) -> WarmJvm:
-        """One that is free, or a new one; put it back into `free` when its driver has ended."""
-        return cls.free.pop() if cls.free else cls()
+    def lend(cls, packages: tuple[str, ...] = ()) -> WarmJvm:
+        """One with these packages, free or new; `give_back` it when its driver has ended."""
+        fit = [jvm for jvm in cls.free if jvm._packages == packages]
+        if not fit:
+            return cls(packages)
+        cls.free.remove(fit[-1])
+        return fit[-1]
+
+    def give_back(self) -> None:
+        """The next driver may have it."""
+        self.free.append(self)
 
     def _end(self) -> None:
         self._holder.communicate()

@@ -740,9 +740,8 @@ def encoded(answer: Answer, method: str) -> bytes:
         kept += [pair for pair in answer.headers if pair[0].lower() == "content-length"]
     elif answer.status not in {204, 304}:
         kept += [("Content-Length", str(len(answer.body)))]
-    return (
-        written(f"HTTP/1.1 {answer.status} {PHRASES.get(answer.status, '-')}", kept) + answer.body
-    )
+    head = written(f"HTTP/1.1 {answer.status} {PHRASES.get(answer.status, '-')}", kept)
+    return head if method == "HEAD" else head + answer.body
 
 
 PHRASES = {status.value: status.phrase for status in HTTPStatus}

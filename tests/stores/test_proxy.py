@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from http.client import HTTPConnection
 
 import pytest
 from deltalake import write_deltalake
@@ -60,6 +61,18 @@ def names(store: S3Store) -> list[str]:
 
 
 # --- what passes -------------------------------------------------------------------------------
+
+
+def test_an_error_to_a_look_leaves_its_connection_usable(proxy: Proxy, bucket: str) -> None:
+    """An answer to a HEAD has no body, a fault's neither: the client finds the next answer."""
+    proxy.inject(Fail(503, "SlowDown"), nth=1)
+    connection = HTTPConnection(proxy.url.removeprefix("http://"), timeout=10)
+    for method, status in (("HEAD", 503), ("GET", 403)):
+        connection.request(method, f"/{bucket}/a")
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == status
+    connection.close()
 
 
 def test_every_request_is_written_down(proxy: Proxy, store: S3Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 
 from deltalake import DeltaTable
@@ -35,10 +36,17 @@ def load(storage: Storage, version: int | None = None) -> DeltaTable:
     Raises:
         DeltaError: there is none.
     """
-    return retried(
-        lambda: DeltaTable(storage.uri, version=version, storage_options=storage.options),
-        f"load the log of table {storage.location}",
-    )
+
+    def once() -> DeltaTable:
+        try:
+            return DeltaTable(storage.uri, version=version, storage_options=storage.options)
+        except TableNotFoundError as error:
+            if storage.is_local or not is_there(storage):
+                raise
+            # delta-rs lists the log, and a listing may lag behind what a look at a file finds.
+            raise OSError(errno.ESTALE, "a listing of the log lacks what is there") from error
+
+    return retried(once, f"load the log of table {storage.location}")
 
 
 def find(storage: Storage) -> DeltaTable | None:

@@ -6,7 +6,6 @@ Timed: reading, counting and the one Delta commit.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,11 @@ __all__ = ["run"]
 def run(task: Task) -> Iterator[Answer]:
     """No options."""
     spark = session("plain")
-    for out, meter, _ in measured_warm(task, partial(_count, spark)):
+
+    def count(part: str, out: Path) -> object:
+        return _count(spark, task.input.folder / part, out)
+
+    for out, meter, _ in measured_warm(task, count):
         counts = spark.read.format("delta").load(str(out))
         correct = same_counts(spark, counts, task.input.expected)
         yield answer(meter.seconds, meter, correct=correct)

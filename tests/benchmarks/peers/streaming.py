@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.data import SCHEMA
 from tests.benchmarks.meter import Meter
+from tests.benchmarks.store import Place
 from tests.benchmarks.task import (
     Answer,
     Task,
@@ -51,25 +52,35 @@ _PHASES = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffs
 def run(task: Task) -> Iterator[Answer]:
     """Options: `mode`, "merge", "stateful" or "append"."""
     write = _MODES[str(task.options["mode"])]
-    spark = session("streaming", _CONF)
-    for out, meter, query in measured_warm(task, partial(_run, spark, write)):
-        yield _answer(spark, task, out, meter, query)
-    spark.stop()
+    near = task.options.get("checkpoint") == "disk"
+    with task.place as place:
+        spark = session("streaming", _CONF, place)
+        run_one = partial(_run, spark, place, write, near)
+        for out, meter, (query, requests) in measured_warm(task, run_one):
+            table = f"{place.at(out, spark=True)}/table"
+            yield _answer(spark, task, table, meter, query, requests)
+        spark.stop()
 
 
 def _answer(
-    spark: SparkSession, task: Task, out: Path, meter: Meter, query: StreamingQuery
+    spark: SparkSession,
+    task: Task,
+    table: str,
+    meter: Meter,
+    query: StreamingQuery,
+    requests: dict[str, Any],
 ) -> Answer:
     progress = [one for one in query.recentProgress if one["numInputRows"] > 0]
-    shown = spark.read.format("delta").load(str(out / "table"))
+    shown = spark.read.format("delta").load(table)
     counts = shown.groupBy("word").count() if task.options["mode"] == "append" else shown
-    value = len(progress) / meter.seconds if task.workload == "b" else meter.seconds
+    value = len(progress) / meter.seconds if task.is_rate else meter.seconds
     return answer(
         value,
         meter,
         correct=same_counts(spark, counts.select("word", "count"), task.input.expected),
         seconds=round(meter.seconds, 3),
         batches=len(progress),
+        **requests,
         phases_s={
             phase: round(sum(one["durationMs"].get(phase, 0) for one in progress) / 1000, 2)
             for phase in _PHASES
@@ -80,16 +91,26 @@ def _answer(
 
 def _run(
     spark: SparkSession,
+    place: Place,
     write: Callable[[SparkSession, DataFrame, str], DataStreamWriter],
-    files: Path,
+    near: bool,
+    part: str,
     folder: Path,
-) -> StreamingQuery:
-    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(files))
-    writer = write(spark, stream, str(folder / "table"))
-    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
+) -> tuple[StreamingQuery, dict[str, Any]]:
+    """Run the query; itself, and what it asked of a store.
+
+    Args:
+        near: keep the checkpoint on this machine's disk.
+    """
+    place.forget()
+    files, out = place.files(part, spark=True), place.at(folder, spark=True)
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(files)
+    writer = write(spark, stream, f"{out}/table")
+    checkpoint = f"{folder if near else out}/checkpoint"
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
-    return query
+    batches = [one for one in query.recentProgress if one["numInputRows"] > 0]
+    return query, place.told(len(batches))
 
 
 def _merge(spark: SparkSession, stream: DataFrame, table: str) -> DataStreamWriter:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,10 @@ def run(task: Task) -> Iterator[Answer]:
     """Options: `layout`, "log" or "append"."""
     layout = str(task.options["layout"])
     spark = session("unguarded")
-    write = partial(_write_all, spark, layout)
+
+    def write(part: str, out: Path) -> tuple[int, int]:
+        return _write_all(spark, layout, str(task.input.folder / part), out)
+
     for out, meter, (jobs, group) in measured_warm(task, write):
         written = spark.read.parquet(f"{out}/*")
         grouped = written.groupBy("word")
@@ -54,11 +56,11 @@ def jobs_and_group(config: TopologyConfig) -> tuple[int, int]:
     return config.max_processing_jobs, config.max_group_processing
 
 
-def _write_all(spark: SparkSession, layout: str, files: Path, out: Path) -> tuple[int, int]:
+def _write_all(spark: SparkSession, layout: str, files: str, out: Path) -> tuple[int, int]:
     jobs, size = jobs_and_group(TopologyConfig())
     source = spout(files)
     source.open(spark, None)
-    table = table_of(layout, out)
+    table = table_of(layout, str(out))
     bound = table.bind(["word"], {"count": Count()}) if isinstance(table, StateTable) else table
     planned = list(_plan(source))
     options = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}

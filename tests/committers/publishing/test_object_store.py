@@ -7,7 +7,8 @@ that did not fail have brought.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +24,22 @@ from committers.publishing.log import DeltaLog
 from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
 from committers.state_table import StateTable
-from tests.stores.proxy import Entry, Fail, Late, LoseAnswer, Proxy, Request
+from tests.stores import azure, gcs
+from tests.stores.azure import AzureServer
+from tests.stores.gcs import GcsServer
+from tests.stores.proxy import (
+    Entry,
+    Fail,
+    Fault,
+    HideNew,
+    Late,
+    LoseAnswer,
+    Proxy,
+    Request,
+    lists,
+)
 from tests.stores.s3 import S3Server, storage_options
+from tests.stores.versity import VersityServer
 from txn.delta.commits import commit_path
 from txn.errors import (
     CommitConflictError,
@@ -36,18 +51,31 @@ from txn.storage.storage import Storage
 
 COLUMNS = (("id", "long"), ("txid", "long"))
 SPEC = TableSpec("tests", "append", Semantics.OPAQUE, COLUMNS)
+STORES: dict[str, tuple[type[Any], str, Callable[[str], Mapping[str, str]]]] = {
+    "s3": (S3Server, "s3", storage_options),
+    "azure": (AzureServer, "az", azure.storage_options),
+    "gcs": (GcsServer, "gs", gcs.storage_options),
+    "versity": (VersityServer, "s3", storage_options),
+}
+"""Name -> its server, the scheme of its locations, and how it is reached."""
 BUDGET, ROUND_TRIPS = 5, 3
 """Of one commit turn that nobody disturbs, with one staged file."""
 
 
 class Table:
-    """A table in a bucket, behind a proxy."""
+    """A table in a bucket, behind a proxy.
 
-    def __init__(self, server: S3Server, bucket: str, proxy: Proxy) -> None:
-        self.uri = f"s3://{bucket}/warehouse/rows"
+    Args:
+        options: `storage_options` of a server or proxy, by its address.
+    """
+
+    def __init__(
+        self, place: str, server: Any, proxy: Proxy, options: Callable[[str], Mapping[str, str]]
+    ) -> None:
+        self.uri = f"{place}/warehouse/rows"
         self.proxy = proxy
-        self.storage = Storage(self.uri, storage_options(proxy.url))
-        self.direct = Storage(self.uri, storage_options(server.url))
+        self.storage = Storage(self.uri, options(proxy.url))
+        self.direct = Storage(self.uri, options(server.url))
         """The same table, by a way on which nothing happens and nobody counts."""
 
     def open(self, epoch: int = 1) -> DeltaLog:
@@ -89,10 +117,29 @@ def expected(*published: tuple[int, int]) -> list[tuple[int, int]]:
     return sorted((1000 * t + 100 * a + n, t) for t, a in published for n in range(3))
 
 
-@pytest.fixture
-def table(s3: S3Server, request: pytest.FixtureRequest) -> Iterator[Table]:
-    with Proxy(s3.url) as proxy:
-        yield Table(s3, s3.bucket(request.node.name), proxy)
+@pytest.fixture(scope="module")
+def servers(
+    s3: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Any]]:
+    """A server by its name in `STORES`, started when it is asked for."""
+    with ExitStack() as running:
+        found: dict[str, Any] = {"s3": s3}
+
+        def server(name: str) -> Any:
+            if name not in found:
+                found[name] = running.enter_context(STORES[name][0](tmp_path_factory.mktemp(name)))
+            return found[name]
+
+        yield server
+
+
+@pytest.fixture(params=STORES)
+def table(servers: Callable[[str], Any], request: pytest.FixtureRequest) -> Iterator[Table]:
+    _, scheme, options = STORES[request.param]
+    server = servers(request.param)
+    bucket = server.bucket(request.node.originalname)
+    with Proxy(server.url) as proxy:
+        yield Table(f"{scheme}://{bucket}", server, proxy, options)
 
 
 def round_trips(entries: Sequence[Entry]) -> int:
@@ -218,10 +265,32 @@ def test_a_commit_that_lands_after_its_attempt_has_failed(
     assert table.rows() == expected((1, 2))
 
 
+@pytest.mark.parametrize(
+    "fault", [Fail(503), LoseAnswer(500), Late(0.3)], ids=["refused", "lost", "late"]
+)
+def test_storage_is_away_for_a_moment_while_a_leader_fences(
+    table: Table, make_publication: Any, fault: Fault
+) -> None:
+    """It is asked again, and the table is fenced, whether or not the first try lands."""
+    log = table.open()
+    log.publish([table.put(1)], [], make_publication(1), log.version)
+    rule = table.proxy.inject(fault, table.on_commit(2), nth=1)
+    successor = DeltaLog(table.storage)
+    assert successor.attach("tests")
+    successor.fence(2)
+    table.proxy.settle()
+    assert len(rule.met) == 1
+    with pytest.raises(FencedError, match="epoch 2"):
+        log.publish([table.put(2)], [], make_publication(2), log.version)
+    again = make_publication(2, epoch=2)
+    successor.publish([table.put(2, 1)], [], again, successor.version)
+    assert table.rows() == expected((1, 0), (2, 1))
+
+
 def test_another_writer_wins(table: Table, make_publication: Any) -> None:
     """Over a harmless commit the next version is taken; a newer leader's ends it."""
     log = table.open()
-    DeltaTable(table.uri, storage_options=table.direct.options).alter.set_table_description("x")
+    assert table.direct.put_if_absent(commit_path(1), b'{"commitInfo":{"operation":"OPTIMIZE"}}\n')
     published = log.publish([table.put(1)], [], make_publication(1), log.version)
     assert published.version == 2
     other = DeltaLog(table.direct)
@@ -232,9 +301,25 @@ def test_another_writer_wins(table: Table, make_publication: Any) -> None:
     assert table.rows() == expected((1, 0))
 
 
+def test_a_listing_that_lags_while_a_leader_opens(table: Table, make_publication: Any) -> None:
+    """A table that a listing does not show yet is loaded when it does, at its newest version."""
+    log = table.open()
+    log.publish([table.put(1)], [], make_publication(1), log.version)
+    table.proxy.inject(HideNew(1.0), lists())
+    successor = DeltaLog(table.storage)
+    assert successor.attach("tests")
+    successor.fence(2)
+    published = successor.publish(
+        [table.put(2)], [], make_publication(2, epoch=2), successor.version
+    )
+    assert published.version == log.version + 2
+    assert table.rows() == expected((1, 0), (2, 0))
+
+
 # --- a version that was overwritten ----------------------------------------------------------
 
 
+@pytest.mark.parametrize("table", ["s3", "versity"], indirect=True)
 @pytest.mark.parametrize("version", [1, 3])
 def test_a_version_that_spark_overwrote_is_found(
     table: Table, make_publication: Any, version: int
