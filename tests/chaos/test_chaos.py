@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.chaos.checker import check
 from tests.chaos.figures import figures
 from tests.chaos.history import read_history
-from tests.chaos.plan import FAULTS
+from tests.chaos.plan import faults_of
 from tests.chaos.run import Options, run
 
 
@@ -24,5 +24,5 @@ def test_every_record_lands_once_while_everything_is_killed(tmp_path: Path) -> N
     print(found)
     assert check(events) == []
     assert found["records"] == {"kafka": 4_000, "files": 4_000}
-    assert set(FAULTS) == found["faults"].keys() | found["not_available"].keys()
+    assert set(faults_of("local")) == found["faults"].keys() | found["not_available"].keys()
     assert not (tmp_path / "chaos" / "disk").is_mount()
