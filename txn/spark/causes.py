@@ -23,7 +23,8 @@ _DEEPEST = 20
 """Most layers read: no real chain is this deep, but a broken one may be a circle."""
 _LONGEST = 600
 """Most characters of one layer's message in a failure line."""
-_WRAPPERS = ("FAILED_READ_FILE", "STAGE_MATERIALIZATION_MULTIPLE_FAILURES", "TASK_WRITE_FAILED")
+_WRITING = "TASK_WRITE_FAILED"
+_WRAPPERS = ("FAILED_READ_FILE", "STAGE_MATERIALIZATION_MULTIPLE_FAILURES", _WRITING)
 """Conditions that only wrap another error."""
 _LEGACY = "_LEGACY_ERROR_TEMP_"
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
@@ -106,7 +107,9 @@ def told(chain: tuple[Cause, ...]) -> str:
     inner = chain[-1]
     specific = (c for c in chain if c.condition and not c.condition.startswith(_WRAPPERS))
     main = next(specific, inner)
-    place = next((c.path for c in chain if c.path), "")
+    # The path of a task that could not write is the table's, which is named already.
+    places = (c.path for c in chain if not c.condition.startswith(_WRITING))
+    place = next(filter(None, places), "")
     more = [f"in file {place}"] if place and place not in main.line else []
     more += [f"caused by {inner.line}"] if inner is not main else []
     return f"{main.line} ({'; '.join(more)})" if more else main.line
