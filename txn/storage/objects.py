@@ -97,7 +97,8 @@ class ObjectStore(Store):
         return in_parallel(self._look, paths)
 
     def _look(self, path: str) -> Entry | None:
-        return if_there(lambda: _entry(self._client.head(path)))
+        # obstore 0.11, the last one for Python 3.10, answers with the path in the bucket.
+        return if_there(lambda: _entry(self._client.head(path))._replace(path=path))
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
         """See `Store`."""

@@ -57,7 +57,7 @@ _REFUSED = re.compile(
     r"|incorrectly configured region|URL scheme is not allowed"
 )
 """Texts of a refusal by object-store clients, and by delta-rs for a disk: they have no codes."""
-_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|The specified bucket does not exist")
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
 _AWAY = re.compile(
     r"AWS Error|curlCode|Generic \w+ error|error sending request|Server returned non-2xx"
     r"|[Tt]imed? ?out|[Cc]onnection (refused|reset|closed)|[Tt]oo many open files"
