@@ -55,21 +55,19 @@ class Checkpoints:
         # Nine digits: who wants none sets a large number.
         readable = stated.isdecimal() and 0 < len(stated) < 10
         interval = max(1, int(stated)) if readable else CHECKPOINT_INTERVAL
-        last = -1
+        last, self._due = -1, version + interval
         try:
             found = checkpoint_version(self._storage.read(LAST_CHECKPOINT))
             last = -1 if found is None else found
-            self._due = last + interval
-            if version < self._due:
+            if version < last + interval:
+                self._due = last + interval
                 return
-            self._due = version + interval
             self._verify()
             # A table object of its own: nobody else waits for it.
             load(self._storage).create_checkpoint()
         except TableChangedError:
             raise
         except (TxnError, DeltaError, OSError) as error:
-            self._due = version + interval
             log.warning(
                 "table %s has %d versions since its last checkpoint, and another one could not be "
                 "made: %s. It is tried again after %d versions. Until then every start and every "
