@@ -10,7 +10,7 @@ from committers.publishing.files import BUCKET, ActiveFile
 from committers.upsert_layout.columns import UpsertLayout
 from committers.upsert_layout.join import UpsertJoin
 from committers.upsert_layout.reading import bucket_reader
-from committers.upsert_layout.shares import TASK_BYTES, shared_out
+from committers.upsert_layout.shares import shared_out
 from txn.delta.commits import TXID
 from txn.interfaces import Publication, StagedFile
 from txn.spark.file_writer import COLLECT_STATISTICS
@@ -97,7 +97,7 @@ class BucketRewrite:
             [(file.bucket, file.size) for file in old],
             [(bucket_of_file(file), file.size) for file in new],
             self._session().sparkContext.defaultParallelism,
-            TASK_BYTES if self._storage.is_local else 1,
+            None if self._storage.is_local else 1,
         )
         pairs = []
         for share in shares:

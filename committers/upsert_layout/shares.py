@@ -18,7 +18,7 @@ def shared_out(
     stored: Sequence[tuple[int, int]],
     staged: Sequence[tuple[int, int]],
     slots: int,
-    task_bytes: int = TASK_BYTES,
+    task_bytes: int | None = None,
 ) -> tuple[list[set[int]], bool]:
     """Hash buckets dealt out to tasks of about the same bytes; whether their partials are hashed.
 
@@ -26,10 +26,10 @@ def shared_out(
         stored: (bucket, bytes) of each file of the table.
         staged: (bucket, bytes) of each file of partials.
         slots: tasks that can run at once.
-        task_bytes: stored and staged bytes that are worth a task of their own.
+        task_bytes: stored and staged bytes that are worth a task of their own; None: `TASK_BYTES`.
     """
     sizes, partials = (_summed(files) for files in ([*stored, *staged], staged))
-    wanted = sum(sizes.values()) // task_bytes
+    wanted = sum(sizes.values()) // (task_bytes or TASK_BYTES)
     few = max(1, min(slots, MOST_TASKS, wanted, len(sizes)))
     for tasks in (few, len(sizes)):
         shares: list[set[int]] = [set() for _ in range(tasks)]

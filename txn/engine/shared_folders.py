@@ -1,4 +1,4 @@
-"""Local folders and executors elsewhere: refused, unless declared shared, and then tried.
+"""Executors elsewhere: tables in local folders are refused, unless declared shared; all are tried.
 
 With a master that is not local, `/data/t` is a folder of each machine's own. What executors write
 there this process never sees, and what it does not see it does not miss. So before the first txid
@@ -10,23 +10,26 @@ that a task has committed is not there (`committers.staging.area`).
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
-import shutil
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from txn.errors import TopologyError
+from txn.errors import TopologyError, TxnError
+from txn.spark.file_writer import FileWriter
 from txn.storage.locations import identity, local_path
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from txn.interfaces import Committer
 
 __all__ = ["local_tables", "try_folder"]
 
+_THREADS = 16
 _SCRATCH = "_txn"
 """If this process dies here, the next start deletes everything below it in a table's folder."""
 
@@ -58,62 +61,93 @@ def local_tables(committers: Iterable[Committer], shared: Sequence[str], master:
     return local
 
 
-def try_folder(spark: SparkSession, table: str) -> None:
+def try_folder(spark: SparkSession, storage: Storage) -> None:
     """Let every executor read what this process wrote in a table's folder, and the other way round.
 
     Raises:
         TopologyError: some executor does not share the folder, or it cannot be written to.
     """
-    base = Path(local_path(table) or "")
     nonce = secrets.token_hex(8)
-    folder = base / _SCRATCH / f"shared-{nonce}"
+    folder = f"{_SCRATCH}/shared-{nonce}"
     # Twice as many as there are slots: Spark reads two of such small files in a task, which makes
     # one task for each slot.
     wanted = {f"{nonce}-{n}" for n in range(2 * spark.sparkContext.defaultParallelism)}
-    made = [place for place in (base / _SCRATCH, base) if not place.exists()]
+    base = Path(storage.root)
+    made = [place for place in (base / _SCRATCH, base) if storage.is_local and not place.exists()]
     try:
-        (folder / "asked").mkdir(parents=True)
-        for line in wanted:
-            (folder / "asked" / f"{line}.txt").write_text(f"{line}\n", encoding="ascii")
-        answered = _copied(spark, folder / "asked", folder / "answered", table)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            asked = {f"{folder}/asked/{line}.txt": f"{line}\n".encode() for line in wanted}
+            list(pool.map(storage.write, asked.keys(), asked.values()))
+        answered = _answered(spark, storage, folder)
     except OSError as error:
         raise TopologyError(
-            f"Table '{table}' cannot be made: its folder cannot be written to ({error}). Check "
-            "the path and its permissions.",
+            f"Table '{storage.location}' cannot be made: its folder cannot be written to "
+            f"({error}). Check the path and its permissions.",
             number="TXN-206",
         ) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError, TxnError):  # the next start deletes it
+            storage.delete_folder(folder)
         for left in made:
             with contextlib.suppress(OSError):  # it has other files
                 left.rmdir()
     if answered != wanted:
         raise _not_shared(
-            table,
+            storage,
             f"this process sees {len(answered & wanted)} of {len(wanted)} lines that the "
             "executors were to write there",
         )
 
 
-def _copied(spark: SparkSession, asked: Path, answered: Path, table: str) -> set[str]:
-    """The lines of `asked`, after executors have read them and written them to `answered`."""
+def _answered(spark: SparkSession, storage: Storage, folder: str) -> set[str]:
+    """What this process reads in the files that tasks say they have written there."""
     from pyspark.errors import PySparkException
 
-    pattern = re.sub(r"([*?{}\[\]\\])", r"\\\1", f"file:{asked}")
+    reader = spark.read.options(**storage.hadoop).option("ignoreMissingFiles", "false")
     try:
-        lines = spark.read.option("ignoreMissingFiles", "false").text(pattern)
-        lines.write.option("compression", "none").text(f"file:{answered}")
+        lines = reader.text(storage.read_url(f"{folder}/asked"))
+        paths = _written(lines, storage, f"{folder}/answered")
     except Exception as error:
         if not isinstance(error, PySparkException) and type(error).__module__ != "py4j.protocol":
             raise
         raise _not_shared(
-            table, "an executor could not read there what this process has written"
+            storage, "an executor could not read there what this process has written"
         ) from error
-    files = answered.glob("part-*")
-    return {line for file in files for line in file.read_text(encoding="ascii").split()}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return set().union(*pool.map(partial(_lines, storage), paths))
 
 
-def _not_shared(table: str, what: str) -> TopologyError:
+def _written(lines: DataFrame, storage: Storage, folder: str) -> list[str]:
+    """The files that tasks have written; where they cannot be asked, those that this process finds.
+
+    (A session without a JVM, or with another Delta.)
+    """
+    found = FileWriter(storage.url(), storage.hadoop).write(lines, folder)
+    if found is not None:
+        return [file.path for file in found]
+    lines.write.options(**storage.hadoop).parquet(storage.url(folder))
+    return [path for path, _ in storage.files(folder)]
+
+
+def _lines(storage: Storage, path: str) -> set[str]:
+    """The lines in a file of executors; none if this process does not see it."""
+    from pyarrow import BufferReader, parquet
+
+    content = storage.read(path)
+    if content is None:
+        return set()
+    return set(parquet.read_table(BufferReader(content)).column("value").to_pylist())
+
+
+def _not_shared(storage: Storage, what: str) -> TopologyError:
+    table = storage.location
+    if not storage.is_local:
+        return TopologyError(
+            f"Executors and this process do not see the same files of table '{table}': {what}. "
+            "Nothing was started. Make both use the same endpoint and bucket: storage_options and "
+            "the environment of this process, Spark's settings and the environment of executors.",
+            number="TXN-213",
+        )
     return TopologyError(
         f"The folder of table '{table}' is declared shared, but is not: {what}. Nothing was "
         "started. Mount the same file system under this path on every machine that runs an "

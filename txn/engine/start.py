@@ -37,6 +37,7 @@ from txn.protocol.store import ProgressStore
 from txn.spark.causes import is_of_spark
 from txn.spark.submission import runs_here
 from txn.storage.locations import identity
+from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +76,7 @@ class Start:
 
     def rehearse(self) -> None:
         """Refuse what would be refused after `lead`, and warm up. Leads and writes nothing."""
-        self._local_tables()
+        self._tables_to_try()
         progress = self.store.peek()
         self._check_streams(progress)
         equipment = self._equipment(lambda *_: None)
@@ -101,7 +102,7 @@ class Start:
         Raises:
             TxnError: the refusal; `resources` has what is open.
         """
-        tried = self._local_tables()
+        tried = self._tables_to_try()
         equipment = self._equipment(
             lambda *columns: self.store.persist_columns(columns_record(*columns))
         )
@@ -115,7 +116,7 @@ class Start:
         return pipeline
 
     def _checked(
-        self, equipment: Equipment, epoch: int, tried: list[str]
+        self, equipment: Equipment, epoch: int, tried: list[Storage]
     ) -> tuple[Progress, TxnError | None]:
         """The durable progress, once program, spouts and tables go with it; see `_fitting`."""
         name = self.definition.name
@@ -126,8 +127,8 @@ class Start:
         )
         there = equipment.attach_tables(context)
         progress, misfit = self._fitting(equipment, durable, there)
-        for table in tried:
-            try_folder(self.spark, table)
+        for storage in tried:
+            try_folder(self.spark, storage)
         known = self._known_tables(progress, there)
         progress = progress.model_copy(update={"committed": known})
         require_tables(name, progress.committed, there)
@@ -277,13 +278,18 @@ class Start:
             remember=remember,
         )
 
-    def _local_tables(self) -> list[str]:
+    def _tables_to_try(self) -> list[Storage]:
         """The tables for which to test that executors see the same files as this process."""
         master = str(self.spark.sparkContext.master)
         if runs_here(master):
             return []
         committers = [sink.committer for sink in self.definition.sinks]
-        return local_tables(committers, self.definition.config.shared_folders, master)
+        local_tables(committers, self.definition.config.shared_folders, master)
+        return [
+            Storage(committer.name, committer.storage_options)
+            for committer in committers
+            if committer.lies_in_folder
+        ]
 
     def _check_streams(self, progress: Progress) -> None:
         definition = self.definition

@@ -1,0 +1,151 @@
+"""Staging in an object store: how many requests, and what tasks that fail or linger may do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores.proxy import Fail, Late, LoseAnswer, Proxy, Request, puts
+from tests.stores.s3 import S3Server
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Stager:
+    """The process of `tests.faults.staging_driver`, behind a proxy."""
+
+    def __init__(self, url: str, bucket: str) -> None:
+        command = [sys.executable, "-m", "tests.faults.staging_driver", url, bucket]
+        pipe = subprocess.PIPE
+        self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
+        assert self._answer() == {"ready": True}
+
+    def do(self, step: str) -> dict[str, Any]:
+        """Take one step; its answer."""
+        assert self._child.stdin is not None
+        print(step, file=self._child.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._child.stdout is not None
+        found: dict[str, Any] = json.loads(self._child.stdout.readline())
+        return found
+
+    def close(self) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(60)
+        assert self._child.stdout is not None
+        self._child.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def place(s3: S3Server) -> Iterator[tuple[Stager, Proxy, str]]:
+    """A process that stages, the proxy before it, and its bucket."""
+    bucket = s3.bucket("staging")
+    with Proxy(s3.url) as proxy:
+        stager = Stager(proxy.url, bucket)
+        yield stager, proxy, bucket
+        stager.close()
+
+
+class FirstFile:
+    """Whether a request puts the first file that is put into a staging folder of table `t`.
+
+    S3's client repeats it under the same name, until its task attempt gives up.
+    """
+
+    def __init__(self) -> None:
+        self.key = ""
+
+    def __call__(self, request: Request) -> bool:
+        if not puts("t/data/")(request):
+            return False
+        self.key = self.key or request.key
+        return request.key == self.key
+
+
+def staged(s3: S3Server, bucket: str) -> dict[str, bytes]:
+    """Key -> content of all that lies in the staging folders of table `t`."""
+    root = s3.folder / "data" / bucket
+    return {key: (root / key).read_bytes() for key in s3.keys(bucket) if key.startswith("t/data/")}
+
+
+def test_a_file_is_staged_with_three_requests(place: Any, s3: S3Server) -> None:
+    """A staged file is put once and looked at twice: nothing is listed, copied or deleted."""
+    stager, proxy, bucket = place
+    stager.do("stage")  # Delta looks once for a log that is not there
+    stager.do("discard")
+    proxy.forget()
+    (path,) = stager.do("stage")["files"]
+    found = Counter(entry.operation for entry in proxy.log)
+    assert found == {"PUT": 1, "HEAD": 1, "GET": 1}
+    assert [*staged(s3, bucket)] == [f"t/{path}"]
+    stager.do("discard")
+    assert staged(s3, bucket) == {}
+
+
+def test_a_task_that_is_tried_again_leaves_a_file_that_nobody_publishes(
+    place: Any, s3: S3Server
+) -> None:
+    """What a failed attempt of a task wrote is not staged, lies in the folder, and goes with it."""
+    stager, proxy, bucket = place
+    first = FirstFile()
+    proxy.inject(LoseAnswer(403), first)
+    answer = stager.do("stage")
+    assert answer["rows"] == 1000
+    (path,) = answer["files"]
+    written = staged(s3, bucket)
+    assert written.keys() == {first.key, f"t/{path}"}
+    assert {key.rpartition("/")[0] for key in written} == {f"t/{path}".rpartition("/")[0]}
+    stager.do("discard")
+    assert staged(s3, bucket) == {}
+
+
+def test_a_task_that_lives_too_long_overwrites_nothing(place: Any, s3: S3Server) -> None:
+    """The file of a task attempt that was given up lands later, under a name of its own."""
+    stager, proxy, bucket = place
+    first = FirstFile()
+    proxy.inject(Late(20.0, 403), first)
+    (path,) = stager.do("stage")["files"]
+    published = staged(s3, bucket)
+    assert [*published] == [f"t/{path}"]
+    proxy.settle()
+    landed = staged(s3, bucket)
+    assert landed.keys() - published == {first.key}
+    assert landed[f"t/{path}"] == published[f"t/{path}"]
+    stager.do("discard")
+
+
+def test_a_store_that_is_busy_is_asked_again(place: Any, s3: S3Server) -> None:
+    """503s while a file is written: the rows are staged once."""
+    stager, proxy, bucket = place
+    busy = proxy.inject(Fail(503, "SlowDown"), puts("t/data/"), nth=(1, 2))
+    answer = stager.do("stage")
+    assert len(busy.met) == 2
+    assert (answer["rows"], len(answer["files"])) == (1000, 1)
+    assert [*staged(s3, bucket)] == [f"t/{path}" for path in answer["files"]]
+    stager.do("discard")
+
+
+def test_sixteen_buckets_are_written_again_with_few_requests(place: Any) -> None:
+    """A bucket takes one GET, one PUT and one look; partials do not travel at all."""
+    stager, proxy, _ = place
+    stager.do("prepare")
+    stager.do("publish")
+    proxy.forget()
+    answer = stager.do("prepare")
+    found = Counter(entry.operation for entry in proxy.log if "/txn_bucket=" in entry.request.key)
+    assert answer == {"adds": 16, "removes": 16}
+    assert found == {"GET": 16, "PUT": 16, "HEAD": 16}
+    assert not [entry for entry in proxy.log if "/_txn/" in entry.request.key]
+    assert len(proxy.log) <= 50
+    stager.do("publish")
+    assert stager.do("read") == {"c": 1000, "n": 2000, "v": 2 * 999_000}
