@@ -23,7 +23,7 @@ def for_each(
                     check(case)
                 except AssertionError as error:
                     failed[name(case)] = str(error)
-            assert failed == {}
+            assert failed == {}, failed
 
         test.__name__, test.__doc__ = check.__name__, check.__doc__
         test.__module__, test.__qualname__ = check.__module__, check.__qualname__
