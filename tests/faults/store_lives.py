@@ -6,6 +6,7 @@ judge goes straight to the server.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,20 +83,27 @@ def anything(_: Request) -> bool:
     return True
 
 
+def is_commit(request: Request) -> bool:
+    """Whether it is the conditional PUT of a commit after a txid, or of one that has it."""
+    is_ours = request.kind == "commit" and request.operation == "PUT IF ABSENT"
+    return is_ours and b"last_txid" in request.body
+
+
 def is_publication(request: Request) -> bool:
-    """Whether it is the conditional PUT of a commit that has a txid."""
-    is_commit = request.kind == "commit" and request.operation == "PUT IF ABSENT"
-    return is_commit and b"last_txid" in request.body
+    """Whether it is the conditional PUT of a commit that has a txid, and no leader's fence."""
+    return is_commit(request) and any(
+        "txn" in json.loads(line).get("commitInfo", {}) for line in request.body.splitlines()
+    )
 
 
 WEATHERS: Mapping[str, tuple[Gust, ...]] = {
     "fair": (),
     "busy": (Gust(Fail(503, "SlowDown"), anything, 0.03),),
     "answers-lost": (
-        Gust(LoseAnswer(), is_publication, 0.5),
+        Gust(LoseAnswer(), is_commit, 0.5),
         Gust(LoseAnswer(500), anything, 0.02),
     ),
-    "late": (Gust(Late(0.4), is_publication, 0.4),),
+    "late": (Gust(Late(0.4), is_commit, 0.4),),
     "reordered": (
         Gust(Delay((0.0, 0.3)), anything),
         Gust(Delay((0.0, 0.3), before=True), anything),
