@@ -7,7 +7,9 @@ file, and opens those of a task one after the other.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,8 +31,9 @@ class Nearby:
     """A folder that goes with this object, at the latest with this process. Thread-safe."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="txn-", ignore_cleanup_errors=True)
-        self.storage = Storage(self._folder.name)
+        self._folder = tempfile.mkdtemp(prefix="txn-")
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self.storage = Storage(self._folder)
 
     @contextmanager
     def copies(
@@ -48,7 +51,7 @@ class Nearby:
             if size <= min(LARGEST, left):
                 chosen.append(path)
                 left -= size
-        with tempfile.TemporaryDirectory(dir=self._folder.name, prefix=_COPIES) as folder:
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix=_COPIES) as folder:
             copies = Storage(folder)
             copy = partial(_copy, table, copies)
             with ThreadPoolExecutor(_THREADS) as pool:

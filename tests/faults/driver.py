@@ -25,6 +25,7 @@ from committers.state_table import StateTable
 from spouts.files import FileSpout
 from tests.faults.harness import SCHEMA, Spec, planned_end, wait_for
 from tests.faults.warm import adopt
+from tests.one_by_one import OneByOne
 from txn import Topology, TopologyConfig, TransactionAttempt, TxnError
 from txn.engine.killpoints import MAINTENANCE_POINTS, observe
 from txn.engine.running import RunningTopology
@@ -188,7 +189,7 @@ def main(spec: Spec, topology: Topology, packages: Sequence[str] = ()) -> int:
     from txn.session import delta_session
 
     observer = Observer(spec)
-    observe(observer)
+    observe(OneByOne(observer) if spec.at == "between-publications" else observer)
     adopt()
     conf = {**CONF, "spark.sql.warehouse.dir": f"{spec.folder}/spark-warehouse", **spec.conf}
     needed = (*packages, *spec.packages)

@@ -9,6 +9,7 @@ from typing import Any
 
 import deltalake
 
+from tests.one_by_one import OneByOne
 from txn.attempts import TransactionAttempt
 from txn.engine.killpoints import observe
 
@@ -19,8 +20,11 @@ Observer = Callable[[str, TransactionAttempt], None]
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Call `observer` at every point of every batch within the block."""
-    stop = observe(observer)
+    """Call `observer` at every point of every batch within the block.
+
+    Tables publish one after the other, so that between publications the first is alone.
+    """
+    stop = observe(OneByOne(observer))
     try:
         yield
     finally:

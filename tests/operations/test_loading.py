@@ -33,8 +33,11 @@ def wrong_name():
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's file with a module beside it, in a folder that is not the working directory."""
-    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "app", raising=False)
     (tmp_path / "app").mkdir()
+    # A package: a file app.py anywhere on the path would hide a folder that is none.
+    (tmp_path / "app" / "__init__.py").touch()
     (tmp_path / "app" / "beside.py").write_text('NAME = "three"')
     path = tmp_path / "app" / "program.py"
     path.write_text(PROGRAM)

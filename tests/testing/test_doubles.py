@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
+from tests.one_by_one import OneByOne
 from tests.zookeeper.progress_store import start
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.engine.killpoints import observe
@@ -154,7 +155,7 @@ def test_an_opaque_replay_in_memory_leaves_no_row_of_the_dead_attempt(
         if (point, str(attempt)) == ("between-publications", "1:0"):
             raise RuntimeError("power cut")
 
-    stop = observe(kill)
+    stop = observe(OneByOne(kill))
     try:
         with pytest.raises(BatchError, match="power cut"):
             run_in_memory(topology(), spark, nodes)

@@ -1,9 +1,10 @@
-"""One commit turn: notify the spouts, prepare every table, publish one after the other."""
+"""One commit turn: notify the spouts, prepare every table, publish them side by side."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink
@@ -22,6 +23,8 @@ from txn.protocol.ledgers import CommitLedger, Tracking
 from txn.text import placed
 
 __all__ = ["CommitTurn", "Committing", "TurnGivenUpError"]
+
+T = TypeVar("T")
 
 _LOOK_SECS = 60.0
 
@@ -131,7 +134,7 @@ class Committing:
         self._emissions = emissions
         self._stager = stager
         self._tables = tables
-        self._preparing = Pool(len(tables.early), "txn-prepare")
+        self._beside = Pool(max(1, len(tables.all) - 1), "txn-tables")
 
     def announce(self, turn: CommitTurn) -> None:
         """Tell the spouts that the turn of these attempts begins; any of them may fail it."""
@@ -152,20 +155,27 @@ class Committing:
         prepared: Mapping[str, Prepared],
         shell: Shell,
     ) -> dict[str, Published]:
-        """Publish every table, one after the other, as long as this process leads."""
-        published: dict[str, Published] = {}
-        for sink in self._tables.all:
+        """Publish every table side by side, as long as this process leads.
+
+        Recovery takes it up from any of them that hold the txid (`txn.protocol.recovery`).
+        """
+        attempt, (first, *others) = turn.attempts[0], self._tables.all
+
+        def publish(sink: Sink) -> Published:
+            if sink is not first:
+                reached("publishing-beside", attempt)
             shell.assert_leading()
             ready = prepared[sink.name]
-            own = table_publication(publication, ready.staged)
-            published[sink.name] = sink.committer.publish(ready, own)
-            if len(published) < len(self._tables.all):
-                reached("between-publications", turn.attempts[0])
-        return published
+            published = sink.committer.publish(ready, table_publication(publication, ready.staged))
+            if sink is first and others:
+                reached("between-publications", attempt)
+            return published
+
+        return self._side_by_side(self._tables.all, publish, "publishes")
 
     def close(self) -> None:
         """Let go of the threads."""
-        self._preparing.close(cancel=True)
+        self._beside.close(cancel=True)
 
     def _prepare_early(self, turn: CommitTurn, publication: Publication) -> dict[str, Prepared]:
         """Prepare the tables that are staged already, side by side."""
@@ -176,13 +186,27 @@ class Committing:
             with job, placed(f"table '{sink.name}'"):
                 return sink.committer.prepare(staged, table_publication(publication, staged))
 
-        sinks, pool = self._tables.early, self._preparing
-        if len(sinks) <= 1:
-            return {sink.name: prepare(sink) for sink in sinks}
-        results = [pool.submit(prepare, sink, about=f"prepares {sink.name}") for sink in sinks]
-        while pool.join(_LOOK_SECS):
-            pass  # all of them end before any error of one is raised
-        return {sink.name: future.result() for sink, future in zip(sinks, results, strict=True)}
+        return self._side_by_side(self._tables.early, prepare, "prepares")
+
+    def _side_by_side(
+        self, sinks: Sequence[Sink], job: Callable[[Sink], T], does: str
+    ) -> dict[str, T]:
+        """Run a job for each table, that of the first on this thread; the first error is raised.
+
+        All of them end before: nothing goes on behind the back of a replay.
+        """
+        if not sinks:
+            return {}
+        first, *others = sinks
+        beside = [self._beside.submit(job, sink, about=f"{does} {sink.name}") for sink in others]
+        try:
+            done = {first.name: job(first)}
+        finally:
+            while others and self._beside.join(_LOOK_SECS):
+                pass
+        for sink, future in zip(others, beside, strict=True):
+            done[sink.name] = future.result()
+        return done
 
     def _prepare_late(
         self, turn: CommitTurn, publication: Publication, prepared: dict[str, Prepared]

@@ -18,7 +18,8 @@ POINTS = (
     "mid-processing",  # a staging job is at work
     "after-staging",  # every table's files are staged; the ledger is not closed
     "before-publish",  # the commit turn has prepared every table
-    "between-publications",  # one table holds the txid, the next does not
+    "between-publications",  # the first table holds the txid; any of the others may
+    "publishing-beside",  # a further table is about to; any of the others may hold the txid
     "after-publish",  # every table holds the txid; ZooKeeper does not know
     "before-committed",  # the commit ledger is closed
     "after-committed",  # COMMITTED is durable; the spouts do not know

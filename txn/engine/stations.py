@@ -62,7 +62,7 @@ class Stations:
         self._processing.run(group, outcomes, one_task=one_task)
 
     def commit(self, turn: CommitTurn, publication: Publication, shell: Shell) -> CommitResult:
-        """Prepare every table side by side, then publish one after the other."""
+        """Prepare every table side by side, then publish them side by side."""
         self._committing.announce(turn)
         # Here, and not on the protocol's thread: plugins count, and may take long.
         inputs = {
