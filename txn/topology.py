@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from txn.engine.report import RunReport
     from txn.engine.running import RunningTopology
     from txn.engine.threads import Straggler
+    from txn.observers import Observer
     from txn.protocol.store import ProgressStore
 
 __all__ = ["GroupedStream", "Stream", "Topology", "TxnState", "Until"]
@@ -154,6 +155,7 @@ class Topology:
         until: Until = "forever",
         standby: bool = False,
         progress: bool | None = None,
+        observers: Sequence[Observer] = (),
     ) -> RunReport:
         """Run in the foreground until `until`, Ctrl-C or SIGTERM.
 
@@ -165,13 +167,17 @@ class Topology:
                 ends, instead of being refused. Needs servers by host, not "embedded".
             progress: whether to show on stderr, in one line, what the run does. None: if stderr is
                 a terminal, or in a notebook.
+            observers: are told what happens, each on a thread of its own (`txn.observers`);
+                whatever they do costs the run nothing.
 
         Raises:
             TxnError: why the run ended otherwise; see `txn.errors`. State is intact.
         """
         from txn.progress_bar import progress_bar
 
-        running = self.start(spark, zookeeper=zookeeper, until=until, standby=standby)
+        running = self.start(
+            spark, zookeeper=zookeeper, until=until, standby=standby, observers=observers
+        )
         try:
             with progress_bar(running, until, progress):
                 return running.await_termination(signals=True)
@@ -186,6 +192,7 @@ class Topology:
         until: Until = "forever",
         standby: bool = False,
         store: ProgressStore | None = None,
+        observers: Sequence[Observer] = (),
     ) -> RunningTopology:
         """Run in the background; arguments as for `run`. A standby waits in the background.
 
@@ -193,12 +200,13 @@ class Topology:
             store: where progress is kept, in place of `zookeeper`; the run closes it.
 
         Raises:
-            TopologyError: nothing to run, or an `until` that means nothing.
+            TopologyError: nothing to run, an `until` that means nothing, or not an observer.
             AbandonedError: an earlier run of this object has left threads behind.
         """
         from txn.engine.running import RunningTopology
 
         self.check_complete(until)
+        _check_observers(observers)
         self._refuse_stragglers()
         with contextlib.ExitStack() as resources:
             if store is None:
@@ -211,6 +219,7 @@ class Topology:
                 standby=standby,
                 resources=resources.pop_all(),
                 left_behind=self._stragglers,
+                observers=observers,
             )
         self._running = running
         running.begin()
@@ -604,6 +613,16 @@ def _check_name(name: object, what: str) -> None:
             "to 128 letters, digits, '.', '_' and '-', starting with a letter or digit.",
             number="TXN-104",
         )
+
+
+def _check_observers(observers: Sequence[object]) -> None:
+    for observer in observers:
+        if not callable(getattr(observer, "observe", None)) or isinstance(observer, type):
+            raise TopologyError(
+                f"{observer!r} is not an observer: give objects with a method observe(event), as "
+                "txn.observers.Observer says.",
+                number="TXN-109",
+            )
 
 
 def _check_unique(names: Sequence[str], node: Node) -> None:

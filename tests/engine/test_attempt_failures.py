@@ -11,7 +11,7 @@ import pytest
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.engine.attempt_failures import AttemptFailures
-from txn.engine.recorder import Recorder
+from txn.engine.broadcast import Broadcast
 from txn.errors import (
     BatchError,
     ColumnsUnknownError,
@@ -38,6 +38,7 @@ class Run:
     events: list[Any] = field(default_factory=list)
     ended: list[BaseException] = field(default_factory=list)
     timers: list[Any] = field(default_factory=list)
+    told: list[Any] = field(default_factory=list)
     config: TopologyConfig = field(default_factory=TopologyConfig)
     quarantined: str | None = None
 
@@ -47,8 +48,9 @@ class Run:
             batches={5: batch}, until=None, until_caught_up=True, stopping=False
         )
         shell: Any = self
-        recorder = Recorder("t", 1, 4, lambda: 0.0)
-        self.failures = AttemptFailures("t", self.config, shell, recorder, shell)
+        broadcast = Broadcast("t", lambda: 0.0)
+        broadcast.read_by(self.told.append)
+        self.failures = AttemptFailures("t", self.config, shell, broadcast, shell)
 
     def post(self, fact: Any) -> None:
         """Steps of the shell's own are done at once."""
@@ -95,7 +97,7 @@ def test_a_question_that_finds_a_source_away_waits() -> None:
 def test_the_failure_of_a_group_is_nobodys_own() -> None:
     """A member of a group that fails is not failed: the group is dissolved instead."""
     run = Run(Phase.COMMITTING, grouped=True)
-    run.failures.failed(LIVE, "no progress")
+    run.failures.failed(LIVE, "no progress", "timeout")
     assert run.events == []
 
 

@@ -18,6 +18,7 @@ from txn.cli.live_view import render
 from txn.cli.observers import JsonLines, RunInfo
 from txn.cli.words import BOUND_NAMES, held_up
 from txn.engine.bottleneck import Bound, bound, waits
+from txn.engine.broadcast import Broadcast
 from txn.engine.recorder import Recorder
 from txn.engine.report import RunReport, RunStatus
 from txn.protocol.events import Batch, CoordinatorState, Phase
@@ -204,7 +205,7 @@ def test_every_stage_has_words_for_the_user():
 def test_time_is_put_down_to_the_stage_that_held_the_run_up():
     """From one state to the next; nothing before the first, nothing after the end."""
     now = [1000.0]
-    recorder = Recorder("t", 1, 10, lambda: now[0])
+    recorder = Recorder("t", 10, Broadcast("t", lambda: now[0]), lambda: now[0])
     for seconds, phases in ((5, "pp"), (2, "cd"), (3, "pp"), (7, "")):
         recorder.observe(state(phases))
         now[0] += seconds
@@ -224,7 +225,8 @@ def test_the_end_of_a_run_says_what_held_it_up():
 
 def status(phases: str, in_flight: int = 8) -> RunStatus:
     """What a recorder says of such a state."""
-    return Recorder("flights", 3, 10, lambda: NOW).status(state(phases, window=in_flight))
+    broadcast = Broadcast("flights", lambda: NOW)
+    return Recorder("flights", 10, broadcast, lambda: NOW).status(state(phases, window=in_flight))
 
 
 def test_the_live_view_shows_who_waits_for_whom_in_eighty_columns():

@@ -11,10 +11,9 @@ import pytest
 
 from txn.attempts import TransactionAttempt
 from txn.engine.attempt import CommitResult, LiveAttempt
+from txn.engine.broadcast import Broadcast
 from txn.engine.commit import CommitTurn, TurnGivenUpError
 from txn.engine.commit_turns import CommitTurns
-from txn.engine.recorder import Recorder
-from txn.engine.report import Timeline
 from txn.engine.threads import Threads
 from txn.errors import FencedError, StagedFileError
 from txn.interfaces import Prepared, Published, Staged, StagedFile
@@ -29,9 +28,8 @@ FIVE, SIX = TransactionAttempt(5, 1), TransactionAttempt(6)
 def live_of(attempt: TransactionAttempt) -> LiveAttempt:
     """An attempt that has staged one file for one table."""
     ids = count(attempt.txid * 1000)
-    live = LiveAttempt(
-        attempt, {"s": attempt.txid}, Timeline(), str(attempt), ProcessingLedger(ids.__next__, {})
-    )
+    ledger = ProcessingLedger(ids.__next__, {})
+    live = LiveAttempt(attempt, {"s": attempt.txid}, str(attempt), ledger)
     live.staged["a"] = Staged(attempt, (StagedFile(f"{attempt}.parquet", 1, 1),))
     return live
 
@@ -75,8 +73,8 @@ class Kit:
             def post(self, fact: Any) -> None:
                 kit.facts.append(fact)
 
-            def failed(self, attempt: TransactionAttempt, why: str) -> None:
-                kit.failed.append((str(attempt), why))
+            def failed(self, attempt: TransactionAttempt, why: str, cause: str) -> None:
+                kit.failed.append((cause, why))
 
             def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
                 kit.raised.append((str(attempt), error))
@@ -86,10 +84,9 @@ class Kit:
             doubles,
             doubles,
             self.tracking,
-            Recorder("t", 1, 4, lambda: 0.0),
+            Broadcast("t", lambda: 0.0),
             self.threads,
             doubles,
-            clock=lambda: 0.0,
             ids=ids.__next__,
         )
 
@@ -145,7 +142,8 @@ def test_a_file_of_one_member_that_is_not_published_fails_the_group(kit: Kit) ->
     kit.turn = forgets
     kit.begin(FIVE, SIX)
     assert kit.settle() == []
-    ((_, error),) = kit.failed
+    ((cause, error),) = kit.failed
+    assert cause == "ledger"
     assert "file a 5:1.parquet" in error
     assert kit.turns.group_failed(SIX, error)
     assert kit.settle() == [GroupFailed((FIVE, SIX), error, published=True)]

@@ -14,6 +14,7 @@ import pytest
 from tests.faults.support import Points, observing
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
+from txn.engine.broadcast import Broadcast
 from txn.engine.killpoints import MAINTENANCE_POINTS
 from txn.engine.maintenance import Maintenance
 from txn.engine.threads import Threads
@@ -35,7 +36,9 @@ class Work:
         self.tags: list[str] = []
 
     @contextmanager
-    def tagged(self, tags: list[str], attempts: list[TransactionAttempt], _: str) -> Iterator[None]:
+    def tagged(
+        self, tags: list[str], attempts: list[TransactionAttempt], *_: str
+    ) -> Iterator[None]:
         """What is asked inside has this tag."""
         assert len(attempts) == 1
         self.tags = tags
@@ -61,13 +64,16 @@ class Kit:
         self.threads = Threads("t", 1)
         self.said: list[str] = []
         self.halted: list[BaseException] = []
+        self.told: list[Any] = []
 
     def over(self, work: Work) -> Maintenance:
         """The maintenance of its tables."""
         given: Any = work
         shell: Any = self
-        nothing = Upkeep("t", (), TopologyConfig(), time.monotonic)
-        return Maintenance("t", "tag", given, given, self.threads, shell, nothing)
+        told = Broadcast("t", lambda: 0.0)
+        told.read_by(self.told.append)
+        nothing = Upkeep("t", (), TopologyConfig(), told, time.monotonic)
+        return Maintenance("t", "tag", given, given, self.threads, shell, nothing, told)
 
     def assert_leading(self) -> None:
         """It does; said on the thread that publishes."""

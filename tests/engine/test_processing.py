@@ -12,9 +12,9 @@ import pytest
 
 from txn.attempts import TransactionAttempt
 from txn.engine.attempt import LiveAttempt, Staging
+from txn.engine.broadcast import Broadcast
 from txn.engine.processing import Processing
 from txn.engine.processing_phases import JOB_SECS, ProcessingQueue
-from txn.engine.report import Timeline
 from txn.errors import ColumnsUnknownError, FailedException
 from txn.interfaces import Staged
 from txn.protocol.ledgers import ProcessingLedger
@@ -24,7 +24,7 @@ from txn.testing import ManualClock
 def live_of(txid: int) -> LiveAttempt:
     """An attempt that has not begun."""
     attempt = TransactionAttempt(txid)
-    return LiveAttempt(attempt, {}, Timeline(), f"tag-{txid}", ProcessingLedger(lambda: 1, {}))
+    return LiveAttempt(attempt, {}, f"tag-{txid}", ProcessingLedger(lambda: 1, {}))
 
 
 def txids(groups: Sequence[tuple[list[LiveAttempt], bool]]) -> list[list[int]]:
@@ -112,6 +112,7 @@ class Station:
         self.discarded: list[int] = []
         self.events: list[tuple[str, int]] = []
         self.errors: dict[int, BaseException] = {}
+        self.passages: list[Any] = []
 
     def emit(self, attempt: TransactionAttempt, _: Any, *, one_task: bool) -> Any:
         """An emission that knows its attempt."""
@@ -151,7 +152,10 @@ class Station:
         """Run the phase of a group, and keep what is told."""
         stand_in = cast("Any", self)
         outcomes = Told(self.events, self.errors)
-        Processing(stand_in, stand_in, stand_in, stand_in).run(lives, outcomes, one_task=False)
+        told = Broadcast("t", lambda: 0.0)
+        told.read_by(self.passages.append)
+        processing = Processing(stand_in, stand_in, stand_in, stand_in, told)
+        processing.run(lives, outcomes, one_task=False)
 
 
 @dataclass

@@ -13,9 +13,10 @@ from committers.state_table import StateTable
 from spouts.memory import MemoryPosition, MemoryTransactionalSpout
 from txn import FailedException, Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
+from txn.engine.broadcast import Broadcast
 from txn.engine.recorder import Recorder
 from txn.engine.report import NOTHING_READ, BatchReport, Input, RunReport, Timeline
-from txn.interfaces import Staged, StagedFile
+from txn.observers import AttemptFailed, BatchCommitted
 from txn.protocol.events import Batch, CoordinatorState, Phase
 from txn.testing import MemoryProgress, run_in_memory
 
@@ -33,6 +34,13 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def recording(clock: Clock) -> tuple[Recorder, Broadcast]:
+    """The recorder of a run with epoch 2, and what it hears from."""
+    broadcast = Broadcast("t", clock)
+    broadcast.epoch = 2
+    return Recorder("t", 0, broadcast, clock), broadcast
 
 
 def batch(txid: int) -> BatchReport:
@@ -124,25 +132,25 @@ def test_a_report_is_json_with_every_batch_in_txid_order():
 def test_the_recorder_reports_a_committed_batch_with_its_rows_tables_and_times():
     """Rows per table are those that were staged; times are those of the clock."""
     clock = Clock()
-    recorder = Recorder("t", 2, 0, clock)
-    recorder.mark(ATTEMPT, "started")
+    recorder, broadcast = recording(clock)
+    start = broadcast.passage("start", [ATTEMPT])
+    clock.now += 1
+    with start:
+        pass
     clock.now += 2
-    staged = Staged(ATTEMPT, (StagedFile("f", 10, 4), StagedFile("g", 10, 3)))
-    recorder.committed(ATTEMPT, {"table": staged}, {"table": 9})
-    expected = BatchReport(
-        ATTEMPT, {"table": 7}, {"table": 9}, {"started": 1000.0, "committed": 1002.0}
-    )
-    assert [expected] == list(recorder.report.batches)
+    broadcast.send(BatchCommitted(*broadcast.stamp(), ATTEMPT, (ATTEMPT,), {"t": 7}, {"t": 9}))
+    times = {"planned": 1000.0, "started": 1001.0, "committed": 1003.0}
+    assert [BatchReport(ATTEMPT, {"t": 7}, {"t": 9}, times)] == list(recorder.report.batches)
 
 
 def test_what_was_read_and_what_was_staged_are_different_numbers():
     """By stream in a batch, in total in a report; a total is not known if one part is not."""
-    recorder = Recorder("t", 2, 0, Clock())
-    staged = Staged(ATTEMPT, (StagedFile("f", 10, 4),))
+    recorder, broadcast = recording(Clock())
     first = Input({"a": 100, "b": 20}, {"a": 5000, "b": None})
     second = Input({"a": 1}, {"a": 7})
+    about = *broadcast.stamp(), ATTEMPT, (ATTEMPT,), {"t1": 4, "t2": 4}, {}
     for read in (first, second, NOTHING_READ):
-        recorder.committed(ATTEMPT, {"t1": staged, "t2": staged}, {}, read=read)
+        broadcast.send(BatchCommitted(*about, read.records, read.bytes))
     report = recorder.report
     assert (report.input_records, report.input_bytes, report.rows_staged) == (121, None, 24)
     found = json.loads(json.dumps(report.to_json()))
@@ -238,16 +246,19 @@ def test_a_run_tells_what_its_tables_have_nothing_of(spark: SparkSession, wareho
 
 
 def test_the_recorder_counts_failures_and_names_attempt_and_reason():
-    """A failed attempt is a replay to come."""
-    recorder = Recorder("t", 2, 0, Clock())
-    recorder.failed(ATTEMPT, "lost")
+    """A failed attempt is a replay to come, unless the run ends with it."""
+    recorder, broadcast = recording(Clock())
+    for ends_run in (False, True):
+        stamp = broadcast.stamp()
+        failed = AttemptFailed(*stamp, ATTEMPT, "failed", "lost", "processing", ends_run)
+        broadcast.send(failed)
     assert (recorder.report.replays, list(recorder.report.failures)) == (1, ["3:1: lost"])
 
 
 def test_the_end_of_a_run_keeps_how_it_went_and_how_long():
     """An end without a name leaves the one that was given before."""
     clock = Clock()
-    recorder = Recorder("t", 2, 0, clock)
+    recorder, _ = recording(clock)
     clock.now += 5
     recorder.ended("caught_up")
     recorder.ended()
@@ -257,8 +268,9 @@ def test_the_end_of_a_run_keeps_how_it_went_and_how_long():
 def test_the_status_shows_every_open_txid_with_phase_and_since_when():
     """A snapshot: the coordinator's state with the recorder's times."""
     clock = Clock()
-    recorder = Recorder("t", 2, 2, clock)
-    recorder.mark(ATTEMPT, "started")
+    recorder, broadcast = recording(clock)
+    with broadcast.passage("start", [ATTEMPT]):
+        pass
     clock.now += 1
     state = CoordinatorState(
         committed=2,

@@ -11,6 +11,7 @@ import pytest
 from tests.zookeeper.progress_store import CONFIG, committed, leading, start
 from txn.attempts import TransactionAttempt
 from txn.embedded import EmbeddedZooKeeper
+from txn.engine.broadcast import Broadcast
 from txn.engine.pipeline import Pipeline
 from txn.errors import SourceUnavailableError
 from txn.protocol.events import CoordinatorState, Plan, PlanMade
@@ -24,12 +25,12 @@ FROM_SPOUTS = {"s": 9}
 
 def answer(store: ZooKeeperProgress, question: Plan) -> Any:
     """What the planner's thread reports, with spouts that always have something to read."""
-    stations = SimpleNamespace(plan=lambda order, window_full: FROM_SPOUTS, notices={})
+    stations = SimpleNamespace(plan=lambda order, window_full: FROM_SPOUTS, lags={}, notices={})
     tables, jobs = SimpleNamespace(all=(), maintained=()), SimpleNamespace(slots=1)
     equipment: Any = SimpleNamespace(stations=stations, tables=tables, jobs=jobs)
     state = CoordinatorState(6, {}, frozenset(), ("s",), 1, 1)
     clocks: Any = {"clock": time.time, "monotonic": time.monotonic, "ids": lambda: 1}
-    pipeline = Pipeline("t", CONFIG, store, equipment, state, **clocks)
+    pipeline = Pipeline("t", CONFIG, store, equipment, state, Broadcast("t", time.time), **clocks)
     pipeline._ask(question, window_full=False)
     return pipeline._facts.next()
 

@@ -20,6 +20,7 @@ from tests.faults.harness import wait_for
 from tests.stores.s3 import storage_options
 from txn.config import TopologyConfig
 from txn.dataflow.graph import Sink
+from txn.engine.broadcast import Broadcast
 from txn.engine.upkeep import Upkeep
 
 HOUR = 3600.0
@@ -34,7 +35,10 @@ class Schedule:
         self.now = 0.0
         stream: Any = None
         sinks = [Sink(stream, AppendTable(table, storage_options=options)) for table in tables]
-        self.upkeep = Upkeep("orders", sinks, TopologyConfig(**every), lambda: self.now)
+        self.told: list[Any] = []
+        broadcast = Broadcast("orders", lambda: self.now)
+        broadcast.read_by(self.told.append)
+        self.upkeep = Upkeep("orders", sinks, TopologyConfig(**every), broadcast, lambda: self.now)
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Step again and again, as commits do, until a condition holds."""

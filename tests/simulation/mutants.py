@@ -81,13 +81,19 @@ _recovered = txn.protocol.coordinator._recovered
 
 
 def _failed_unguarded(
-    self: Any, attempt: TransactionAttempt, error: str, *, blocked: bool = False, **named: Any
+    self: Any,
+    attempt: TransactionAttempt,
+    error: str,
+    cause: Any,
+    *,
+    blocked: bool = False,
+    **named: Any,
 ) -> None:
     batch = self._shell.state.batches.get(attempt.txid)
     if batch is not None and batch.attempt != attempt:
         self._shell.post(BatchFailed(attempt, error, blocked))
         return
-    _failed(self, attempt, error, blocked=blocked, **named)
+    _failed(self, attempt, error, cause, blocked=blocked, **named)
 
 
 _failed = AttemptFailures.failed

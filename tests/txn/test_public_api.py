@@ -30,6 +30,8 @@ PUBLIC = {
     "txn.embedded": "EmbeddedZooKeeper",
     "txn.errors": "BatchError FailedException FencedError LeaderExistsError TopologyError TxnError",
     "txn.interfaces": "Aggregate Committer PartitionedSpout Spout SpoutKind State",
+    "txn.logs": "BatchFields JsonFormatter",
+    "txn.observers": "AttemptBegan BatchCommitted Observer RunEnded RunEvent StationEnded",
     "txn.session": "delta_session",
     "txn.testing": "ManualClock MemoryProgress RecordingCommitter SpoutContract run_in_memory",
     "txn.topology": "GroupedStream Stream Topology TxnState",

@@ -52,6 +52,13 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
     help="Level of the log in .txn/logs.",
 )
 @click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="What a line of that log is; json: an object with the ids of its batch.",
+)
+@click.option(
     "--standby",
     is_flag=True,
     help="While another process leads, start everything, wait, and take over when it ends.",
@@ -66,6 +73,7 @@ def run(
     until: Until,
     conf: dict[str, str],
     log_level: str,
+    log_format: str,
     standby: bool,
     settings: Sequence[str],
     zookeeper: str,
@@ -79,7 +87,7 @@ def run(
     (resolve_shared if standby else resolve)(zookeeper)
     topology = load_topology(target, settings)
     topology.check_complete(until)
-    with logging_to_file(topology.name, log_level) as path:
+    with logging_to_file(topology.name, log_level, log_format) as path:
         try:
             drive(
                 topology,

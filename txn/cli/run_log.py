@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import logging.handlers
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from txn.logs import JsonFormatter
 
 __all__ = ["LOG_FOLDER", "logging_to_file"]
 
@@ -14,13 +16,20 @@ LOG_FOLDER = Path(".txn/logs")
 """Where `txn run` logs, relative to the working directory."""
 
 _LOG_BYTES = 5_000_000
+_FORMATS: Mapping[str, logging.Formatter] = {
+    "text": logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"),
+    "json": JsonFormatter(),
+}
 
 log = logging.getLogger("txn")
 
 
 @contextlib.contextmanager
-def logging_to_file(topology: str, level: str) -> Iterator[Path | None]:
+def logging_to_file(topology: str, level: str, form: str) -> Iterator[Path | None]:
     """Send the log of `txn`, and warnings of the libraries below it, to a file of the topology.
+
+    Args:
+        form: "text" or "json" (`txn.logs.JsonFormatter`).
 
     Yields:
         The file; None when the folder cannot be written to, and nothing is logged.
@@ -35,7 +44,7 @@ def logging_to_file(topology: str, level: str) -> Iterator[Path | None]:
         written: Path | None = path
     except OSError:
         handler, written = logging.NullHandler(), None
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(_FORMATS[form])
     # On the root: without any handler Python prints warnings into the picture on the screen.
     root = logging.getLogger()
     before = log.level

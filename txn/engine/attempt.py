@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation
-from txn.engine.report import NOTHING_READ, Input, Timeline
+from txn.engine.report import NOTHING_READ, Input
 from txn.engine.row_counts import PlannedRows
 from txn.errors import FailedException, TxnError
 from txn.interfaces import Prepared, Publication, Published, Staged, StoredRows
@@ -29,7 +29,6 @@ class LiveAttempt:
 
     attempt: TransactionAttempt
     metadata: Metadata
-    timeline: Timeline
     tag: str
     ledger: ProcessingLedger
     empty: bool = False

@@ -6,12 +6,14 @@ import logging
 
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
+from txn.engine.broadcast import Broadcast
 from txn.engine.commit_turns import CommitTurns
 from txn.engine.ending_errors import stopped
-from txn.engine.failures import is_away, is_lost_work, is_of_batch
-from txn.engine.recorder import Recorder
+from txn.engine.failures import cause_of, is_away, is_lost_work, is_of_batch
 from txn.engine.shell import Shell
 from txn.errors import BatchError, ColumnsUnknownError, FencedError, TransformError, TxnError
+from txn.logs import fields_of
+from txn.observers import AttemptBlocked, AttemptFailed, FailureCause
 from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed
 from txn.spark.causes import cause_line
 from txn.text import place_of
@@ -32,13 +34,13 @@ class AttemptFailures:
         topology: str,
         config: TopologyConfig,
         turns: CommitTurns,
-        recorder: Recorder,
+        broadcast: Broadcast,
         shell: Shell,
     ) -> None:
         self._topology = topology
         self._config = config
         self._turns = turns
-        self._recorder = recorder
+        self._broadcast = broadcast
         self._shell = shell
         self._lacking: dict[int, ColumnsUnknownError] = {}
         self._quarantines = config.on_exhausted == "quarantine"
@@ -55,7 +57,8 @@ class AttemptFailures:
             blocked = is_away(error)
             told = _told(error) if self._quarantines and not blocked else cause_line(error)
             lacks = error.streams if isinstance(error, ColumnsUnknownError) else frozenset()
-            post(lambda: self.failed(attempt, told, blocked=blocked, lacks=lacks))
+            why = cause_of(error)
+            post(lambda: self.failed(attempt, told, why, blocked=blocked, lacks=lacks))
             if isinstance(error, ColumnsUnknownError):
                 post(lambda: self._lacks_columns(attempt.txid, error))
         else:
@@ -67,6 +70,7 @@ class AttemptFailures:
         self,
         attempt: TransactionAttempt,
         error: str,
+        cause: FailureCause,
         *,
         blocked: bool = False,
         lacks: frozenset[str] = frozenset(),
@@ -75,10 +79,11 @@ class AttemptFailures:
         batch = self._live_batch(attempt)
         if batch is None or self._turns.group_failed(attempt, error):
             return
+        stamp = self._broadcast.stamp()
         if blocked:
-            self._recorder.blocked(batch, error)
+            self._broadcast.send(AttemptBlocked(*stamp, attempt, error, batch.waits))
         else:
-            self._recorder.failed(attempt, error)
+            self._broadcast.send(AttemptFailed(*stamp, attempt, cause, error, batch.phase.value))
         if batch.phase is Phase.PLANNING:
             self._shell.post(PlanFailed(attempt, error, blocked))
         else:
@@ -98,7 +103,7 @@ class AttemptFailures:
         batch = self._live_batch(attempt)
         planned = batch is not None and batch.phase is not Phase.PLANNING
         if poison is not None and batch is not None and planned and batch.quarantined is None:
-            self.failed(attempt, poison)
+            self.failed(attempt, poison, "error")
         else:
             self._fatal(attempt, error)
 
@@ -106,8 +111,19 @@ class AttemptFailures:
         """End the run for an error that no replay mends, unless its attempt is dead anyway."""
         batch = self._live_batch(attempt)
         if batch is None:
-            log.info("[%s %s] dead attempt ended: %s", self._topology, attempt, cause_line(error))
-        elif isinstance(error, TxnError) and not isinstance(error, TransformError):
+            log.info(
+                "[%s %s] dead attempt ended: %s",
+                self._topology,
+                attempt,
+                cause_line(error),
+                extra=fields_of(attempt),
+            )
+            return
+        stamp, phase = self._broadcast.stamp(), batch.phase.value
+        self._broadcast.send(
+            AttemptFailed(*stamp, attempt, "error", cause_line(error), phase, ends_run=True)
+        )
+        if isinstance(error, TxnError) and not isinstance(error, TransformError):
             self._shell.end(error)
         else:
             self._shell.end(stopped(self._topology, batch, error))

@@ -9,6 +9,7 @@ from typing import TypeVar
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Sink
 from txn.engine.attempt import CommitResult, LiveAttempt, Staging, table_publication
+from txn.engine.broadcast import Broadcast
 from txn.engine.emission import Emissions
 from txn.engine.jobs import COMMIT_POOL, Jobs
 from txn.engine.killpoints import reached
@@ -19,6 +20,7 @@ from txn.engine.tables import Tables
 from txn.engine.threads import Pool
 from txn.errors import TxnError
 from txn.interfaces import Prepared, Publication, Published, Staged
+from txn.observers import TablePublished
 from txn.protocol.ledgers import CommitLedger, Tracking
 from txn.text import placed
 
@@ -42,7 +44,7 @@ class CommitTurn:
         lives: its attempts, in txid order.
         ids: source of random non-zero 64-bit ids.
         late: the parts of tables that are staged in the turn itself; of a group there are none.
-        clock: seconds since the epoch.
+        broadcast: is told that its attempts have come to their turn.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class CommitTurn:
         lives: Sequence[LiveAttempt],
         ids: Callable[[], int],
         late: Mapping[str, Mapping[str, Iterable[str]]],
-        clock: Callable[[], float],
+        broadcast: Broadcast,
     ) -> None:
         self.lives = tuple(lives)
         self.attempts: tuple[TransactionAttempt, ...] = tuple(live.attempt for live in lives)
@@ -64,7 +66,7 @@ class CommitTurn:
         self.ledger = CommitLedger(ids, self.staged, late)
         self.ended = False
         """Its thread has finished."""
-        self._clock = clock
+        self.passage = broadcast.passage("turn", self.attempts, spark_tags=[self.tag])
         self._lock = threading.Lock()
         self._publishing = False
         self._given_up = False
@@ -80,12 +82,6 @@ class CommitTurn:
     def is_cancelled(self) -> bool:
         """Whether nothing waits for it any more."""
         return self._given_up or any(live.cancelled.is_set() for live in self.lives)
-
-    def mark(self, station: str) -> None:
-        """Every attempt of the turn has come to a station."""
-        now = self._clock()
-        for live in self.lives:
-            live.timeline.mark(station, now)
 
     def begin_publishing(self) -> None:
         """From now on tables may hold it. Called by its thread before the first publication.
@@ -127,9 +123,16 @@ class Committing:
     """Run the commit turn, on the commit thread."""
 
     def __init__(
-        self, jobs: Jobs, spouts: Spouts, emissions: Emissions, stager: Stager, tables: Tables
+        self,
+        jobs: Jobs,
+        spouts: Spouts,
+        emissions: Emissions,
+        stager: Stager,
+        tables: Tables,
+        broadcast: Broadcast,
     ) -> None:
         self._jobs = jobs
+        self._broadcast = broadcast
         self._spouts = spouts
         self._emissions = emissions
         self._stager = stager
@@ -145,8 +148,9 @@ class Committing:
         self, turn: CommitTurn, publication: Publication
     ) -> tuple[dict[str, Prepared], dict[str, Staging]]:
         """Prepare every table: what each will publish, and what was staged for it only now."""
-        prepared = self._prepare_early(turn, publication)
-        return prepared, self._prepare_late(turn, publication, prepared)
+        with self._broadcast.passage("prepare", turn.attempts, spark_tags=[turn.tag]):
+            prepared = self._prepare_early(turn, publication)
+            return prepared, self._prepare_late(turn, publication, prepared)
 
     def publish(
         self,
@@ -166,12 +170,31 @@ class Committing:
                 reached("publishing-beside", attempt)
             shell.assert_leading()
             ready = prepared[sink.name]
-            published = sink.committer.publish(ready, table_publication(publication, ready.staged))
+            own = table_publication(publication, ready.staged)
+            with self._broadcast.passage("publish", turn.attempts, sink.name):
+                published = sink.committer.publish(ready, own)
+            self._tell(turn, sink.name, published)
             if sink is first and others:
                 reached("between-publications", attempt)
             return published
 
-        return self._side_by_side(self._tables.all, publish, "publishes")
+        with self._broadcast.passage("publish", turn.attempts):
+            return self._side_by_side(self._tables.all, publish, "publishes")
+
+    def _tell(self, turn: CommitTurn, table: str, done: Published) -> None:
+        unknown = any(file.rows < 0 for file in done.files)
+        self._broadcast.send(
+            TablePublished(
+                *self._broadcast.stamp(),
+                turn.attempts,
+                table,
+                done.version,
+                rows=None if unknown else sum(file.rows for file in done.files),
+                bytes=sum(file.size for file in done.files),
+                files=len(done.files),
+                skipped=done.skipped,
+            )
+        )
 
     def close(self) -> None:
         """Let go of the threads."""
@@ -182,8 +205,9 @@ class Committing:
 
         def prepare(sink: Sink) -> Prepared:
             staged = turn.staged[sink.name]
-            job = self._jobs.tagged([turn.tag], turn.attempts, COMMIT_POOL)
-            with job, placed(f"table '{sink.name}'"):
+            passage = self._broadcast.passage("prepare", turn.attempts, sink.name, [turn.tag])
+            job = self._jobs.tagged([turn.tag], turn.attempts, COMMIT_POOL, "prepare", sink.name)
+            with passage, job, placed(f"table '{sink.name}'"):
                 return sink.committer.prepare(staged, table_publication(publication, staged))
 
         return self._side_by_side(self._tables.early, prepare, "prepares")
@@ -222,12 +246,14 @@ class Committing:
         (attempt,) = turn.attempts
         emission = self._emissions[attempt]
         emission.prepared, emission.publication = prepared, publication
-        with self._jobs.tagged([turn.tag], turn.attempts, COMMIT_POOL):
+        passage, tags = self._broadcast.passage, [turn.tag]
+        with self._jobs.tagged(tags, turn.attempts, COMMIT_POOL, "prepare"):
             for sink in self._tables.late:
-                with emission.reading():
+                with passage("stage", turn.attempts, sink.name, tags), emission.reading():
                     (staging,) = self._stager.stage(sink, [emission])
                 own = table_publication(publication, staging.staged)
-                prepared[sink.name] = sink.committer.prepare(staging.staged, own)
+                with passage("prepare", turn.attempts, sink.name, tags):
+                    prepared[sink.name] = sink.committer.prepare(staging.staged, own)
                 late[sink.name] = staging
             emission.check_rows(late.values())
         self._jobs.check_settings()

@@ -12,16 +12,17 @@ from collections.abc import Callable
 
 from txn.attempts import TransactionAttempt
 from txn.engine.attempt import CommitResult
+from txn.engine.broadcast import Broadcast
 from txn.engine.commit import CommitTurn, TurnGivenUpError
 from txn.engine.failures import is_lost_work
 from txn.engine.in_flight import LiveAttempts
-from txn.engine.recorder import Recorder
 from txn.engine.report import NOTHING_READ
 from txn.engine.shell import Shell
 from txn.engine.stations import Stations
 from txn.engine.threads import Threads
 from txn.errors import TxnError
 from txn.interfaces import Publication
+from txn.observers import GroupDissolved
 from txn.protocol.events import BatchPublished, GroupFailed, Publish
 from txn.protocol.ledgers import Tracking
 from txn.spark.causes import cause_line
@@ -35,7 +36,6 @@ class CommitTurns:
     """The shell's part of commit turns. Owned by the protocol's thread.
 
     Args:
-        clock: seconds since the epoch.
         ids: source of random non-zero 64-bit ids.
     """
 
@@ -44,20 +44,18 @@ class CommitTurns:
         stations: Stations,
         live: LiveAttempts,
         tracking: Tracking,
-        recorder: Recorder,
+        broadcast: Broadcast,
         threads: Threads,
         shell: Shell,
         *,
-        clock: Callable[[], float],
         ids: Callable[[], int],
     ) -> None:
         self._stations = stations
         self._live = live
         self._tracking = tracking
-        self._recorder = recorder
+        self._broadcast = broadcast
         self._threads = threads
         self._shell = shell
-        self._clock = clock
         self._ids = ids
         self._turn: CommitTurn | None = None
 
@@ -66,9 +64,7 @@ class CommitTurns:
         lives = [self._live[attempt] for attempt, _ in order.members]
         metadata = {} if lives[-1].empty else order.metadata
         late = self._stations.planned_parts(metadata, late=True)
-        turn = CommitTurn(lives, self._ids, late, self._clock)
-        turn.mark("turn")
-        return turn
+        return CommitTurn(lives, self._ids, late, self._broadcast)
 
     def begin(self, turn: CommitTurn, publication: Publication) -> None:
         """Begin a turn.
@@ -104,7 +100,8 @@ class CommitTurns:
     def _commit(self, turn: CommitTurn, publication: Publication) -> None:
         try:
             if not turn.is_cancelled:
-                done = self._stations.commit(turn, publication, self._shell)
+                with turn.passage:
+                    done = self._stations.commit(turn, publication, self._shell)
                 self._shell.post(lambda: self._published(turn, done))
         except TurnGivenUpError as error:
             log.info("%s", error)
@@ -124,7 +121,7 @@ class CommitTurns:
             return
         error = turn.close(self._tracking, done)
         if error is not None:
-            self._shell.failed(turn.last.attempt, error)
+            self._shell.failed(turn.last.attempt, error, "ledger")
             return
         self._turn = None
         turn.last.written = done.written
@@ -147,7 +144,8 @@ class CommitTurns:
         self._tracking.drop(turn.attempts[0])
         if not turn.ended:
             self._threads.clean(lambda: self._stations.cancel(turn.tag))
-        self._recorder.dissolved(turn.attempts, error)
+        stamp = self._broadcast.stamp()
+        self._broadcast.send(GroupDissolved(*stamp, turn.attempts, error))
         self._shell.post(GroupFailed(turn.attempts, error, published))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.graph import Sink, Source
+from txn.engine.broadcast import Broadcast
 from txn.engine.commit import Committing
 from txn.engine.emission import Emissions
 from txn.engine.jobs import Jobs
@@ -45,6 +46,7 @@ class Equipment:
         name: str,
         sources: Sequence[Source],
         sinks: Sequence[Sink],
+        broadcast: Broadcast,
         *,
         verify_rows: bool = False,
         remember: Callable[[str, dict[str, Any]], None],
@@ -67,14 +69,15 @@ class Equipment:
             verify_rows=verify_rows,
         )
         self._committing = Committing(
-            self.jobs, self._spouts, self._emissions, self._stager, self.tables
+            self.jobs, self._spouts, self._emissions, self._stager, self.tables, broadcast
         )
         self.stations = Stations(
             self.jobs,
             self._spouts,
             self.tables,
-            Processing(self.jobs, self._emissions, self._stager, self.tables),
+            Processing(self.jobs, self._emissions, self._stager, self.tables, broadcast),
             self._committing,
+            broadcast,
         )
 
     def open_spouts(self, newest: Metadata, columns: Mapping[str, Mapping[str, Any]]) -> None:

@@ -22,16 +22,21 @@ from enum import Enum
 
 from txn.errors import (
     BatchError,
+    BatchTimeoutError,
+    CommitConflictError,
     FailedException,
     SourceChangedError,
     SourceUnavailableError,
+    StagedFileError,
     TransformError,
     TxnError,
 )
+from txn.observers import FailureCause
 from txn.spark.causes import Cause, causes, is_of_spark
 
 __all__ = [
     "Verdict",
+    "cause_of",
     "is_away",
     "is_lost_work",
     "is_of_batch",
@@ -133,6 +138,12 @@ _FAULTS = frozenset(
 _IO = "java.io.IOException"
 _FS = "org.apache.hadoop.fs.FSError"
 _OUT_OF_MEMORY = "java.lang.VirtualMachineError"
+_CAUSES: dict[type[TxnError], FailureCause] = {
+    BatchTimeoutError: "timeout",
+    StagedFileError: "staged_file",
+    CommitConflictError: "conflict",
+    FailedException: "failed",
+}
 _CLIENTS = ("deltalake", "kazoo", "pyarrow")
 """Modules whose errors, in this process, are those of storage or ZooKeeper."""
 
@@ -166,6 +177,14 @@ def is_away(error: BaseException) -> bool:
     """Return whether `error` means that a source or storage cannot be reached now."""
     away = isinstance(error, SourceUnavailableError)
     return away or judged(causes(error)) is Verdict.AWAY
+
+
+def cause_of(error: BaseException) -> FailureCause:
+    """Why an attempt fails with `error`, as observers are told."""
+    for kind, cause in _CAUSES.items():
+        if isinstance(error, kind):
+            return cause
+    return "lost_work" if judged(causes(error)) is Verdict.LOST else "error"
 
 
 def is_of_batch(error: BaseException) -> bool:

@@ -15,11 +15,14 @@ from txn.spark.own_session import Watch, make_active
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["COMMIT_POOL", "MAINTENANCE_POOL", "PROCESSING_POOL", "Jobs"]
+__all__ = ["COMMIT_POOL", "MAINTENANCE_POOL", "PROCESSING_POOL", "Jobs", "described"]
 
 PROCESSING_POOL = "txn-processing"
 COMMIT_POOL = "txn-commit"
 MAINTENANCE_POOL = "txn-maintenance"
+
+_NAMED = 8
+"""Attempts that a description names one by one."""
 
 
 class Jobs:
@@ -49,11 +52,19 @@ class Jobs:
 
     @contextmanager
     def tagged(
-        self, tags: Sequence[str], attempts: Sequence[TransactionAttempt], pool: str
+        self,
+        tags: Sequence[str],
+        attempts: Sequence[TransactionAttempt],
+        pool: str,
+        work: str,
+        table: str | None = None,
     ) -> Iterator[None]:
-        """Tags and pool of every Spark job that this thread starts inside.
+        """Tags, pool and description of every Spark job that this thread starts inside.
 
         Expressions that it makes there are ours, unless `noted` says otherwise.
+
+        Args:
+            work: the station, or "maintain".
         """
         self.enter_thread()
         context = self._spark.sparkContext
@@ -62,7 +73,7 @@ class Jobs:
         for tag in tags:
             context.addJobTag(tag)
         context.setLocalProperty("spark.scheduler.pool", pool)
-        context.setJobDescription(f"{self._topology} {', '.join(map(str, attempts))}")
+        context.setJobDescription(described(self._topology, attempts, work, table))
         try:
             with unnoted():
                 yield
@@ -83,3 +94,16 @@ class Jobs:
             TopologyError: naming them.
         """
         self._watch.check()
+
+
+def described(
+    topology: str, attempts: Sequence[TransactionAttempt], work: str, table: str | None = None
+) -> str:
+    """The description of a Spark job, such as "flights txid 12:0 process".
+
+    A group's is "flights txid 12:0, 13:0 prepare warehouse/delays"; of a long one, the first and
+    the last attempt are named.
+    """
+    names = [str(attempt) for attempt in attempts]
+    named = ", ".join(names) if len(names) <= _NAMED else f"{names[0]} to {names[-1]}"
+    return " ".join([topology, "txid", named, work, *([table] if table else [])])

@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from txn.attempts import TransactionAttempt
+from txn.engine.broadcast import Broadcast
 from txn.engine.jobs import MAINTENANCE_POOL, Jobs
 from txn.engine.killpoints import reached
 from txn.engine.shell import Shell
@@ -23,6 +24,7 @@ from txn.engine.tables import Tables
 from txn.engine.threads import Threads
 from txn.engine.upkeep import Upkeep
 from txn.errors import FencedError
+from txn.observers import MaintenanceDone
 from txn.spark.causes import cause_line
 
 __all__ = ["Maintenance"]
@@ -49,6 +51,7 @@ class Maintenance:
         threads: Threads,
         shell: Shell,
         upkeep: Upkeep,
+        broadcast: Broadcast,
     ) -> None:
         self._topology = topology
         self._tag = tag
@@ -57,6 +60,7 @@ class Maintenance:
         self._threads = threads
         self._shell = shell
         self._upkeep = upkeep
+        self._broadcast = broadcast
         self._names = tables.maintained
         self._newest: TransactionAttempt | None = None
         self._running: Future[None] | None = None
@@ -100,24 +104,30 @@ class Maintenance:
             log.warning("[%s] maintenance by schedule: %s", self._topology, cause_line(error))
 
     def _maintain(self, table: str, newest: TransactionAttempt) -> None:
+        began = self._broadcast.stamp()[0]
         try:
             reached("before-maintenance", newest)
-            with self._jobs.tagged([self._tag], [newest], MAINTENANCE_POOL):
+            with self._jobs.tagged([self._tag], [newest], MAINTENANCE_POOL, "maintain", table):
                 publish = self._tables.maintain(table, newest.txid)
             if publish is None or self._stopping.is_set():
                 return
             reached("maintenance-staged", newest)
             self._publish(publish)
             reached("after-maintenance", newest)
+            stamp = self._broadcast.stamp()
+            self._broadcast.send(MaintenanceDone(*stamp, table, "compaction", began))
         except FencedError as error:
             self._shell.halt(error)
         except CancelledError:
             pass  # the run has ended: the commit thread begins nothing more
         except Exception as error:  # noqa: BLE001 - tried again after a later commit
-            kind = (table, type(error).__name__)
-            if not self._stopping.is_set() and kind not in self._told:
+            if self._stopping.is_set():
+                return
+            kind, text = (table, type(error).__name__), cause_line(error)
+            stamp = self._broadcast.stamp()
+            self._broadcast.send(MaintenanceDone(*stamp, table, "compaction", began, error=text))
+            if kind not in self._told:
                 self._told.add(kind)
-                text = cause_line(error)
                 log.warning("[%s] maintenance of table %s: %s", self._topology, table, text)
 
     def _publish(self, publish: Callable[[], None]) -> None:

@@ -36,6 +36,7 @@ from txn.config import TopologyConfig
 from txn.dataflow.expectations import set_aside_rules
 from txn.engine.attempt import LiveAttempt
 from txn.engine.attempt_failures import AttemptFailures
+from txn.engine.broadcast import Broadcast
 from txn.engine.commit_turns import CommitTurns
 from txn.engine.ending_errors import given_up
 from txn.engine.equipment import Equipment
@@ -43,6 +44,7 @@ from txn.engine.in_flight import LiveAttempts
 from txn.engine.killpoints import reached
 from txn.engine.mailbox import FactLoop
 from txn.engine.maintenance import Maintenance
+from txn.engine.news import News
 from txn.engine.processing_phases import ProcessingPhases, ProcessingQueue
 from txn.engine.recorder import Recorder
 from txn.engine.report import RunReport, RunStatus
@@ -51,6 +53,7 @@ from txn.engine.threads import Straggler, Threads, abandoned
 from txn.engine.timeouts import ACKER_TICKS, Timeouts
 from txn.engine.upkeep import Upkeep
 from txn.errors import ProgressUnavailableError, SourceUnavailableError
+from txn.observers import FailureCause
 from txn.protocol import coordinator
 from txn.protocol.events import (
     Action,
@@ -114,6 +117,7 @@ class Pipeline(Shell):
         store: ProgressStore,
         equipment: Equipment,
         state: CoordinatorState,
+        broadcast: Broadcast,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
@@ -137,8 +141,9 @@ class Pipeline(Shell):
         self._scheduled = 0
         self._noticed: Mapping[str, tuple[str, ...]] = {}
         """What the store has of the spouts' notices; the planner's thread has it."""
-        aside = set_aside_rules(equipment.tables.all)
-        self._recorder = recorder = Recorder(name, self._epoch, state.committed, clock, aside)
+        self._broadcast = broadcast
+        self._news = News(broadcast, set_aside_rules(equipment.tables.all))
+        self._recorder = Recorder(name, state.committed, broadcast, clock, self._news.set_aside)
         patience = config.stop_grace_secs, config.message_timeout_secs
         self._threads = threads = Threads(name, config.max_spout_pending, *patience)
         self._tracking = tracking = Tracking(ACKER_TICKS, enabled=config.ackers > 0)
@@ -149,16 +154,14 @@ class Pipeline(Shell):
             equipment.jobs.slots,
             monotonic,
         )
-        self._phases = ProcessingPhases(stations, live, queue, tracking, threads, self, clock=clock)
-        self._turns = CommitTurns(
-            stations, live, tracking, recorder, threads, self, clock=clock, ids=ids
-        )
-        upkeep = Upkeep(name, equipment.tables.all, config, monotonic)
+        self._phases = ProcessingPhases(stations, live, queue, tracking, threads, self, broadcast)
+        self._turns = CommitTurns(stations, live, tracking, broadcast, threads, self, ids=ids)
+        upkeep = Upkeep(name, equipment.tables.all, config, broadcast, monotonic)
         tag = f"{self._tag}-maintenance"
         self._maintenance = Maintenance(
-            name, tag, equipment.jobs, equipment.tables, threads, self, upkeep
+            name, tag, equipment.jobs, equipment.tables, threads, self, upkeep, broadcast
         )
-        self._failures = AttemptFailures(name, config, self._turns, recorder, self)
+        self._failures = AttemptFailures(name, config, self._turns, broadcast, self)
         self._timeouts = Timeouts(config, tracking, threads, self)
         self._orders: dict[type[Action], Callable[[Any], None]] = {
             Plan: self._plan,  # these six in the order of a batch's life
@@ -183,6 +186,7 @@ class Pipeline(Shell):
             AbandonedError: some thread did not come back.
             TxnError: what ended the run otherwise. Durable state is intact.
         """
+        self._news.running(self._state)
         try:
             self._timeouts.start()
             self._handle(lambda: self._take(*coordinator.start(self._state)))
@@ -233,9 +237,9 @@ class Pipeline(Shell):
         """Hand it a fact later."""
         self._facts.after(seconds, fact)
 
-    def failed(self, attempt: TransactionAttempt, why: str) -> None:
+    def failed(self, attempt: TransactionAttempt, why: str, cause: FailureCause) -> None:
         """An attempt failed, and is to be replayed."""
-        self._failures.failed(attempt, why)
+        self._failures.failed(attempt, why, cause)
 
     def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
         """A station of an attempt raised. Safe from any thread."""
@@ -296,6 +300,7 @@ class Pipeline(Shell):
         if answer is None:
             made = self._stations.plan(order, window_full=window_full)
             answer = PlanMade(order.attempt, made)
+            self._news.of_spouts(self._stations.lags, self._stations.notices)
             if (notices := self._stations.notices) != self._noticed:
                 self._noticed = notices
                 self.post(partial(self._persist_notices, order.attempt.txid, notices))
@@ -326,13 +331,13 @@ class Pipeline(Shell):
         self._store.persist_notices(notices_record(self._epoch, txid, at, notices))
 
     def _persist_start(self, order: PersistStart) -> None:
-        self._recorder.mark(order.attempt, "planned")
-        opaque = self._state.opaque_streams
-        self._store.persist_start(start_record(order, self._epoch, opaque))
+        attempt, opaque = order.attempt, self._state.opaque_streams
+        passage = self._broadcast.passage("start", [attempt])
+        with passage:
+            self._store.persist_start(start_record(order, self._epoch, opaque))
         self._last_start = self._monotonic()
-        self._recorder.mark(order.attempt, "started")
-        log.info("[%s %s] started", self._name, order.attempt)
-        reached("after-start", order.attempt)
+        self._news.started(order, self._state.batches[attempt.txid], passage.began)
+        reached("after-start", attempt)
 
     def _process(self, order: Process) -> None:
         attempt = order.attempt
@@ -340,7 +345,6 @@ class Pipeline(Shell):
         live = LiveAttempt(
             attempt,
             order.metadata,
-            self._recorder.timeline(attempt),
             tag=f"{self._tag}-{attempt.txid}-{attempt.attempt_id}",
             ledger=ProcessingLedger(self._ids, parts),
             empty=order.empty,
@@ -355,32 +359,24 @@ class Pipeline(Shell):
             order,
             self._name,
             self._epoch,
-            turn.last.timeline.durations_ms(),
+            self._recorder.durations_ms(turn.last.attempt),
             quarantined=batch.quarantined,
             replay_of=batch.replay_of,
         )
         self._turns.begin(turn, publication)
 
     def _persist_committed(self, order: PersistCommitted) -> None:
-        first, group = order.attempts[0], len(order.attempts)
+        first = order.attempts[0]
         reached("before-committed", first)
-        self._store.persist_committed(
-            committed_record(order, self._epoch),
-            quarantine_record(order, self._live[order.attempt].metadata),
-            order.replay_of,
-        )
+        with self._broadcast.passage("commit", order.attempts):
+            self._store.persist_committed(
+                committed_record(order, self._epoch),
+                quarantine_record(order, self._live[order.attempt].metadata),
+                order.replay_of,
+            )
         self._tables.advance(order.attempt.txid, order.tables)
         for attempt in order.attempts:
-            live = self._live[attempt]
-            self._recorder.committed(
-                attempt,
-                live.staged,
-                order.tables,
-                group=group,
-                read=live.input,
-                written=live.written,
-                quarantined=order.quarantined is not None,
-            )
+            self._news.committed(order, self._live[attempt])
         reached("after-committed", first)
         self._maintenance.committed(order.attempt)
 
@@ -412,10 +408,12 @@ class Pipeline(Shell):
     def _schedule_retry(self, order: ScheduleRetry) -> None:
         backoff = self._config.retry_backoff_ms / 1000 * 2 ** min(order.failures - 1, 16)
         least, most = (MIN_WAIT_SECS, MAX_WAIT_SECS) if order.blocked else (0, MAX_BACKOFF_SECS)
-        self.after(max(least, min(backoff, most)), RetryDue(order.attempt))
+        wait = max(least, min(backoff, most))
+        self._news.replayed(order, wait)
+        self.after(wait, RetryDue(order.attempt))
 
     def _cancel(self, order: Cancel) -> None:
-        self._recorder.forget(order.attempt)
+        self._news.cancelled(order.attempt)
         self._tracking.drop(order.attempt)
         self._live.cancel(order.attempt)
         self._phases.dispatch()

@@ -16,12 +16,14 @@ from typing import Protocol
 
 from txn.attempts import TransactionAttempt
 from txn.engine.attempt import Emission, LiveAttempt, Staging
+from txn.engine.broadcast import Broadcast, Passage
 from txn.engine.emission import Emissions
 from txn.engine.jobs import PROCESSING_POOL, Jobs
 from txn.engine.killpoints import reached
 from txn.engine.staging import Stager
 from txn.engine.tables import Tables
 from txn.errors import ColumnsUnknownError
+from txn.observers import Station
 from txn.spark.causes import cause_line
 
 __all__ = ["Outcomes", "Processing"]
@@ -45,8 +47,16 @@ class Outcomes(Protocol):
 class Processing:
     """Runs the processing phase of groups of attempts; see the module."""
 
-    def __init__(self, jobs: Jobs, emissions: Emissions, stager: Stager, tables: Tables) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        emissions: Emissions,
+        stager: Stager,
+        tables: Tables,
+        broadcast: Broadcast,
+    ) -> None:
         self._jobs = jobs
+        self._broadcast = broadcast
         self._emissions = emissions
         self._stager = stager
         self._tables = tables
@@ -71,7 +81,7 @@ class Processing:
 
     def _alone(self, live: LiveAttempt, outcomes: Outcomes, *, one_task: bool) -> None:
         attempt, done = live.attempt, False
-        with self._job([live]):
+        with self._passage("process", [live]), self._job([live]):
             try:
                 if live.cancelled.is_set():
                     return
@@ -82,7 +92,7 @@ class Processing:
                     if live.cancelled.is_set():
                         return
                     reached("mid-processing", attempt)
-                    with emission.reading():
+                    with self._passage("stage", [live], sink.name), emission.reading():
                         (staging,) = self._stager.stage(sink, [emission])
                     outcomes.staged(live, sink.name, staging)
                     stagings.append(staging)
@@ -103,14 +113,15 @@ class Processing:
         """
         try:
             results: list[tuple[LiveAttempt, str, Staging]] = []
-            with self._job(group):
+            with self._passage("process", group), self._job(group):
                 group, emissions = self._emit_together(group, outcomes)
                 if any(live.cancelled.is_set() for live in group):
                     raise CancelledError("one of them was cancelled meanwhile")
                 for sink in self._tables.early:
                     for live in group:
                         reached("mid-processing", live.attempt)
-                    stagings = self._stager.stage(sink, emissions)
+                    with self._passage("stage", group, sink.name):
+                        stagings = self._stager.stage(sink, emissions)
                     results += zip(group, [sink.name] * len(group), stagings, strict=True)
                 for live, emission in zip(group, emissions, strict=True):
                     emission.check_rows(staging for one, _, staging in results if one is live)
@@ -154,8 +165,15 @@ class Processing:
         return ready, emissions
 
     def _emit(self, live: LiveAttempt, *, one_task: bool) -> Emission:
-        return self._emissions.emit(live.attempt, live.reads, one_task=one_task)
+        with self._passage("emit", [live]):
+            return self._emissions.emit(live.attempt, live.reads, one_task=one_task)
+
+    def _passage(
+        self, station: Station, group: Sequence[LiveAttempt], table: str | None = None
+    ) -> Passage:
+        tags, attempts = [live.tag for live in group], [live.attempt for live in group]
+        return self._broadcast.passage(station, attempts, table, tags)
 
     def _job(self, group: Sequence[LiveAttempt]) -> AbstractContextManager[None]:
         tags, attempts = [live.tag for live in group], [live.attempt for live in group]
-        return self._jobs.tagged(tags, attempts, PROCESSING_POOL)
+        return self._jobs.tagged(tags, attempts, PROCESSING_POOL, "process")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from txn.engine.attempt import LiveAttempt, Staging
+from txn.engine.broadcast import Broadcast
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.shell import Shell
 from txn.engine.stations import Stations
@@ -81,11 +82,7 @@ class ProcessingQueue:
 
 
 class ProcessingPhases:
-    """The shell's part of processing phases; it hears of their outcomes.
-
-    Args:
-        clock: seconds since the epoch.
-    """
+    """The shell's part of processing phases; it hears of their outcomes."""
 
     def __init__(
         self,
@@ -95,8 +92,7 @@ class ProcessingPhases:
         tracking: Tracking,
         threads: Threads,
         shell: Shell,
-        *,
-        clock: Callable[[], float],
+        broadcast: Broadcast,
     ) -> None:
         self._stations = stations
         self._live = live
@@ -104,7 +100,7 @@ class ProcessingPhases:
         self._tracking = tracking
         self._threads = threads
         self._shell = shell
-        self._clock = clock
+        self._broadcast = broadcast
 
     def begin(self, live: LiveAttempt) -> None:
         """Process an attempt as soon as there is room."""
@@ -144,9 +140,6 @@ class ProcessingPhases:
 
     def _process(self, group: list[LiveAttempt], *, one_task: bool) -> None:
         try:
-            for live in group:
-                if not live.cancelled.is_set():
-                    live.timeline.mark("processing", self._clock())
             self._stations.process(group, self, one_task=one_task)
         finally:
             self._shell.post(lambda: self._ended(group))
@@ -165,15 +158,15 @@ class ProcessingPhases:
         """The ledger must close now."""
         if live.cancelled.is_set():
             return
-        live.timeline.mark("staged", self._clock())
         verdict = self._tracking.ack(live.ledger, live.ledger.emitted())
         if not self._tracking.enabled or (verdict is not None and verdict.acked):
-            live.timeline.mark("processed", self._clock())
-            self._shell.post(BatchProcessed(live.attempt))
+            with self._broadcast.passage("ack", [live.attempt]):
+                self._shell.post(BatchProcessed(live.attempt))
         elif self._tracking.is_open(live.ledger):
             self._shell.failed(
                 live.attempt,
                 f"the ledger did not close: planned and never read: {live.ledger.missing()}",
+                "ledger",
             )
 
     def _ended(self, group: list[LiveAttempt]) -> None:

@@ -1,38 +1,60 @@
 """The record of a run: timelines of open attempts, and the report.
 
-Written by the protocol's thread; `status` may be read from any thread, because a coordinator
-state is never changed in place.
+The first reader of what a run tells (`txn.engine.broadcast`). `status` may be read from any thread,
+because a coordinator state is never changed in place.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from txn.attempts import TransactionAttempt
 from txn.engine.bottleneck import Bound, bound, waits
-from txn.engine.report import (
-    NOTHING_READ,
-    BatchReport,
-    InFlight,
-    Input,
-    RunReport,
-    RunStatus,
-    Timeline,
+from txn.engine.broadcast import Broadcast
+from txn.engine.report import BatchReport, InFlight, Input, RunReport, RunStatus, Timeline
+from txn.interfaces import Lag
+from txn.logs import fields_of
+from txn.observers import (
+    AttemptBlocked,
+    AttemptCancelled,
+    AttemptFailed,
+    BackPressureBegan,
+    BackPressureEnded,
+    BatchCommitted,
+    BatchUnblocked,
+    BoundChanged,
+    GroupDissolved,
+    RunEvent,
+    Station,
+    StationBegan,
+    StationEnded,
 )
-from txn.interfaces import Lag, Staged
-from txn.interfaces.publication import merged_violations
 from txn.protocol.events import Batch, CoordinatorState
 
 __all__ = ["Recorder"]
 
 log = logging.getLogger("txn")
 
+_ARRIVALS: Mapping[Station, str] = {"start": "planned", "process": "processing", "turn": "turn"}
+_ENDS: Mapping[Station, str] = {
+    "start": "started",
+    "process": "staged",
+    "ack": "processed",
+    "prepare": "prepared",
+    "publish": "published",
+    "commit": "committed",
+}
+"""Stations -> the mark of a timeline (`txn.engine.report.STATIONS`) that their beginning, or their
+end, makes."""
+
 
 class Recorder:
-    """Timelines, counts and the report of one run.
+    """Timelines, counts and the report of one run: what its events come to.
 
     Args:
+        broadcast: tells what happens; and is told what follows from the state of the protocol.
         clock: seconds since the epoch.
         set_aside: (stream, rule) of the rules whose rows go to the table of bad rows.
     """
@@ -40,92 +62,124 @@ class Recorder:
     def __init__(
         self,
         topology: str,
-        epoch: int,
         committed: int,
+        broadcast: Broadcast,
         clock: Callable[[], float],
         set_aside: Collection[tuple[str, str]] = (),
     ) -> None:
-        self.report = RunReport(topology, epoch, committed_txid=committed)
+        self.report = RunReport(topology, broadcast.epoch, committed_txid=committed)
+        self._broadcast = broadcast
         self._clock = clock
         self._set_aside = set_aside
         self._began = clock()
         self._timelines: dict[TransactionAttempt, Timeline] = {}
-        self._blocked_since: dict[int, float] = {}
+        self._blocked: dict[int, tuple[TransactionAttempt, float]] = {}
+        """txid -> its newest attempt that found something away, and since when it waits."""
         self._bound: Bound | None = None
         self._bound_since = self._began
+        self._held_since = self._began
+        self._full_since: float | None = None
+        self._readers: dict[type[RunEvent], Callable[[Any], None]] = {
+            StationBegan: self._arrived,
+            StationEnded: self._left,
+            AttemptFailed: self._failed,
+            AttemptBlocked: self._was_blocked,
+            AttemptCancelled: self._cancelled,
+            GroupDissolved: self._dissolved,
+            BatchCommitted: self._committed,
+        }
+        broadcast.read_by(self.read)
 
-    def timeline(self, attempt: TransactionAttempt) -> Timeline:
-        """The timeline of an attempt, begun when it is first asked for."""
-        return self._timelines.setdefault(attempt, Timeline())
+    def read(self, event: RunEvent) -> None:
+        """Take an event in. Stations are told on any thread, the rest on the protocol's."""
+        if (reader := self._readers.get(type(event))) is not None:
+            reader(event)
 
-    def mark(self, attempt: TransactionAttempt, station: str) -> None:
-        """The attempt has come to a station."""
-        self.timeline(attempt).mark(station, self._clock())
+    def durations_ms(self, attempt: TransactionAttempt) -> dict[str, float]:
+        """Station -> milliseconds since the one before it, for those that were reached."""
+        timeline = self._timelines.get(attempt)
+        return timeline.durations_ms() if timeline else {}
 
-    def forget(self, attempt: TransactionAttempt) -> None:
-        """The attempt is dead."""
-        self._timelines.pop(attempt, None)
+    # --- events ------------------------------------------------------------------------------
 
-    def failed(self, attempt: TransactionAttempt, error: str) -> None:
-        """A live attempt failed and will be replayed."""
-        log.warning("[%s %s] failed: %s", self.report.topology, attempt, error)
-        self.report.failures.append(f"{attempt}: {error}")
+    def _arrived(self, event: StationBegan) -> None:
+        if event.station == "start":
+            # On the protocol's thread: the others find a timeline, and make none for the dead.
+            self._timelines.setdefault(event.attempts[0], Timeline())
+        self._mark(event.attempts, _ARRIVALS.get(event.station), event.at)
+
+    def _left(self, event: StationEnded) -> None:
+        if event.error is None and event.table is None:
+            self._mark(event.attempts, _ENDS.get(event.station), event.at)
+
+    def _mark(self, attempts: Sequence[TransactionAttempt], mark: str | None, at: float) -> None:
+        for timeline in map(self._timelines.get, attempts):
+            if timeline is not None and mark is not None:
+                timeline.mark(mark, at)
+
+    def _failed(self, event: AttemptFailed) -> None:
+        if event.ends_run:
+            return
+        attempt = event.attempt
+        log.warning(
+            "[%s %s] failed: %s", event.topology, attempt, event.error, extra=fields_of(attempt)
+        )
+        self.report.failures.append(f"{attempt}: {event.error}")
         self.report.replays += 1
 
-    def dissolved(self, attempts: Sequence[TransactionAttempt], error: str) -> None:
-        """The commit turn of a group failed, cause unknown: each txid is committed by itself."""
-        first, last = attempts[0], attempts[-1]
+    def _dissolved(self, event: GroupDissolved) -> None:
+        first, last = event.attempts[0], event.attempts[-1]
         log.warning(
-            "[%s] %s to %s are committed one by one: %s", self.report.topology, first, last, error
+            "[%s] %s to %s are committed one by one: %s",
+            event.topology,
+            first,
+            last,
+            event.error,
+            extra=fields_of(*event.attempts),
         )
 
-    def blocked(self, batch: Batch, error: str) -> None:
-        """A live attempt of `batch` found a source away; the batch waits, and looks again."""
+    def _was_blocked(self, event: AttemptBlocked) -> None:
         self.report.waits += 1
-        if batch.waits == 0:
-            log.warning("[%s %s] blocked: %s", self.report.topology, batch.attempt, error)
-            self._blocked_since[batch.attempt.txid] = self._clock()
+        if event.times == 0:
+            attempt = event.attempt
+            log.warning(
+                "[%s %s] blocked: %s",
+                event.topology,
+                attempt,
+                event.error,
+                extra=fields_of(attempt),
+            )
 
-    def committed(
-        self,
-        attempt: TransactionAttempt,
-        staged: Mapping[str, Staged],
-        tables: Mapping[str, int],
-        *,
-        group: int = 1,
-        read: Input = NOTHING_READ,
-        written: Mapping[str, int | None] | None = None,
-        quarantined: bool = False,
-    ) -> None:
-        """The txid is durable everywhere.
+    def _cancelled(self, event: AttemptCancelled) -> None:
+        self._timelines.pop(event.attempt, None)
 
-        Args:
-            group: how many txids were committed together with it, itself included.
-            read: what its streams read.
-            written: `BatchReport.written`.
-            quarantined: it was committed empty.
-        """
-        self.mark(attempt, "committed")
-        rows = {table: part.rows for table, part in staged.items()}
-        times = dict(self.timeline(attempt).at)
-        broken = merged_violations(part.violations for part in staged.values())
+    def _committed(self, event: BatchCommitted) -> None:
+        attempt = event.attempt
+        timeline = self._timelines.get(attempt, Timeline())
+        timeline.mark("committed", event.at)
         batch = BatchReport(
             attempt,
-            rows,
-            dict(tables),
-            times,
-            group,
-            broken,
-            read,
-            dict(written or {}),
-            quarantined,
+            event.rows,
+            event.tables,
+            dict(timeline.at),
+            len(event.group),
+            event.violations,
+            Input(event.input_records, event.input_bytes),
+            event.rows_written,
+            event.quarantined,
         )
         self.report.add(batch, self._set_aside)
         for known in [a for a in self._timelines if a.txid <= attempt.txid]:
             del self._timelines[known]
-        for txid in [t for t in self._blocked_since if t <= attempt.txid]:
-            del self._blocked_since[txid]
-        log.info("[%s %s] committed %s", self.report.topology, attempt, dict(tables))
+        log.info(
+            "[%s %s] committed %s",
+            event.topology,
+            attempt,
+            dict(event.tables),
+            extra=fields_of(attempt),
+        )
+
+    # --- the state of the protocol -----------------------------------------------------------
 
     def observe(self, state: CoordinatorState) -> None:
         """The run is in this state from now on: the time until now is put down to its bound."""
@@ -134,7 +188,38 @@ class Recorder:
             seconds = self.report.bound_seconds
             passed = max(0.0, now - self._bound_since)
             seconds[self._bound] = seconds.get(self._bound, 0.0) + passed
-        self._bound, self._bound_since = None if state.ended else bound(state), now
+        new = None if state.ended else bound(state)
+        if new != self._bound:
+            held = max(0.0, now - self._held_since)
+            stamp = self._broadcast.stamp()
+            self._broadcast.send(BoundChanged(*stamp, new or "ended", self._bound, held))
+            self._held_since = now
+        self._bound, self._bound_since = new, now
+        self._watch_room(state, now)
+        self._watch_blocked(state, now)
+
+    def _watch_room(self, state: CoordinatorState, now: float) -> None:
+        """Whether there is room for another txid."""
+        is_full = len(state.batches) >= state.max_spout_pending and not state.ended
+        if is_full and self._full_since is None:
+            self._full_since = now
+            stamp = self._broadcast.stamp()
+            self._broadcast.send(BackPressureBegan(*stamp, len(state.batches)))
+        elif not is_full and self._full_since is not None:
+            seconds = max(0.0, now - self._full_since)
+            self._full_since = None
+            self._broadcast.send(BackPressureEnded(*self._broadcast.stamp(), seconds))
+
+    def _watch_blocked(self, state: CoordinatorState, now: float) -> None:
+        """Since when batches wait for what is away, and which of them no longer do."""
+        blocked = {txid: b.attempt for txid, b in state.batches.items() if b.blocked is not None}
+        for txid, (attempt, since) in list(self._blocked.items()):
+            if txid not in blocked:
+                del self._blocked[txid]
+                seconds = max(0.0, now - since)
+                self._broadcast.send(BatchUnblocked(*self._broadcast.stamp(), attempt, seconds))
+        for txid, attempt in blocked.items():
+            self._blocked[txid] = attempt, self._blocked.get(txid, (attempt, now))[1]
 
     def ended(self, how: str | None = None) -> None:
         """The run ended; without an error if `how` is given."""
@@ -171,6 +256,7 @@ class Recorder:
     def _in_flight(self, batch: Batch) -> InFlight:
         timeline = self._timelines.get(batch.attempt)
         arrivals = tuple(timeline.at.values()) if timeline else ()
+        since = self._blocked.get(batch.attempt.txid)
         return InFlight(
             batch.attempt.txid,
             batch.attempt.attempt_id,
@@ -178,6 +264,6 @@ class Recorder:
             batch.failures,
             max(arrivals, default=self._clock()),
             blocked=batch.blocked,
-            blocked_since=self._blocked_since.get(batch.attempt.txid) if batch.blocked else None,
+            blocked_since=since[1] if since and batch.blocked else None,
             replay_of=batch.replay_of,
         )

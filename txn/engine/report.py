@@ -182,6 +182,8 @@ class RunReport:
     seconds: float = 0.0
     bound_seconds: dict[str, float] = field(default_factory=dict)
     """Bound -> seconds for which it held the run up; see `txn.engine.bottleneck`."""
+    observers: list[str] = field(default_factory=list)
+    """What went wrong with observers, a sentence each: events dropped, errors, one left behind."""
     ended: str = "running"
     """"caught_up", "until", "stopped", or "running". A standby that was stopped while it waited has
     "stopped" and epoch 0."""
@@ -193,7 +195,7 @@ class RunReport:
             f"  {name:{widths[0]}}  {version:>{widths[1]}}  {rows:>{widths[2]}}"
             for name, version, rows in cells
         ]
-        told = self._numbers()
+        told = [*self._numbers(), *self.observers]
         return "\n".join([self._headline(), *told, *(lines if len(cells) > 1 else ())])
 
     def _repr_html_(self) -> str:
@@ -203,7 +205,7 @@ class RunReport:
             f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
             for row in self._table_rows()
         )
-        lines = "<br>".join(map(escape, (self._headline(), *self._numbers())))
+        lines = "<br>".join(map(escape, (self._headline(), *self._numbers(), *self.observers)))
         return f"<p>{lines}</p><table>{head}{body}</table>{self._chart()}"
 
     def _chart(self) -> str:

@@ -13,12 +13,13 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txn.acker import draw_id
 from txn.dataflow.definition import Definition, Until
+from txn.engine.broadcast import Broadcast
 from txn.engine.pipeline import Pipeline
 from txn.engine.report import RunReport, RunStatus, Standby
 from txn.engine.start import Start
@@ -29,8 +30,19 @@ from txn.errors import (
     ProgressUnavailableError,
     TxnError,
 )
+from txn.logs import Work, working_on
+from txn.observers import (
+    LeadershipConfirmed,
+    LeadershipInDoubt,
+    LeadershipLost,
+    Observer,
+    RunBegan,
+    RunEnded,
+    StandingBy,
+)
 from txn.protocol.records import LeaderIdentity
 from txn.protocol.store import ProgressStore
+from txn.text import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +67,7 @@ class RunningTopology:
         standby: wait while another process leads, instead of being refused.
         resources: what is closed in the end, after the store.
         left_behind: gets the threads that the run leaves behind.
+        observers: are told what happens (`txn.observers`).
         clock: seconds since the epoch.
         monotonic: seconds, for timers and deadlines.
         ids: random non-zero 64-bit ids.
@@ -70,10 +83,13 @@ class RunningTopology:
         standby: bool = False,
         resources: contextlib.ExitStack | None = None,
         left_behind: list[Straggler] | None = None,
+        observers: Sequence[Observer] = (),
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         ids: Callable[[], int] = _random_id,
     ) -> None:
+        self._definition = definition
+        self._until = until
         self._name = definition.name
         self._config = definition.config
         self._store = store
@@ -84,6 +100,8 @@ class RunningTopology:
         self._resources.callback(store.close)
         self._stragglers: list[Straggler] = []
         self._left_behind = [] if left_behind is None else left_behind
+        self._broadcast = Broadcast(definition.name, clock, observers)
+        self._began = clock()
         self._start = Start(
             definition=definition,
             spark=spark,
@@ -94,6 +112,7 @@ class RunningTopology:
             ids=ids,
             resources=self._resources,
             stragglers=self._stragglers,
+            broadcast=self._broadcast,
         )
         self._pipeline: Pipeline | None = None
         self._standby: Standby | None = None
@@ -121,13 +140,17 @@ class RunningTopology:
         Raises:
             TxnError: what was refused; nothing is left open.
         """
+        self._broadcast.open()
+        self._tell_begin()
         try:
-            if self._is_standby:
-                self._start.rehearse()
-            else:
-                self._pipeline = self._lead()
-        except BaseException:
+            with working_on(Work(self._name)):
+                if self._is_standby:
+                    self._start.rehearse()
+                else:
+                    self._pipeline = self._lead()
+        except BaseException as error:
             self._let_go()
+            self._tell_end(error)
             raise
         self._thread = threading.Thread(target=self._run, name="txn-coordinator", daemon=True)
         self._thread.start()
@@ -219,29 +242,37 @@ class RunningTopology:
         fields = {"host", "pid", "started", "epoch"}
         who = None if leader is None else leader.model_dump(include=fields)
         self._standby = Standby(since, who)
+        self._broadcast.send(StandingBy(*self._broadcast.stamp(), who))
         log.info("[%s] standing by, waiting for %s", self._name, self._standby)
 
     def _on_lost(self, pipeline: Pipeline) -> None:
         """The session is gone: commits wait in `assert_leading`; a successor ends the run."""
+        self._broadcast.send(LeadershipInDoubt(*self._broadcast.stamp()))
         try:
             self._store.assert_leading()
         except FencedError as error:
             pipeline.halt(error)
         except Exception as error:  # noqa: BLE001 - the next write meets it again, and tells
             log.warning("[%s] %s", self._name, error)
+        else:
+            self._broadcast.send(LeadershipConfirmed(*self._broadcast.stamp()))
 
     # --- the thread, and waiting for it -------------------------------------------------------
 
     def _run(self) -> None:
         try:
             if self._pipeline is None:
-                self._pipeline = self._take_over()
+                with working_on(Work(self._name)):
+                    self._pipeline = self._take_over()
             if self._pipeline is not None:
                 if self._stopping.is_set():
                     self._pipeline.stop()
-                self._pipeline.run()
+                with working_on(Work(self._name, self._broadcast.epoch)):
+                    self._pipeline.run()
         except FencedError as error:
             self._error = self._naming_the_winner(error)
+            stamp = self._broadcast.stamp()
+            self._broadcast.send(LeadershipLost(*stamp, first_line(self._error)))
         except BaseException as error:  # noqa: BLE001 - raised by await_termination
             self._error = error
         if self._pipeline is not None:
@@ -259,6 +290,7 @@ class RunningTopology:
                 self._error = self._error or error
             if self._stragglers and not isinstance(self._error, AbandonedError):
                 self._error = self._abandoned()
+            self._tell_end(self._error)
             self._done.set()
 
     def _let_go(self) -> None:
@@ -266,6 +298,31 @@ class RunningTopology:
             self._resources.close()
         finally:
             self._left_behind.extend(self._stragglers)
+
+    def _tell_begin(self) -> None:
+        definition = self._definition
+        self._broadcast.send(
+            RunBegan(
+                *self._broadcast.stamp(),
+                until=str(self._until),
+                streams=definition.streams,
+                tables=tuple(sink.name for sink in definition.sinks),
+                standby=self._is_standby,
+            )
+        )
+
+    def _tell_end(self, error: BaseException | None) -> None:
+        """The last event; observers that made trouble are named in the report, too."""
+        stamp = self._broadcast.stamp()
+        last = RunEnded(
+            *stamp,
+            ended=self.report.ended if error is None else "error",
+            error=None if error is None else first_line(error),
+            number=getattr(error, "number", None),
+            committed_txid=self.report.committed_txid,
+            seconds=max(0.0, stamp[0] - self._began),
+        )
+        self.report.observers += self._broadcast.close(last)
 
     def _abandoned(self) -> AbandonedError:
         grace = self._config.stop_grace_secs

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from txn.attempts import TransactionAttempt
+from txn.observers import FailureCause
 from txn.protocol.events import CoordinatorState, Event
 
 __all__ = ["Fact", "Shell"]
@@ -27,7 +28,7 @@ class Shell(Protocol):
     def after(self, seconds: float, fact: Fact) -> None:
         """Hand it a fact later. From the protocol's thread only."""
 
-    def failed(self, attempt: TransactionAttempt, why: str) -> None:
+    def failed(self, attempt: TransactionAttempt, why: str, cause: FailureCause) -> None:
         """An attempt failed, and is to be replayed. From the protocol's thread only."""
 
     def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.definition import Definition, Until
+from txn.engine.broadcast import Broadcast
 from txn.engine.changed_code import changes, message, program_of, succeeding
 from txn.engine.ending_errors import not_started
 from txn.engine.equipment import Equipment
@@ -21,6 +22,7 @@ from txn.engine.shared_folders import local_tables, try_folder
 from txn.engine.threads import Straggler, abandoned, within
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnError
 from txn.interfaces import NOTICES, CommitterContext
+from txn.observers import LeadershipWon
 from txn.protocol import coordinator
 from txn.protocol.order_records import columns_record
 from txn.protocol.records import CommittedRecord, LeaderIdentity, ProgramRecord, Progress
@@ -71,6 +73,8 @@ class Start:
     """Gets what the end of the run has to close."""
     stragglers: list[Straggler]
     """Gets the threads that hang in the user's code and are left behind."""
+    broadcast: Broadcast
+    """Is told who leads, and that the run starts."""
 
     # --- a standby, before its time ----------------------------------------------------------
 
@@ -108,6 +112,8 @@ class Start:
         )
         epoch = self.store.lead(wait=wait, on_waiting=on_waiting, stopped=stopped)
         self.resources.callback(self._close, equipment)
+        self.broadcast.epoch = epoch
+        self.broadcast.send(LeadershipWon(*self.broadcast.stamp()))
         progress, misfit = self._checked(equipment, epoch, tried)
         recovered = self._recovered(equipment, epoch, progress, misfit)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
@@ -237,6 +243,7 @@ class Start:
             self.store,
             equipment,
             state,
+            self.broadcast,
             clock=self.clock,
             monotonic=self.monotonic,
             ids=self.ids,
@@ -274,6 +281,7 @@ class Start:
             definition.name,
             definition.sources,
             definition.sinks,
+            self.broadcast,
             verify_rows=definition.config.verify == "rows",
             remember=remember,
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from txn.attempts import TransactionAttempt
 from txn.engine.attempt import CommitResult, LiveAttempt
+from txn.engine.broadcast import Broadcast
 from txn.engine.commit import Committing, CommitTurn
 from txn.engine.jobs import Jobs
 from txn.engine.killpoints import reached
@@ -35,12 +36,14 @@ class Stations:
         tables: Tables,
         processing: Processing,
         committing: Committing,
+        broadcast: Broadcast,
     ) -> None:
         self._jobs = jobs
         self._spouts = spouts
         self._tables = tables
         self._processing = processing
         self._committing = committing
+        self._broadcast = broadcast
 
     # --- the stations ------------------------------------------------------------------------
 
@@ -51,7 +54,11 @@ class Stations:
             window_full: with this txid, as many are in flight as may be.
         """
         self._jobs.enter_thread()
-        return self._spouts.plan(order, window_full=window_full)
+        passage = self._broadcast.passage("plan", [order.attempt])
+        with passage:
+            planned = self._spouts.plan(order, window_full=window_full)
+            passage.is_told = any(read is not None for read in planned.values())
+        return planned
 
     def process(self, group: Sequence[LiveAttempt], outcomes: Outcomes, *, one_task: bool) -> None:
         """Emit, transform, aggregate and stage some attempts; report every outcome.
@@ -70,22 +77,22 @@ class Stations:
             for live in turn.lives
         }
         prepared, late = self._committing.prepare(turn, publication)
-        turn.mark("prepared")
         reached("before-publish", turn.attempts[0])
         turn.begin_publishing()
         published = self._committing.publish(turn, publication, prepared, shell)
-        turn.mark("published")
         reached("after-publish", turn.attempts[0])
         return CommitResult(prepared, published, late, inputs)
 
     def succeed(self, attempt: TransactionAttempt) -> None:
         """Tell the spouts that the txid is durable everywhere."""
-        self._spouts.succeed(attempt)
+        with self._broadcast.passage("success", [attempt]):
+            self._spouts.succeed(attempt)
 
     def clean_up(self, attempt: TransactionAttempt) -> None:
         """Delete the scratch files of a committed attempt."""
         reached("during-clean-up", attempt)
-        self._tables.clean_up(attempt)
+        with self._broadcast.passage("clean_up", [attempt]):
+            self._tables.clean_up(attempt)
 
     # --- beside them -------------------------------------------------------------------------
 

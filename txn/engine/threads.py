@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from txn.errors import AbandonedError
+from txn.logs import carried
 from txn.spark.causes import cause_line
 
 __all__ = ["Pool", "Straggler", "Threads", "abandoned", "straggler", "within"]
@@ -81,6 +82,7 @@ class Pool:
             RuntimeError: the pool is closed.
         """
         future: Future[Any] = Future()
+        job = carried(job)
         with self._changed:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")

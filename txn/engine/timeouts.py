@@ -43,7 +43,7 @@ class Timeouts:
             error = BatchTimeoutError(
                 f"no progress within {timeout:g} s{self._whereabouts(verdict.attempt)}"
             )
-            self._shell.failed(verdict.attempt, cause_line(error))
+            self._shell.failed(verdict.attempt, cause_line(error), "timeout")
         self._schedule_tick()
 
     def _whereabouts(self, attempt: TransactionAttempt) -> str:

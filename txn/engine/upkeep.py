@@ -17,12 +17,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from txn.config import TopologyConfig
 from txn.dataflow.graph import Sink
 from txn.delta.upkeep import Operation, least_hours
+from txn.engine.broadcast import Broadcast
+from txn.observers import MaintenanceDone
 from txn.storage.storage import Storage
 from txn.text import size
 
@@ -38,6 +41,7 @@ class _Child(NamedTuple):
     output: IO[bytes]
     operation: Operation
     table: str
+    began: float
 
 
 class Upkeep:
@@ -53,6 +57,7 @@ class Upkeep:
         topology: str,
         sinks: Sequence[Sink],
         config: TopologyConfig,
+        broadcast: Broadcast,
         monotonic: Callable[[], float],
     ) -> None:
         self._topology = topology
@@ -63,6 +68,7 @@ class Upkeep:
             "vacuum": config.vacuum_every_hours * 3600,
         }
         self._every = {operation: secs for operation, secs in every.items() if secs}
+        self._broadcast = broadcast
         self._monotonic = monotonic
         self._next = dict.fromkeys(self._every, monotonic())
         self._waiting: deque[tuple[Operation, Sink]] = deque()
@@ -134,7 +140,8 @@ class Upkeep:
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the run, which ends it
         )
-        self._child = _Child(process, output, operation, sink.name)
+        began = self._broadcast.stamp()[0]
+        self._child = _Child(process, output, operation, sink.name, began)
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # its output will tell
             process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -143,16 +150,21 @@ class Upkeep:
     def _report(self, child: _Child) -> None:
         said = _said(child)
         told = f"[{self._topology}] {child.operation.upper()} of table {child.table}"
-        kind = (child.operation, child.table)
+        kind, stamp = (child.operation, child.table), self._broadcast.stamp()
+        done = partial(MaintenanceDone, *stamp, child.table, child.operation, child.began)
         if error := said.get("error"):
+            self._broadcast.send(done(error=error))
             if kind not in self._told:
                 self._told.add(kind)
                 log.warning("%s: %s", told, error)
         elif said["chosen_files"]:
             what = f"{said['chosen_files']} files ({size(said['chosen_bytes'])})"
             became = said["written_files"]
-            done = "deleted" if became is None else f"became {became}"
-            log.info("%s: %s %s", told, what, done)
+            self._broadcast.send(
+                done(files=said["chosen_files"], bytes=said["chosen_bytes"], written_files=became)
+            )
+            outcome = "deleted" if became is None else f"became {became}"
+            log.info("%s: %s %s", told, what, outcome)
 
 
 def _said(child: _Child) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Condition
 from typing import TYPE_CHECKING, TypeVar
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from txn.engine.report import RunReport
+    from txn.observers import Observer
     from txn.topology import Topology, Until
 
 __all__ = ["MemoryNodes", "MemoryProgress", "run_in_memory"]
@@ -357,15 +358,17 @@ def run_in_memory(
     nodes: MemoryNodes | None = None,
     *,
     until: Until = "caught_up",
+    observers: Sequence[Observer] = (),
 ) -> RunReport:
     """Run a topology without ZooKeeper: real Spark, spouts and tables, progress in memory.
 
     Args:
         nodes: what an earlier run left; the next run with the same object goes on from there.
-        until: as for `Topology.run`.
+        until: as for `Topology.run`; so are `observers`.
 
     Raises:
         TxnError: why the run ended otherwise.
     """
     store = MemoryProgress(topology.name, nodes)
-    return topology.start(spark, until=until, store=store).await_termination()
+    running = topology.start(spark, until=until, store=store, observers=observers)
+    return running.await_termination()
