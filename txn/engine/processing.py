@@ -86,7 +86,6 @@ class Processing:
                 if live.cancelled.is_set():
                     return
                 emission = self._emit(live, one_task=one_task)
-                self._stager.require_columns(emission)
                 stagings: list[Staging] = []
                 for sink in self._tables.early:
                     if live.cancelled.is_set():
@@ -151,9 +150,8 @@ class Processing:
         emissions: list[Emission] = []
         waiting: list[tuple[LiveAttempt, ColumnsUnknownError]] = []
         for live in group:
-            emission = self._emit(live, one_task=True)
             try:
-                self._stager.require_columns(emission)
+                emission = self._emit(live, one_task=True)
             except ColumnsUnknownError as unknown:
                 waiting.append((live, unknown))
             else:
@@ -166,7 +164,9 @@ class Processing:
 
     def _emit(self, live: LiveAttempt, *, one_task: bool) -> Emission:
         with self._passage("emit", [live]):
-            return self._emissions.emit(live.attempt, live.reads, one_task=one_task)
+            emission = self._emissions.emit(live.attempt, live.reads, one_task=one_task)
+            self._stager.require_columns(emission)  # here the transforms are called
+            return emission
 
     def _passage(
         self, station: Station, group: Sequence[LiveAttempt], table: str | None = None
