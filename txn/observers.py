@@ -128,7 +128,7 @@ class Observer(Protocol):
         """Take an event.
 
         Called on a thread of this observer's own, one event after the other, in the order in which
-        they were told. It may take its time: the run does not wait. While 10,000 events wait,
+        they were told. It may take its time: the run does not wait. While 5,000 events wait,
         further ones are dropped, and `EventsDropped` stands in their place. What it raises is
         logged, and the next event comes all the same. `RunEnded` is the last event and is never
         dropped; the run waits five seconds at most until it was taken, and then leaves the

@@ -327,13 +327,17 @@ def test_life_of_a_topology(program: Path) -> None:
     (program / ".txn/zookeeper").rename(program / "lost")
     run_txn(program, "recover", "program.py:topology", "--yes")
     add_file(program, 3)
-    out, err = run_txn(program, *RUN, "--until", "caught_up")
+    out, err = run_txn(program, *RUN, "--until", "caught_up", "--log-format", "json")
     first, second, held, last = out.splitlines()
     assert held.startswith("orders: held up by ")
     assert (first.startswith("orders: running, epoch 3, from txid 3"), err) == (True, "")
     assert second.startswith("orders: committed 3:0 rows=4 ")
     assert last.startswith("orders: caught up. Committed txid 3;")
-    assert "[orders 3:0] committed" in (program / ".txn/logs/orders.log").read_text()
+    logged = (program / ".txn/logs/orders.log").read_text().splitlines()
+    assert any(line.endswith("INFO txn [orders 2:0] started") for line in logged)
+    found = [json.loads(line) for line in logged if line.startswith("{")]
+    (line,) = [line for line in found if line["message"].startswith("[orders 3:0] committed")]
+    assert [line[name] for name in ("topology", "epoch", "txid", "attempt")] == ["orders", 3, 3, 0]
 
 
 def test_interrupt_during_the_start(program: Path) -> None:

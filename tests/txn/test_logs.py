@@ -13,6 +13,7 @@ from typing import Any
 from txn.attempts import TransactionAttempt
 from txn.engine.threads import Pool
 from txn.logs import BatchFields, JsonFormatter, Work, fields_of, working_on
+from txn.storage.asking import in_parallel
 
 SEVEN, EIGHT = TransactionAttempt(7, 1), TransactionAttempt(8)
 WORK = Work("flights", 3, (SEVEN,), "stage", "warehouse/t")
@@ -141,3 +142,12 @@ def test_fields_outlive_a_queue() -> None:
     found = json.loads(JsonFormatter().format(record))
     assert found.items() >= {**IDS, "message": "reads files"}.items()
     assert logging.Formatter("%(txid)s:%(attempt)s %(station)s").format(record) == "7:1 stage"
+
+
+def test_threads_that_ask_storage_have_the_work_of_their_caller() -> None:
+    """They are of one call, such as looks at several files at once."""
+    with logged() as (log, lines), working_on(WORK):
+        in_parallel(log.info, ["one", "another"])
+    found = [json.loads(line) for line in lines.lines]
+    assert sorted(line["message"] for line in found) == ["another", "one"]
+    assert all(line.items() >= IDS.items() for line in found)

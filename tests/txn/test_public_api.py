@@ -117,8 +117,8 @@ def test_the_package_exports_the_names_of_the_contract():
     [
         (txn.Topology, ["name", "config", "bad_rows"]),
         (txn.Topology.stream, ["name", "spout"]),
-        (txn.Topology.run, ["spark", "zookeeper", "until", "standby", "progress"]),
-        (txn.Topology.start, ["spark", "zookeeper", "until", "standby", "store"]),
+        (txn.Topology.run, ["spark", "zookeeper", "until", "standby", "progress", "observers"]),
+        (txn.Topology.start, ["spark", "zookeeper", "until", "standby", "store", "observers"]),
         (Stream.transform, ["function"]),
         (Stream.expect, ["name", "condition", "on_violation"]),
         (Stream.group_by, ["keys"]),

@@ -24,8 +24,9 @@ __all__ = ["Broadcast", "Passage"]
 
 log = logging.getLogger("txn")
 
-MOST_WAITING = 10_000
-"""Events that wait for one observer."""
+MOST_WAITING = 5_000
+"""Events that wait for one observer. They hold on to the metadata of the batches that they tell of,
+which of a source with thousands of partitions is large."""
 DRAIN_SECS = 5.0
 """For so long the end of a run waits for its observers, all together."""
 _NOT_BEGUN = frozenset({"plan", "ack"})
@@ -69,8 +70,9 @@ class Broadcast:
             self._reader(event)
         if self._outlets:
             with self._order:
-                for outlet in self._outlets:
-                    outlet.put(event)
+                overflowing = [outlet for outlet in self._outlets if not outlet.put(event)]
+            for outlet in overflowing:
+                outlet.warn()
 
     def passage(
         self,
@@ -181,22 +183,29 @@ class _Outlet:
         """Begin to hand events to the observer."""
         self._thread.start()
 
-    def put(self, event: RunEvent) -> None:
-        """Let an event wait for the observer, or drop it. Never called twice at once."""
+    def put(self, event: RunEvent) -> bool:
+        """Let an event wait for the observer, or drop it. Never called twice at once.
+
+        Returns:
+            False: it is the first that was dropped.
+        """
         if self._waiting.qsize() < MOST_WAITING:
             self._tell_missing(event)
             self._waiting.put(event)
-            return
-        if not self._dropped:
-            log.warning(
-                "[%s] observer %s is too slow: %d events wait for it, and further ones are "
-                "dropped. The run goes on, and its end tells how many were dropped.",
-                self._work.topology,
-                self._name,
-                MOST_WAITING,
-            )
+            return True
         self._dropped += 1
         self._missing += 1
+        return self._dropped > 1
+
+    def warn(self) -> None:
+        """Log that events are dropped from now on."""
+        log.warning(
+            "[%s] observer %s is too slow: %d events wait for it, and further ones are dropped. "
+            "The run goes on, and its end tells how many were dropped.",
+            self._work.topology,
+            self._name,
+            MOST_WAITING,
+        )
 
     def end(self, last: RunEvent) -> None:
         """The last event comes after those that wait, however many these are."""

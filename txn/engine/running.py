@@ -149,8 +149,10 @@ class RunningTopology:
                 else:
                     self._pipeline = self._lead()
         except BaseException as error:
-            self._let_go()
-            self._tell_end(error)
+            try:
+                self._let_go()
+            finally:
+                self._tell_end(error)
             raise
         self._thread = threading.Thread(target=self._run, name="txn-coordinator", daemon=True)
         self._thread.start()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
 from typing import TypeVar
 
 from txn.storage.retrying import names_no_bucket
 
-__all__ = ["if_there", "in_parallel"]
+__all__ = ["if_there", "in_parallel", "threads"]
 
 T = TypeVar("T")
 
@@ -30,5 +31,22 @@ def in_parallel(ask: Callable[[str], T], paths: Sequence[str]) -> list[T]:
     """The answer for each path, in their order."""
     if len(paths) < 2:
         return [ask(path) for path in paths]
-    with ThreadPoolExecutor(min(_THREADS, len(paths)), "txn-store") as pool:
+    with threads(len(paths), "txn-store") as pool:
         return [*pool.map(ask, paths)]
+
+
+def threads(most: int, name: str) -> ThreadPoolExecutor:
+    """Threads for one call; what they log has the same ids as what this thread logs.
+
+    Args:
+        most: so many at most, but no more than requests are made at a time.
+    """
+    return ThreadPoolExecutor(
+        min(_THREADS, most), name, initializer=_enter, initargs=(copy_context(),)
+    )
+
+
+def _enter(context: Context) -> None:
+    """Take over the variables of another thread."""
+    for variable, value in context.items():
+        variable.set(value)

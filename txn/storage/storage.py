@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from txn.errors import RecoveryRefusedError, TopologyError
 from txn.storage.addresses import account_in
+from txn.storage.asking import threads
 from txn.storage.hadoop import hadoop_settings
 from txn.storage.locations import normal
 from txn.storage.opening import open_store
@@ -29,8 +29,6 @@ T = TypeVar("T")
 
 READ_LIMIT = 512 * 1024 * 1024
 """Bytes of a file that is read as a whole, such as a commit: a commit that adds 500,000 files."""
-_THREADS = 16
-"""Requests at a time for one call."""
 _FOOTER, _LOCAL_FOOTER = 64 * 1024, 8 * 1024
 """Bytes that are read of a Parquet file for its footer: seldom has it more than the first, which
 costs no more than the second where a request does; on a disk, reading costs and asking does not."""
@@ -129,7 +127,7 @@ class Storage:
         """
         if self.is_local or len(texts) + len(files) < 2:
             return [*map(self.read, texts)], self.sizes(files)
-        with ThreadPoolExecutor(min(_THREADS, len(texts) + len(files)), "txn-look") as pool:
+        with threads(len(texts) + len(files), "txn-look") as pool:
             contents = [pool.submit(self.read, path) for path in texts]
             sizes = [pool.submit(self.sizes, [path]) for path in files]
             return [one.result() for one in contents], [one.result()[0] for one in sizes]
