@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from txn.attempts import TransactionAttempt
+from txn.engine.broadcast import Broadcast
 from txn.engine.commit import Committing
 from txn.errors import FencedError, StagedFileError
 from txn.interfaces import Prepared, Publication, Published, Staged
@@ -44,7 +45,8 @@ def publish(*tables: Table, leads: Callable[[], None] = lambda: None) -> dict[st
     doubles: Any = SimpleNamespace(all=tables, early=tables, late=())
     shell: Any = SimpleNamespace(assert_leading=leads)
     turn: Any = SimpleNamespace(attempts=(STAGED.attempt,))
-    committing = Committing(doubles, doubles, doubles, doubles, doubles)
+    told = Broadcast("t", lambda: 0.0)
+    committing = Committing(doubles, doubles, doubles, doubles, doubles, told)
     try:
         prepared = {table.name: Prepared(STAGED, ()) for table in tables}
         return committing.publish(turn, PUBLICATION, prepared, shell)
