@@ -55,9 +55,11 @@ def logged() -> Iterator[tuple[logging.Logger, Lines]]:
     log, lines = logging.getLogger("tests.txn.test_logs"), Lines()
     log.addHandler(lines)
     log.setLevel(logging.INFO)
+    log.propagate = False  # pytest-xdist's workers die of half a character in a captured line
     try:
         yield log, lines
     finally:
+        log.propagate = True
         log.removeHandler(lines)
 
 
