@@ -24,23 +24,22 @@ from committers.publishing.files import ActiveFile
 from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
-from committers.state.changes import refuse_taken_names
-from committers.state.partials import columns_read, partial_rows, shown_alone
+from committers.state.partials import partial_rows
 from committers.state.removal import REMOVED, check_condition
 from committers.state.shape import described
+from committers.state_committer import StateCommitter
 from txn.delta.commits import TXID
-from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StoredRows
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 __all__ = ["LogCommitter"]
 
 
-class LogCommitter(AppendingCommitter):
+class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     """The result of `StateTable.bind` for `layout="log"`.
 
     Args:
@@ -63,15 +62,8 @@ class LogCommitter(AppendingCommitter):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
-        self._layout = layout  # before `_begin`, which reads it
         self._reads_staged = layout.removes
-        super().__init__(
-            path,
-            semantics,
-            storage_options=storage_options,
-            new_id=new_id,
-            keys=layout.keys,
-        )
+        super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
         self._folding = Folding(layout, self._storage, lambda: self._spark)
         self._compactor = Compactor(self._storage, compact_files, pace, new_id)
 
@@ -90,17 +82,9 @@ class LogCommitter(AppendingCommitter):
         """
         return not self._layout.removes
 
-    def required_columns(self) -> Sequence[str]:
-        """The keys and the columns that the aggregates read."""
-        return columns_read(self._layout.keys, self._layout.aggregates)
-
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """One row per group of the batch; one row for a global aggregate, rows or not."""
         return partial_rows(batch, self._layout.keys, self._layout.aggregates, count_as)
-
-    def complete(self, batch: DataFrame) -> DataFrame | None:
-        """The rows, if they have the keys and all that the aggregates read."""
-        return batch if set(self.required_columns()) <= set(batch.columns) else None
 
     def _spec(self, schema: StructType) -> TableSpec:
         self._rows_schema = schema
@@ -128,17 +112,6 @@ class LogCommitter(AppendingCommitter):
             return self._table_schema()
         return self._columns()
 
-    def _any_session(self) -> SparkSession:
-        """The session of the run; before it is opened, the active one."""
-        from pyspark.sql import SparkSession
-
-        return self._spark if self._context else SparkSession.builder.getOrCreate()
-
-    def shown(self, partials: DataFrame) -> DataFrame:
-        """Keys and values of an empty state after these partials."""
-        layout = self._layout
-        return shown_alone(partials, layout.keys, layout.aggregates, layout.remove_where)
-
     def values_schema(self, partials: StructType) -> StructType:
         """Keys and values as readers see them. Runs no job."""
         return self._layout.shown_schema(self._any_session(), partials)
@@ -159,10 +132,6 @@ class LogCommitter(AppendingCommitter):
 
     # --- changes -----------------------------------------------------------------------------
 
-    def require_changes(self) -> None:
-        """Refuse a `prev_<value>` that is the name of a key or another value."""
-        refuse_taken_names(self._layout.keys, tuple(self._layout.aggregates), self.name)
-
     def changes_schema(self, partials: StructType) -> StructType:
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
 
@@ -181,13 +150,7 @@ class LogCommitter(AppendingCommitter):
         Raises:
             TopologyError: the publication is of several txids.
         """
-        if publication.members:
-            raise TopologyError(
-                f"The changes of one txid in table {self.name} cannot be read: txids "
-                f"{publication.first_txid} to {publication.last_txid} are published together. "
-                "Run the topology with max_group_commit=1.",
-                number="TXN-116",
-            )
+        self._require_one_txid(publication)
         if not prepared.staged.files:
             schema = self._stored_schema()
             fields = [field for field in schema if field.name not in (TXID, REMOVED)]

@@ -12,11 +12,11 @@ from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import SCRATCH, random_id
-from committers.state.changes import refuse_taken_names
-from committers.state.partials import columns_read, mergeable, shown_alone
+from committers.state.partials import mergeable
 from committers.state.removal import check_condition
 from committers.state.shape import described
-from committers.table_committer import TableCommitter, require_same_columns
+from committers.state_committer import StateCommitter
+from committers.table_committer import require_same_columns
 from committers.upsert_layout.changes import (
     changes_schema,
     files_of_held,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["UpsertCommitter"]
 
 
-class UpsertCommitter(TableCommitter):
+class UpsertCommitter(StateCommitter[UpsertLayout]):
     """One state table with its keys and aggregates: the result of `StateTable.bind`."""
 
     layout = "upsert"
@@ -62,14 +62,7 @@ class UpsertCommitter(TableCommitter):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
-        self._layout = layout  # before `_begin`, which reads it
-        super().__init__(
-            path,
-            semantics,
-            storage_options=storage_options,
-            new_id=new_id,
-            keys=layout.keys,
-        )
+        super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
         self._partials_schema: StructType | None = None
         self._table_schema: StructType | None = None
 
@@ -97,17 +90,9 @@ class UpsertCommitter(TableCommitter):
             map(mergeable, self._layout.aggregates.values())
         )
 
-    def required_columns(self) -> Sequence[str]:
-        """The keys and the columns that the aggregates read."""
-        return columns_read(self._layout.keys, self._layout.aggregates)
-
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """One row per group of the batch; one row for a global aggregate, rows or not."""
         return self._layout.partials(batch, count_as)
-
-    def complete(self, batch: DataFrame) -> DataFrame | None:
-        """The rows, if they have the keys and all that the aggregates read."""
-        return batch if set(self.required_columns()) <= set(batch.columns) else None
 
     def _spec(self, schema: StructType) -> TableSpec:
         table_schema = self._layout.table_schema(self._spark, schema)
@@ -228,24 +213,13 @@ class UpsertCommitter(TableCommitter):
 
     # --- changes -----------------------------------------------------------------------------
 
-    def require_changes(self) -> None:
-        """Refuse a `prev_<value>` that is the name of a key or another value."""
-        refuse_taken_names(self._layout.keys, self._layout.values, self.name)
-
-    def shown(self, partials: DataFrame) -> DataFrame:
-        """Keys and values of an empty state after these partials."""
-        layout = self._layout
-        return shown_alone(partials, layout.keys, layout.aggregates, layout.remove_where)
-
     def changes_schema(self, partials: StructType) -> StructType:
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
 
         Raises:
             TopologyError: a `prev_<value>` that is the name of a key or another value.
         """
-        from pyspark.sql import SparkSession
-
-        spark = self._spark if self._context else SparkSession.builder.getOrCreate()
+        spark = self._any_session()
         columns = self._layout.table_schema(spark, partials)
         return changes_schema(self._layout, spark, columns, self.name)
 
@@ -264,13 +238,7 @@ class UpsertCommitter(TableCommitter):
         txid = publication.last_txid
         if self._layout.remove_where is not None:
             self._told = prepared.staged
-        if publication.members:
-            raise TopologyError(
-                f"The changes of one txid in table {self.name} cannot be read: txids "
-                f"{publication.first_txid} to {txid} are published together. Run the topology "
-                "with max_group_commit=1.",
-                number="TXN-116",
-            )
+        self._require_one_txid(publication)
         written = [file.path for file in prepared.adds]
         replaced = [file.path for file in prepared.removes if isinstance(file, ActiveFile)]
         if prepared.skipped and prepared.staged.files:
