@@ -100,6 +100,10 @@ class StateCommitter(TableCommitter, Generic[L]):
                 number="TXN-116",
             )
 
+    def _stored_schema(self) -> StructType:
+        """Columns of the table, even before the first batch."""
+        return self._logged_schema() if self._staged_schema is None else self._table_schema()
+
     def _any_session(self) -> SparkSession:
         """The session of the run; before it is opened, the active one."""
         from pyspark.sql import SparkSession

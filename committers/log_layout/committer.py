@@ -87,7 +87,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         return partial_rows(batch, self._layout.keys, self._layout.aggregates, count_as)
 
     def _spec(self, schema: StructType) -> TableSpec:
-        self._rows_schema = schema
+        self._staged_schema = schema
         layout = self._layout
         if layout.remove_where is not None:
             shown = self.values_schema(schema)
@@ -104,13 +104,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         )
 
     def _table_schema(self) -> StructType:
-        return self._layout.table_schema(self._known_schema())
-
-    def _stored_schema(self) -> StructType:
-        """Columns of the table, even before the first batch."""
-        if self._rows_schema is not None:
-            return self._table_schema()
-        return self._columns()
+        return self._layout.table_schema(self._known_staged_schema())
 
     def values_schema(self, partials: StructType) -> StructType:
         """Keys and values as readers see them. Runs no job."""
@@ -187,7 +181,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
             Exception: the Spark job failed; nothing is left of it.
         """
         self._compactor.clean_up()
-        if self._log.version < 0 or self._rows_schema is None:
+        if self._log.version < 0 or self._staged_schema is None:
             return None
         now = self._log.files_now()
         files = self._compactor.choose(now, committed)

@@ -63,8 +63,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         new_id: Callable[[], str] = random_id,
     ) -> None:
         super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
-        self._partials_schema: StructType | None = None
-        self._table_schema: StructType | None = None
+        self._stored_columns: StructType | None = None
 
     def _begin(self) -> None:
         super()._begin()
@@ -100,7 +99,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
             shown = self._layout.shown_schema(self._spark, table_schema)
             # In the session that will evaluate it: functions of the user's own are not known there.
             check_condition(self._joining(), self._layout.remove_where, shown, self.name)
-        self._partials_schema, self._table_schema = schema, table_schema
+        self._staged_schema, self._stored_columns = schema, table_schema
         self._known_rewrite = None
         return TableSpec(
             self._opened.topology,
@@ -124,7 +123,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         return self._area.stage_together(stamped, below=SCRATCH, partition_by=BUCKET)
 
     def _stamped(self, partials: DataFrame, attempt: TransactionAttempt) -> DataFrame:
-        require_same_columns(self._known_schema(), partials.schema, self.name)
+        require_same_columns(self._known_staged_schema(), partials.schema, self.name)
         return partials.withColumn(TXID, bigint(attempt.txid))
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
@@ -166,7 +165,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         """Built once per session and schema: its expressions take hundreds of calls into Java."""
         rewrite = self._known_rewrite
         if rewrite is None:
-            table, partials = self._known_table_schema(), self._known_schema()
+            table, partials = self._table_schema(), self._known_staged_schema()
             rewrite = BucketRewrite(
                 self._layout, self._storage, self._area.scratch, self._joining, table, partials
             )
@@ -177,19 +176,12 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         """The session of the commit turn's join."""
         return self._session(rewriting_conf(self._layout, is_local=self._storage.is_local))
 
-    def _known_schema(self) -> StructType:
-        if self._partials_schema is None:
-            raise TopologyError(
-                f"Table {self.name} is staged into before it was opened.", number="TXN-116"
-            )
-        return self._partials_schema
-
-    def _known_table_schema(self) -> StructType:
-        if self._table_schema is None:
+    def _table_schema(self) -> StructType:
+        if self._stored_columns is None:
             raise TopologyError(
                 f"Table {self.name} is written to before it was opened.", number="TXN-116"
             )
-        return self._table_schema
+        return self._stored_columns
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -206,10 +198,6 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
             TableChangedError: a file is gone that the table's newest version still has.
         """
         return self._up_to_date(lambda: self._stored_rows(*self._reader.as_of(txid, exact=exact)))
-
-    def _stored_schema(self) -> StructType:
-        """Columns of the table, even before the first batch."""
-        return self._table_schema or self._columns()
 
     # --- changes -----------------------------------------------------------------------------
 
@@ -249,7 +237,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         tells = written or (replaced and not self._layout.keeps_previous)
         if not prepared.staged.files or not tells:
             return StoredRows(no_rows(self._spark, self._idle_schema()))
-        schema = self._known_table_schema()
+        schema = self._table_schema()
         staged = [file.path for file in prepared.staged.files]
         paths = (*written, *replaced)
         after = self._rows_of(written, schema)
@@ -258,14 +246,14 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         only = None
         if self.semantics is Semantics.NON_TRANSACTIONAL and self._unfinished(publication):
             # A failed attempt's rows have this txid as well, and nothing takes them back.
-            only = self._rows_of(staged, self._known_schema(), self._area.scratch)
+            only = self._rows_of(staged, self._known_staged_schema(), self._area.scratch)
         before = self._rows_of(replaced, schema)
         changed = from_replaced_rows(self._layout, after, before, txid, only)
         return self._stored_rows(changed, paths)
 
     def _idle_schema(self) -> StructType:
         """Columns of `changes` before anything is staged, perhaps from the table itself."""
-        known = self._stored_schema() if self._log.version >= 0 else self._known_table_schema()
+        known = self._stored_schema() if self._log.version >= 0 else self._table_schema()
         return changes_schema(self._layout, self._spark, known, self.name)
 
     def _rows_of(

@@ -63,7 +63,7 @@ class SimAppend(AppendingCommitter):
         )
 
     def _spec(self, schema: Any) -> TableSpec:
-        self._rows_schema = schema
+        self._staged_schema = schema
         return TableSpec(
             self._opened.topology, "append", self.semantics, (("record", "long"), (TXID, "long"))
         )
@@ -124,7 +124,7 @@ class SimLog(LogCommitter):
         return batch
 
     def _spec(self, schema: Any) -> TableSpec:
-        self._rows_schema = schema
+        self._staged_schema = schema
         columns = (("key", "long"), ("value", "string"), (TXID, "long"))
         return TableSpec(self._opened.topology, "log", self.semantics, columns, ("key",))
 
@@ -138,7 +138,7 @@ class SimLog(LogCommitter):
         return None
 
     def _table_schema(self) -> Any:
-        return self._rows_schema
+        return self._staged_schema
 
 
 def from_previous_values(layout: object, written: Frame, txid: int) -> Frame:
@@ -206,7 +206,7 @@ class SimState(UpsertCommitter):
         return batch
 
     def _spec(self, schema: Any) -> TableSpec:
-        self._partials_schema = self._table_schema = schema
+        self._staged_schema = self._stored_columns = schema
         columns = (("key", "long"), ("value", "string"), (TXID, "long"), ("txn_bucket", "integer"))
         return TableSpec(
             self._opened.topology,
