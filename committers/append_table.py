@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.expressions import bigint
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
@@ -18,6 +17,7 @@ from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from committers.aggregates.base import Builtin, as_text, as_values, quoted
+from committers.aggregates.base import Builtin, as_text, as_values
 from committers.aggregates.collected import CollectSet, CountDistinct, First, FirstN, Last, LastN
 from committers.aggregates.fold import Fold
 from committers.aggregates.numbers import (
@@ -57,7 +57,6 @@ __all__ = [
     "Variance",
     "by_identity",
     "identity",
-    "quoted",
 ]
 
 _BUILTIN: dict[str, type[Builtin]] = {

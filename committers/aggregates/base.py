@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -30,7 +31,6 @@ __all__ = [
     "kept_in",
     "or_overflow",
     "overflows_of",
-    "quoted",
     "quotient_checked",
     "require_number",
     "require_numeric",
@@ -51,11 +51,6 @@ _HALF = 32
 _LOW_HALF = 2**_HALF - 1
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _VALUE = re.compile(rf"`(?:[^`]|``)+`|[0-9]+|{_PLAIN.pattern}", re.ASCII)
-
-
-def quoted(name: str) -> str:
-    """A column name as Spark takes it literally, dots included."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def input_column(name: str) -> Column:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.log_layout.columns import LogLayout
 from committers.state.fold import BEFORE, told_gone
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.log_layout.columns import LogLayout
 from committers.publishing.files import ActiveFile
 from committers.reading import strict_reader
 from committers.state.fold import folded, marks_of, without_removed
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
+from txn.spark.names import quoted
 from txn.spark.own_session import computing_session
 from txn.storage.storage import Storage
 

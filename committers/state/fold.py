@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.expressions import passing
 from committers.state.keys import with_keys_of
 from committers.state.partials import merges
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake.exceptions import DeltaError
 
-from committers.aggregates import quoted
 from committers.publishing.files import BUCKET, load_files
 from committers.publishing.rewritten import first_missing
 from committers.state.keys import bucket_of, with_keys_of
@@ -15,6 +14,7 @@ from committers.state.shape import StateShape
 from txn.delta.loading import load, require
 from txn.delta.log import TableLog
 from txn.errors import TableRefusedError, TxnError
+from txn.spark.names import quoted
 from txn.spark.rows import local_frame
 from txn.storage.storage import Storage
 

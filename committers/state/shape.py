@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from committers.aggregates import by_identity, identity, quoted
+from committers.aggregates import by_identity, identity
 from committers.aggregates.base import kept_in
 from committers.publishing.spec import LOG_WITH_REMOVAL
 from committers.state.fold import folded, marks_of, without_removed
@@ -21,6 +21,7 @@ from committers.state.partials import overrides
 from committers.state.removal import REMOVED
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate, Semantics
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
 from committers.state.changes import refuse_taken_names
@@ -18,6 +17,7 @@ from committers.upsert_layout.columns import PREV_TXID, UpsertLayout
 from txn.delta.commits import TXID
 from txn.errors import TableRefusedError
 from txn.interfaces import Publication
+from txn.spark.names import quoted
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:

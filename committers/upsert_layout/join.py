@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
-from committers.aggregates.base import quoted
 from committers.publishing.files import BUCKET
 from committers.state.keys import bucket_of
 from committers.state.partials import merges, nullable, overrides
@@ -24,6 +23,7 @@ from committers.state.removal import REMOVED
 from committers.upsert_layout.columns import PREV_TXID, ROW, UpsertLayout
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, combined
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

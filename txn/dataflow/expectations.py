@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from txn.dataflow.graph import Node, Sink, Source, explain, quoted
+from txn.dataflow.graph import Node, Sink, Source, explain
 from txn.errors import TopologyError
 from txn.interfaces import Unparsed
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
