@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from committers.expressions import passing
-from committers.state.keys import with_keys_of
+from committers.state.keys import joined_by_key, with_keys_of
 from committers.state.partials import merges
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
@@ -24,7 +24,7 @@ __all__ = ["BEFORE", "folded", "marks_of", "told_gone", "touched", "without_remo
 
 BEFORE = passing("before")
 """In `touched`: the partials before, a struct by value; NULL where the key was not there."""
-_GONE, _KEY, _FRESH = (passing(name) for name in ("gone", "key", "fresh"))
+_GONE, _FRESH = passing("gone"), passing("fresh")
 
 
 def folded(
@@ -92,16 +92,8 @@ def told_gone(
 
 
 def _beside(rows: DataFrame, keys: Sequence[str], marks: DataFrame, what: Column) -> DataFrame:
-    """The rows with `what` the mark of their key says (`_GONE`); NULL is a key like any other."""
-    from pyspark.sql import functions as sf
-
-    renamed = marks.select(
-        *(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys), what.alias(_GONE)
-    )
-    same_key = sf.lit(True)
-    for key in keys:
-        same_key &= sf.col(quoted(key)).eqNullSafe(sf.col(quoted(f"{_KEY}_{key}")))
-    return rows.join(renamed, same_key, "left")
+    """The rows with `what` the mark of their key says (`_GONE`)."""
+    return joined_by_key(rows, marks, keys, "left", what.alias(_GONE))
 
 
 def touched(
