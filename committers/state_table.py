@@ -49,7 +49,7 @@ class StateTable(State):
             Fixed when the table is made; about one per 500,000 keys and at least one per core.
             Only with layout="upsert".
         compact_files: only with layout="log": as soon as there are so many files of about the same
-            size, they are folded into one in the background, 2 or more; None: never. Fewer make
+            size, they become one in the background, 2 or more; None: never. Fewer make
             reading cheaper and compaction more frequent.
         compact_share: share of the time that compaction may take, above 0 and up to 1: while it
             has had more, up to four times `compact_files` wait. 1: they never wait.

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from committers.append_table import AppendingCommitter
 from committers.log_layout.changes import from_partials
 from committers.log_layout.columns import LogLayout
+from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Compaction, Pace
 from committers.log_layout.compactor import Compactor
-from committers.log_layout.folding import Folding
 from committers.log_layout.reading import LogReader
 from committers.log_layout.removing import RemovalMarks
 from committers.publishing.files import ActiveFile
@@ -44,8 +44,8 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
 
     Args:
         layout: its keys, aggregates and columns.
-        compact_files: files of about one size that are folded into one; None: never.
-        pace: when a fold may begin.
+        compact_files: files of about one size that become one; None: never.
+        pace: when a compaction may begin.
     """
 
     layout = "log"
@@ -64,7 +64,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     ) -> None:
         self._reads_staged = layout.removes
         super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
-        self._folding = Folding(layout, self._storage, lambda: self._spark)
+        self._compacted = CompactedRows(layout, self._storage, lambda: self._spark)
         self._compactor = Compactor(self._storage, compact_files, pace, new_id)
 
     def _begin(self) -> None:
@@ -115,7 +115,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     def state_as_of(self, txid: int, *, exact: bool) -> StoredRows:
         """Keys and values as of `txid`, the newest committed one: its rows and those before it.
 
-        Compaction folds committed txids only, so no row has a part of a later one.
+        Compaction takes committed txids only, so no row has a part of a later one.
 
         Raises:
             TableChangedError: a file is gone that the table's newest version still has.
@@ -175,7 +175,9 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     # --- compaction --------------------------------------------------------------------------
 
     def maintain(self, committed: int) -> Callable[[], None] | None:
-        """Fold files of committed txids, if there are many; what is returned publishes the result.
+        """Compact files of committed txids, if there are many.
+
+        What it returns publishes the result.
 
         Raises:
             Exception: the Spark job failed; nothing is left of it.
@@ -187,15 +189,15 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         files = self._compactor.choose(now, committed)
         if not files:
             return None
-        compaction = self._fold(files, now, committed)
+        compaction = self._compact(files, now, committed)
         return lambda: self._compactor.publish(compaction, self._log, self._opened.epoch)
 
-    def _fold(
+    def _compact(
         self, files: tuple[ActiveFile, ...], now: Sequence[ActiveFile], committed: int
     ) -> Compaction:
         schema = self._table_schema()
         return self._compactor.write(
-            lambda: self._folding.rows(files, now, committed, schema),
+            lambda: self._compacted.rows(files, now, committed, schema),
             files,
             self._area,
             self._log.version,
@@ -206,7 +208,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         super()._sweep(found)
 
     def close(self) -> None:
-        """Delete what was folded and not published; forget the Spark sessions."""
+        """Delete what was compacted and not published; forget the Spark sessions."""
         super().close()
-        self._folding.close()
+        self._compacted.close()
         self._compactor.close()

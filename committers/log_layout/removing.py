@@ -1,4 +1,4 @@
-"""The marks by which a txid removes keys from a log table (`committers.state.fold`)."""
+"""The marks by which a txid removes keys from a log table (`committers.state.removal`)."""
 
 from __future__ import annotations
 

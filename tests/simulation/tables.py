@@ -8,8 +8,8 @@ from typing import Any
 from committers.append_table import AppendingCommitter
 from committers.log_layout.columns import LogLayout
 from committers.log_layout.committer import LogCommitter
+from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Pace
-from committers.log_layout.folding import Folding
 from committers.log_layout.reading import LogReader
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
@@ -29,7 +29,7 @@ from txn.delta.commits import TXID
 from txn.interfaces import Committer, Publication, Semantics, StagedFile, State
 
 __all__ = [
-    "SimFolding",
+    "SimCompactedRows",
     "SimLogReader",
     "SimRewrite",
     "SimTable",
@@ -102,13 +102,13 @@ class SimLogReader(LogReader):
         return Frame(rows if below is None else model.rows_below(rows, below))
 
 
-class SimFolding(Folding):
-    """In place of `committers.log_layout.folding.Folding`."""
+class SimCompactedRows(CompactedRows):
+    """In place of `committers.log_layout.compacted_rows.CompactedRows`."""
 
     def rows(
         self, files: Sequence[ActiveFile], now: object, committed: object, schema: object
     ) -> Any:
-        return Frame(model.fold(_rows_of(self, [file.path for file in files])))
+        return Frame(model.merge(_rows_of(self, [file.path for file in files])))
 
 
 class SimLog(LogCommitter):

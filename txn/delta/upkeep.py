@@ -112,7 +112,7 @@ def plan_optimize(storage: Storage, topology: str) -> TablePlan:
     if kind == "upsert":
         return replace(plan, skipped="upsert: each bucket is one file already")
     if kind.startswith("log"):
-        return replace(plan, skipped="log: the topology folds its files itself (compact_files)")
+        return replace(plan, skipped="log: the topology compacts its files itself (compact_files)")
     small = [path for path, size in files.items() if size < _target(properties)]
     if len(small) < 2:
         return plan

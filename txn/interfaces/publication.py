@@ -49,7 +49,7 @@ SETTLED_KEY = "txn_settled"
 every txid up to `txid` is committed and final."""
 
 COMPACTION_KEY = "txn_compaction"
-"""Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of the folded
+"""Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of its
 rows, "settled", "last": as a fence's}."""
 
 _POSITIONS = ("spouts", "read", "members")
