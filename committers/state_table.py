@@ -15,9 +15,10 @@ from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compaction import Pace
 from committers.reading import read_table
 from committers.staging.area import random_id
+from committers.state.key_lookup import rows_of_keys
 from committers.state.partials import mergeable
-from committers.state.reading import missing_file, newest_version, rows_of_keys, version_of
 from committers.state.shape import StateShape
+from committers.state.versions import missing_file, newest_version, version_of
 from committers.upsert_layout.columns import RESERVED, UpsertLayout
 from committers.upsert_layout.committer import UpsertCommitter
 from txn.delta.commits import TXID
