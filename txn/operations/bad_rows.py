@@ -183,7 +183,7 @@ def _after(rows: Mapping[int, int], last: int) -> int:
 
 def _opened(table: str, options: Mapping[str, str] | None) -> Dataset | None:
     """The data of a table; None if it does not have the columns of bad rows."""
-    from txn.operations.history import opened_table
+    from txn.operations.table_logs import opened_table
 
     found = opened_table(table, options)
     names = {field.name for field in found.schema().fields}
