@@ -225,7 +225,7 @@ def _publish_anyway(
         txid_app(self._topology): publication.last_txid,
         epoch_app(self._topology): publication.epoch,
     }
-    metadata = {PUBLICATION_KEY: publication.in_log()}
+    metadata = {PUBLICATION_KEY: publication.model_dump(mode="json")}
     for _ in range(MAX_TRIES):
         actions = file_actions(adds, removes, self._now_ms(), data_change=True)
         landed = self._append(actions, metadata, app)
