@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from committers.log_layout.intents import COMPACTION
 from committers.publishing.files import ActiveFile
-from committers.staging.area import DATA
+from txn.delta.folders import COMPACTION, DATA
 from txn.interfaces import StagedFile
 
 __all__ = ["MOST_WAITING", "Compaction", "Pace", "files_to_compact"]

@@ -14,14 +14,12 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import PurePosixPath
 
-from committers.staging.area import DATA, SCRATCH
 from txn.delta.commits import Commit
+from txn.delta.folders import COMPACTION, DATA, SCRATCH
 from txn.storage.storage import Storage
 
-__all__ = ["COMPACTION", "Intents"]
+__all__ = ["Intents"]
 
-COMPACTION = "compaction-"
-"""How the names of the folders begin."""
 _INTENT = "intent.json"
 
 

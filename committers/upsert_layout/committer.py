@@ -11,7 +11,7 @@ from committers.publishing.append import require_staged
 from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
-from committers.staging.area import SCRATCH, random_id
+from committers.staging.area import random_id
 from committers.state.partials import mergeable
 from committers.state.removal import check_condition
 from committers.state.shape import described
@@ -28,6 +28,7 @@ from committers.upsert_layout.reading import UpsertReader, bucket_reader
 from committers.upsert_layout.rewriting import BucketRewrite, bucket_of_file, rewriting_conf
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
+from txn.delta.folders import SCRATCH
 from txn.errors import TopologyError
 from txn.interfaces import (
     Prepared,

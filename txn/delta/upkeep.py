@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -29,6 +28,7 @@ from deltalake.exceptions import DeltaError
 
 from txn.delta.commits import txid_app
 from txn.delta.durations import FILE_RETENTION, file_retention_secs
+from txn.delta.folders import COMPACTION, DATA, SCRATCH, staged_txid
 from txn.delta.loading import find
 from txn.errors import CommitConflictError, TxnError, UserError
 from txn.storage.retrying import retried
@@ -42,10 +42,7 @@ LEAST_HOURS = 1
 """Clocks of storage and of this machine may differ, and a query may be reading older versions."""
 _TARGET_BYTES = 100 * 1024 * 1024
 """delta-rs's own, where the table's property does not say another one."""
-_STAGED = re.compile(r"data/(\d+)-\d+-[0-9A-Za-z]+/")
-_COMPACTED = re.compile(r"data/(compaction-[0-9A-Za-z]+)/")
-_SCRATCH = "_txn"
-_LONGEST_GROUP = 64
+_LONGEST_JOB = 64
 """Txids that one staging job may have had: its folder is named after the first of them."""
 
 
@@ -200,13 +197,14 @@ def _free(expired: Iterable[str], newest: int, storage: Storage) -> Iterable[str
     Args:
         newest: the newest txid that the table holds.
     """
-    at_work = set(storage.folders(_SCRATCH))
+    compacting = {name for name in storage.folders(SCRATCH) if name.startswith(COMPACTION)}
     for path in expired:
-        staged, compacted = _STAGED.match(path), _COMPACTED.match(path)
-        if staged and int(staged[1]) > newest - _LONGEST_GROUP:
-            continue
-        if compacted and compacted[1] in at_work:
-            continue
+        below, _, rest = path.partition("/")
+        folder, in_folder, _ = rest.partition("/")
+        if below == DATA and in_folder:
+            txid = staged_txid(folder)
+            if folder in compacting or (txid is not None and txid > newest - _LONGEST_JOB):
+                continue
         yield path
 
 
