@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from committers import keeping
+from committers import kept_files
 from committers.guard import held, left_of, parse_semantics, unfinished
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.cleanup import LogCleanup
@@ -321,12 +321,12 @@ class TableCommitter(Committer):
         """Keep a spout's bytes beside the table; False while there is no table."""
         if self._log.version < 0:
             return False
-        keeping.keep(self._storage, name, content)
+        kept_files.keep(self._storage, name, content)
         return True
 
     def kept(self, name: str) -> bytes | None:
         """The bytes stored under a name; None if there are none."""
-        return keeping.kept(self._storage, name)
+        return kept_files.kept(self._storage, name)
 
     def settle(self, txid: int) -> None:
         """Mark `txid` as final in the log, where a replay could have replaced or repeated it.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from committers.keeping import KEPT
+from committers.kept_files import KEPT
 from committers.publishing.files import BUCKET
 from txn.delta.commits import FIRST_TXID
 from txn.delta.definition import Definition

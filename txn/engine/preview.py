@@ -18,10 +18,10 @@ from txn.dataflow.graph import NewValues, Sink, StateQuery
 from txn.engine.attempt import Emission
 from txn.engine.emission import Emissions
 from txn.engine.ending_errors import not_previewed
-from txn.engine.keeping import TableKeeper
 from txn.engine.lookups import Lookups
 from txn.engine.spouts import Spouts
 from txn.engine.staging import Stager
+from txn.engine.table_keeper import TableKeeper
 from txn.engine.tables import Tables
 from txn.engine.violations import count_violations
 from txn.errors import TopologyError, TxnError
