@@ -536,17 +536,17 @@ class FileSpout(Spout[FileBatch]):
 def _changed(
     planned: PlannedFile, found: FileStat | None, attempt: TransactionAttempt
 ) -> SourceChangedError:
-    now = "it is gone" if found is None else f"it has {_told(found)}"
+    now = "it is gone" if found is None else f"it has {_described(found)}"
     time = "" if planned.version else ", with its time,"
     return SourceChangedError(
         f"The file {planned.path} changed after it was planned for {attempt}: it had "
-        f"{_told(planned.stat)}, and now {now}. Put the planned file back{time} and start the "
+        f"{_described(planned.stat)}, and now {now}. Put the planned file back{time} and start the "
         "topology again; move new data in under new names.",
         number="TXN-407",
     )
 
 
-def _told(stat: FileStat) -> str:
+def _described(stat: FileStat) -> str:
     version = "" if stat.version is None else f", ETag {stat.version}"
     return f"{stat.size} bytes, last changed at {stat.mtime_ns} ns{version}"
 

@@ -68,7 +68,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
 
     def _begin(self) -> None:
         super()._begin()
-        self._told: Staged | None = None
+        self._handed_on: Staged | None = None
         """The staged rows of the txid whose removals `changes` has handed on."""
         self._reader = UpsertReader(
             self._layout, self._storage, self._log, self._reading, self._stored_schema
@@ -226,7 +226,7 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         """
         txid = publication.last_txid
         if self._layout.remove_where is not None:
-            self._told = prepared.staged
+            self._handed_on = prepared.staged
         self._require_one_txid(publication)
         written = [file.path for file in prepared.adds]
         replaced = [file.path for file in prepared.removes if isinstance(file, ActiveFile)]
@@ -277,6 +277,6 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
             CommitConflictError: what it was computed from was rewritten (OPTIMIZE); a replay
                 tells and publishes the same again.
         """
-        if prepared.skipped or self._told != prepared.staged:
+        if prepared.skipped or self._handed_on != prepared.staged:
             return super().publish(prepared, publication)
         return self._publish(prepared, publication)

@@ -75,7 +75,7 @@ class Upkeep:
         self._child: _Child | None = None
         self._lock = threading.Lock()
         self._stopped = False
-        self._told: set[tuple[Operation, str]] = set()
+        self._reported: set[tuple[Operation, str]] = set()
 
     @property
     def is_on(self) -> bool:
@@ -154,8 +154,8 @@ class Upkeep:
         done = partial(MaintenanceDone, *stamp, child.table, child.operation, child.began)
         if error := said.get("error"):
             self._broadcast.send(done(error=error))
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._reported:
+                self._reported.add(kind)
                 log.warning("%s: %s", told, error)
         elif said["chosen_files"]:
             what = f"{said['chosen_files']} files ({size(said['chosen_bytes'])})"
