@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from committers.aggregates.base import overflows_of
+from committers.aggregates.totals import overflows_of
 from committers.expressions import side_by_side
 from committers.staging.nearby import Nearby
 from committers.staging.parquet_stats import delta_stats
