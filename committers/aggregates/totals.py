@@ -1,4 +1,4 @@
-"""Totals that are exact or refused, whatever the session's settings say: sums, quotients, errors."""
+"""Totals that are exact or refused, whatever the session's settings say."""
 
 from __future__ import annotations
 

@@ -82,12 +82,6 @@ class Upkeep:
         """Whether anything will ever be due."""
         return bool(self._every and self._sinks)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing runs or waits now."""
-        with self._lock:
-            return self._child is None and not self._waiting
-
     def step(self) -> None:
         """Take note of what has ended, and start what is next."""
         with self._lock:
@@ -132,7 +126,7 @@ class Upkeep:
         path = os.pathsep.join([str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
         process = subprocess.Popen(
-            [sys.executable, "-m", "txn.delta.upkeep"],
+            [sys.executable, "-m", "txn.engine.upkeep_child"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
