@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -22,6 +21,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from spouts._backlog import Backlog
 from spouts._bad_rows import PARSED, BadRows, marks, marks_of, permissive, with_text
 from spouts._changed import Changed
 from spouts._inlet import FileInlet
@@ -50,14 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 
 Format = Literal["csv", "json", "parquet", "text"]
-_SIZED = 10_000
-"""Most files whose sizes are looked up for `lag`."""
 _LOOK = 100_000
 """How many names of one look at the folder are kept, so that later batches need no look."""
-
-_FRESH_SECS = 10.0
-"""So long a file counts as it was listed. Later it is looked at again, since somebody may have
-replaced a file that nobody had planned yet."""
 
 _NAMED = 20
 """Most names in one notice."""
@@ -177,12 +171,7 @@ class FileSpout(Spout[FileBatch]):
             self._options |= permissive(self.unparsed.text)
         self._schema: StructType | None = None
         self._taking = Taking()
-        self._backlog: deque[str] = deque()
-        self._beyond = 0
-        """Files that were listed and are not in the backlog."""
-        self._stats: dict[str, FileStat] = {}
-        """Of files in the backlog: remotely as they were listed, locally as far as asked."""
-        self._listed_at = float("-inf")
+        self._backlog = Backlog(self._listing, _LOOK)
         self._position: FileBatch | None = None
         """That which the next batch follows, unless a run has failed or begins."""
         self._empty: str | None = None
@@ -262,7 +251,6 @@ class FileSpout(Spout[FileBatch]):
 
     def _begin_anew(self) -> None:
         self._backlog.clear()
-        self._beyond = 0
         self._looks.begin()
 
     def _plan(self, previous: FileBatch | None) -> FileBatch | None:
@@ -299,9 +287,7 @@ class FileSpout(Spout[FileBatch]):
             if taken is not None and self._forget_missing:
                 taken = self._taking.without_missing(look.names, taken)
             self._tell_changed(look, previous)
-        self._backlog = deque(islice(look.unseen, _LOOK))
-        self._beyond = len(look.unseen) - len(self._backlog)
-        self._stats, self._listed_at = look.stats, time.monotonic()
+        self._backlog.fill(look)
         return taken
 
     @unnoted()
@@ -351,15 +337,7 @@ class FileSpout(Spout[FileBatch]):
         Raises:
             OSError: the storage does not answer.
         """
-        # Copies: if the disk is slow, the next planning does not wait for this.
-        names, stats = tuple(self._backlog), self._stats
-        left = len(names) + self._beyond
-        if self._beyond or left > _SIZED:
-            return Lag(files=left)
-        for name in names:
-            if name not in stats:
-                stats[name] = self._listing.stat(name) or FileStat(0, None)
-        return Lag(files=left, bytes=sum(stats[name].size for name in names))
+        return self._backlog.lag()
 
     def notices(self) -> Sequence[str]:
         """That the pattern matches no file, and which files were changed after they were read."""
@@ -431,28 +409,14 @@ class FileSpout(Spout[FileBatch]):
         return max([*before, *(f.mtime_ns for f in files if f.mtime_ns is not None)], default=None)
 
     def _next_files(self) -> list[PlannedFile]:
-        """Take the files of a batch from the backlog; names that are not files are dropped."""
-        files: list[PlannedFile] = []
-        while self._backlog and len(files) < self._size.now:
-            count = min(len(self._backlog), self._size.now - len(files))
-            names = [self._backlog.popleft() for _ in range(count)]
-            for name, found in zip(names, self._stats_of(names), strict=True):
-                if found is None:  # a folder, or gone since the listing
-                    continue
-                self._check_readable(name)
-                file = PlannedFile(
-                    path=name, size=found.size, mtime_ns=found.mtime_ns, version=found.version
-                )
-                files.append(file)
-        return files
-
-    def _stats_of(self, names: Sequence[str]) -> Sequence[FileStat | None]:
-        """As the listing had them, if that is no longer ago than looking at them would be wrong."""
-        listed = [self._stats.pop(name, None) for name in names]
-        is_fresh = time.monotonic() - self._listed_at < _FRESH_SECS
-        if self._listing.remote and is_fresh and None not in listed:
-            return listed
-        return self._listing.stats(names)
+        """Take the files of a batch from the backlog."""
+        found = self._backlog.take(self._size.now)
+        for name, _ in found:
+            self._check_readable(name)
+        return [
+            PlannedFile(path=name, size=stat.size, mtime_ns=stat.mtime_ns, version=stat.version)
+            for name, stat in found
+        ]
 
     def _check_readable(self, name: str) -> None:
         if not self._listing.remote and ":" in name.rpartition("/")[2]:
