@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from spouts._backlog import Backlog
-from spouts._bad_rows import PARSED, BadRows, marks, marks_of, permissive, with_text
+from spouts._bad_rows import PARSED, OnBadRows, marks, marks_of, permissive, with_text
 from spouts._changed import Changed
 from spouts._inlet import FileInlet
 from spouts._listing import FileStat, Listing
@@ -145,7 +145,7 @@ class FileSpout(Spout[FileBatch]):
         schema: str | StructType | None = None,
         files_per_batch: Size = 1,
         forget_missing: bool = False,
-        bad_rows: BadRows = "fail",
+        bad_rows: OnBadRows = "fail",
         storage_options: Mapping[str, str] | None = None,
         look_every_secs: float = 1.0,
         **reader_options: Any,

@@ -18,7 +18,7 @@ from typing_extensions import Self
 from txn.embedded import supervisor
 from txn.machine.java import find_java
 
-__all__ = ["LOOPBACK", "Child", "Server", "free_ports", "java", "listens", "wait_until"]
+__all__ = ["LOOPBACK", "Child", "ChildServer", "free_ports", "java", "listens", "wait_until"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -72,7 +72,7 @@ class Child:
         self.stop()
 
 
-class Server(ABC):
+class ChildServer(ABC):
     """A server in a folder, a child process for the time of a `with` block.
 
     Args:

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from spouts.kafka import KafkaSpout
-from tests.children import LOOPBACK, Server, free_ports, java, listens, wait_until
+from tests.children import LOOPBACK, ChildServer, free_ports, java, listens, wait_until
 from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch
 from txn.machine.jars import cache_folder, package_jars
@@ -93,7 +93,7 @@ def broker_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-class Broker(Server):
+class Broker(ChildServer):
     """One broker in a folder, on ports that stay the same over restarts.
 
     Args:

@@ -23,7 +23,7 @@ from xml.sax.saxutils import escape
 from obstore.store import AzureStore
 from typing_extensions import Self
 
-from tests.children import LOOPBACK, Server, free_ports, listens, wait_until
+from tests.children import LOOPBACK, ChildServer, free_ports, listens, wait_until
 from tests.stores.proxy import Answer, Forward, Proxy, Request, lists
 from txn.machine.jars import cache_folder
 
@@ -69,7 +69,7 @@ class StartFrom:
         return replace(answer, body=body)
 
 
-class AzureServer(Server):
+class AzureServer(ChildServer):
     """One server in a folder, with one account; `url` is that of the proxy before it."""
 
     def __init__(self, folder: Path) -> None:

@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.children import LOOPBACK, Server, free_ports, java, wait_until
+from tests.children import LOOPBACK, ChildServer, free_ports, java, wait_until
 from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch, shipped_jars
 from txn.machine.jars import cache_folder
@@ -51,7 +51,7 @@ def server_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-class HdfsServer(Server):
+class HdfsServer(ChildServer):
     """One file system in a folder, on a port that stays the same over restarts."""
 
     def __init__(self, folder: Path) -> None:

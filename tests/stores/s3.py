@@ -15,7 +15,7 @@ from pathlib import Path
 
 from obstore.store import S3Store
 
-from tests.children import LOOPBACK, Server, free_ports, java, listens, wait_until
+from tests.children import LOOPBACK, ChildServer, free_ports, java, listens, wait_until
 from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch
 from txn.machine.jars import S3A_PACKAGES, cache_folder, package_jars
@@ -84,7 +84,7 @@ def server_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-class S3Server(Server):
+class S3Server(ChildServer):
     """One S3 server in a folder, on a port that stays the same over restarts.
 
     Args:
