@@ -6,7 +6,7 @@ took. So a file that arrives late, with an older time or a smaller name, is stil
 
 Move files in atomically (write elsewhere on the same file system, then rename): a file under its
 final name counts as complete. A file that was read is not read again when it changes; a notice says
-so (`spouts/_changed.py`).
+so (`spouts/_file_notices.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
 
@@ -23,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from spouts._backlog import Backlog
 from spouts._bad_rows import PARSED, OnBadRows, marks, marks_of, permissive, with_text
-from spouts._changed import Changed
+from spouts._file_notices import FileNotices
 from spouts._inlet import FileInlet
 from spouts._listing import FileStat, Listing
 from spouts._looks import Look, Looks
@@ -39,7 +38,7 @@ from txn.errors import (
     StorageUnavailableError,
     TopologyError,
 )
-from txn.interfaces import NOTICES, Keeper, Lag, Spout, SpoutKind
+from txn.interfaces import Keeper, Lag, Spout, SpoutKind
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -53,11 +52,7 @@ Format = Literal["csv", "json", "parquet", "text"]
 _LOOK = 100_000
 """How many names of one look at the folder are kept, so that later batches need no look."""
 
-_NAMED = 20
-"""Most names in one notice."""
-
 log = logging.getLogger("txn.spouts.files")
-notices = logging.getLogger(f"{NOTICES}.files")
 
 
 class PlannedFile(BaseModel):
@@ -174,12 +169,7 @@ class FileSpout(Spout[FileBatch]):
         self._backlog = Backlog(self._listing, _LOOK)
         self._position: FileBatch | None = None
         """That which the next batch follows, unless a run has failed or begins."""
-        self._empty: str | None = None
-        """That there is nothing to read, in words; None: there is, or nobody has looked."""
-        self._stale: dict[str, int] = {}
-        """Files that this run found changed, with their times."""
-        self._changed = Changed(self._looks.times)
-        self._newest_found = 0
+        self._notices = FileNotices(self._name, self._listing, self._looks)
 
     def _looks_every(self, secs: Any) -> Looks:
         if isinstance(secs, bool) or not isinstance(secs, int | float) or not secs >= 0:
@@ -274,19 +264,26 @@ class FileSpout(Spout[FileBatch]):
             read_schema=self._opened().json(),
             seen=taken.seen,
             segments=taken.segments,
-            newest_ns=self._newest(previous, files),
+            newest_ns=self._notices.newest(
+                None if previous is None else previous.newest_ns,
+                [file.mtime_ns for file in files],
+                is_first=previous is None,
+            ),
         )
-        self._changed.take((file.path, file.mtime_ns) for file in files)
+        self._notices.take((file.path, file.mtime_ns) for file in files)
         return self._position
 
     def _seen_in(self, look: Look, previous: FileBatch | None) -> Taken | None:
         """Keep what a look has found for the next batches. Returns the files taken so far."""
         taken: Taken | None = previous
         if look.is_whole:
-            self._tell_if_empty(look.names)
+            self._notices.tell_if_empty(look.names)
             if taken is not None and self._forget_missing:
                 taken = self._taking.without_missing(look.names, taken)
-            self._tell_changed(look, previous)
+            if previous is None:
+                self._notices.tell_nothing_changed()
+            else:
+                self._notices.tell_changed(look, previous.newest_ns)
         self._backlog.fill(look)
         return taken
 
@@ -341,8 +338,7 @@ class FileSpout(Spout[FileBatch]):
 
     def notices(self) -> Sequence[str]:
         """That the pattern matches no file, and which files were changed after they were read."""
-        stale = self._stale
-        return [*filter(None, [self._empty]), *([self._about_changed(stale)] if stale else [])]
+        return self._notices.texts()
 
     def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
         """The paths that Spark's plan of `batch` reads, spelled as they were planned."""
@@ -363,50 +359,6 @@ class FileSpout(Spout[FileBatch]):
         for file, found in zip(metadata.files, self._found(metadata, attempt), strict=True):
             if found is not None and not found.is_still(file.stat):
                 raise FailedException(str(_changed(file, found, attempt)))
-
-    def _tell_if_empty(self, names: list[str]) -> None:
-        """Warn once that the pattern matches nothing, and again only after it matched a file."""
-        if names:
-            self._empty = None
-        elif self._empty is None:
-            missing = self._listing.missing_folder()
-            why = "" if missing is None else f", because the folder {missing} is not there"
-            self._empty = (
-                f"{self._name} matches no file now{why}, so there is nothing to read. Check the "
-                "pattern if you expect files there; it looks again until there are some."
-            )
-            log.warning("%s", self._empty)
-
-    def _tell_changed(self, look: Look, previous: FileBatch | None) -> None:
-        """Warn once of each file that was changed after it was taken, as far as this look sees."""
-        if previous is None:
-            self._looks.times(())  # frees what is kept for it
-            return
-        found = self._changed.look(look.names, look.unseen, previous.newest_ns)
-        if not found:
-            return
-        self._newest_found = max([*found.values(), self._newest_found])
-        self._stale = {**self._stale, **found}
-        notices.warning("%s", self._about_changed(found))
-
-    def _about_changed(self, found: Collection[str]) -> str:
-        listed = ", ".join(islice(found, _NAMED))
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        return (
-            f"{self._name} had read these files before they were changed, and reads no file twice: "
-            f"{listed}{more}. Rows that were added to them are in no table: write those into a new "
-            "file."
-        )
-
-    def _newest(self, previous: FileBatch | None, files: Sequence[PlannedFile]) -> int | None:
-        """The newest time of all files taken and all changes told; None: not known of some."""
-        before = [self._newest_found] if self._newest_found else []
-        if previous is not None:
-            known = self._changed.newest if previous.newest_ns is None else previous.newest_ns
-            if known is None:
-                return None
-            before.append(known)
-        return max([*before, *(f.mtime_ns for f in files if f.mtime_ns is not None)], default=None)
 
     def _next_files(self) -> list[PlannedFile]:
         """Take the files of a batch from the backlog."""
