@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.expressions import bigint
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
@@ -18,6 +17,7 @@ from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,18 +37,6 @@ class AppendingCommitter(TableCommitter):
 
     _reads_staged = False
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        semantics: Semantics | str,
-        *,
-        storage_options: Mapping[str, str] | None = None,
-        new_id: Callable[[], str] = random_id,
-        keys: Sequence[str] = (),
-    ) -> None:
-        super().__init__(path, semantics, storage_options=storage_options, new_id=new_id, keys=keys)
-        self._rows_schema: StructType | None = None
-
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
         """Write the rows with their txid, in no more files than the cluster has task slots."""
         slots = self._spark.sparkContext.defaultParallelism
@@ -63,7 +51,7 @@ class AppendingCommitter(TableCommitter):
     def _stamped(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
         from pyspark.sql import functions as sf
 
-        schema = self._known_schema()
+        schema = self._known_staged_schema()
         require_same_columns(schema, rows.schema, self.name)
         columns = [sf.col(quoted(name)) for name in schema.fieldNames()]
         return rows.select(*columns, bigint(attempt.txid).alias(TXID))
@@ -96,17 +84,10 @@ class AppendingCommitter(TableCommitter):
         stored = reader.parquet(*urls)
         return stored.where((sf.col(TXID) < txid) | sf.col(TXID).isNull())
 
-    def _known_schema(self) -> StructType:
-        if self._rows_schema is None:
-            raise TopologyError(
-                f"Table {self.name} is staged into before it was opened.", number="TXN-116"
-            )
-        return self._rows_schema
-
     def _table_schema(self) -> StructType:
         from pyspark.sql.types import LongType, StructType
 
-        return StructType([*self._known_schema().fields]).add(TXID, LongType())
+        return StructType([*self._known_staged_schema().fields]).add(TXID, LongType())
 
 
 class AppendTable(AppendingCommitter):
@@ -172,8 +153,6 @@ class AppendTable(AppendingCommitter):
         return batch.select(*whole, *(sf.col(quoted(name)) for name in own.values()))
 
     def _spec(self, schema: StructType) -> TableSpec:
-        from pyspark.sql.types import LongType, StructType
-
         for name in schema.fieldNames():
             if name.lower() == TXID:
                 raise TopologyError(
@@ -181,9 +160,8 @@ class AppendTable(AppendingCommitter):
                     f"rows bring a column '{name}' of their own. Rename it.",
                     number="TXN-113",
                 )
-        self._rows_schema = schema
-        whole = StructType([*schema.fields]).add(TXID, LongType())
-        columns = storable_columns(whole, self.name)
+        self._staged_schema = schema
+        columns = storable_columns(self._table_schema(), self.name)
         return TableSpec(self._opened.topology, "append", self.semantics, columns)
 
     def read(self, spark: SparkSession) -> DataFrame:

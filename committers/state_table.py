@@ -15,9 +15,10 @@ from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compaction import Pace
 from committers.reading import read_table
 from committers.staging.area import random_id
+from committers.state.key_lookup import rows_of_keys
 from committers.state.partials import mergeable
-from committers.state.reading import missing_file, newest_version, rows_of_keys, version_of
 from committers.state.shape import StateShape
+from committers.state.versions import missing_file, newest_version, version_of
 from committers.upsert_layout.columns import RESERVED, UpsertLayout
 from committers.upsert_layout.committer import UpsertCommitter
 from txn.delta.commits import TXID
@@ -49,7 +50,7 @@ class StateTable(State):
             Fixed when the table is made; about one per 500,000 keys and at least one per core.
             Only with layout="upsert".
         compact_files: only with layout="log": as soon as there are so many files of about the same
-            size, they are folded into one in the background, 2 or more; None: never. Fewer make
+            size, they become one in the background, 2 or more; None: never. Fewer make
             reading cheaper and compaction more frequent.
         compact_share: share of the time that compaction may take, above 0 and up to 1: while it
             has had more, up to four times `compact_files` wait. 1: they never wait.

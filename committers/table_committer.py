@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from committers import keeping
+from committers import kept_files
 from committers.guard import held, left_of, parse_semantics, unfinished
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.cleanup import LogCleanup
@@ -87,6 +87,8 @@ class TableCommitter(Committer):
         self._new_id = new_id
         self._context: CommitterContext | None = None
         self._fenced = False
+        self._staged_schema: StructType | None = None
+        """Columns of the rows that are staged, without their txid; None: not opened with any."""
         self._begin()
 
     def _begin(self) -> None:
@@ -193,7 +195,22 @@ class TableCommitter(Committer):
 
     @abstractmethod
     def _spec(self, schema: StructType) -> TableSpec:
-        """The shape of the table for partials of `schema`."""
+        """The shape of the table for partials of `schema`; `_staged_schema` from now on."""
+
+    @abstractmethod
+    def _table_schema(self) -> StructType:
+        """Columns of the table, bookkeeping included, as they follow from `_staged_schema`.
+
+        Raises:
+            TopologyError: it was not opened with any columns.
+        """
+
+    def _known_staged_schema(self) -> StructType:
+        if self._staged_schema is None:
+            raise TopologyError(
+                f"Table {self.name} is staged into before it was opened.", number="TXN-116"
+            )
+        return self._staged_schema
 
     # --- prepare -----------------------------------------------------------------------------
 
@@ -226,8 +243,8 @@ class TableCommitter(Committer):
         """Return whether the table may hold rows of an attempt that never finished."""
         return unfinished(self._log.last_publication(), publication)
 
-    def _columns(self) -> StructType:
-        """The columns of the table itself, bookkeeping included.
+    def _logged_schema(self) -> StructType:
+        """Columns of the table, bookkeeping included, as its log has them.
 
         Raises:
             TopologyError: it was not opened, or there is none.
@@ -304,12 +321,12 @@ class TableCommitter(Committer):
         """Keep a spout's bytes beside the table; False while there is no table."""
         if self._log.version < 0:
             return False
-        keeping.keep(self._storage, name, content)
+        kept_files.keep(self._storage, name, content)
         return True
 
     def kept(self, name: str) -> bytes | None:
         """The bytes stored under a name; None if there are none."""
-        return keeping.kept(self._storage, name)
+        return kept_files.kept(self._storage, name)
 
     def settle(self, txid: int) -> None:
         """Mark `txid` as final in the log, where a replay could have replaced or repeated it.

@@ -11,9 +11,9 @@ from txn.interfaces import Unparsed
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["PARSED", "BadRows", "marks", "marks_of", "permissive", "with_text"]
+__all__ = ["PARSED", "OnBadRows", "marks", "marks_of", "permissive", "with_text"]
 
-BadRows = Literal["fail", "drop", "set_aside"]
+OnBadRows = Literal["fail", "drop", "set_aside"]
 
 PARSED = ("csv", "json")
 """Formats of records that may not parse."""
@@ -40,7 +40,7 @@ def marks_of(
     Raises:
         TopologyError: an unknown fate, a format without parsing, or Spark's options for the same.
     """
-    if bad_rows not in get_args(BadRows):
+    if bad_rows not in get_args(OnBadRows):
         raise TopologyError(
             f"{whose}: bad_rows={bad_rows!r} is none of 'fail', 'drop' and 'set_aside'.",
             number="TXN-415",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spouts._schemas import as_nullable
 from spouts._uris import literal
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,7 +86,7 @@ def _read(
     columns = [
         sf.lit(partition[field.name] or None).cast(field.dataType).alias(field.name)
         if field.name in partition
-        else sf.col("`" + field.name.replace("`", "``") + "`")
+        else sf.col(quoted(field.name))
         for field in schema
     ]
     return rows.select(*columns)

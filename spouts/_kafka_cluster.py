@@ -126,7 +126,7 @@ class Cluster:
             try:
                 found = client.list_topics(timeout=REQUEST_SECS).topics
             except KafkaException as error:
-                raise self._told(error, "its topics") from error
+                raise self._failed(error, "its topics") from error
             self._names, self._names_at = sorted(found), now
         return [n for n in self._names if not n.startswith("__") and re.fullmatch(pattern, n)]
 
@@ -209,7 +209,7 @@ class Cluster:
                 topic = answer.result()
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self._told(error, f"topic {name!r}") from error
+                    raise self._failed(error, f"topic {name!r}") from error
             else:
                 found[name] = Topic(str(topic.topic_id), len(topic.partitions))
         return found
@@ -256,10 +256,10 @@ class Cluster:
                 # The topic was deleted meanwhile; `_describe` will notice.
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     part = f"{where.topic}-{where.partition}"
-                    raise self._told(error, f"the offsets of {part}") from error
+                    raise self._failed(error, f"the offsets of {part}") from error
         return found
 
-    def _told(self, error: Exception, what: str) -> Exception:
+    def _failed(self, error: Exception, what: str) -> Exception:
         """The error for an answer: the source is away, or refuses us for good."""
         client, self._client = self._client, None
         # The next call uses a new client: this one would keep the leaders that it knows.

@@ -10,6 +10,7 @@ from spouts._options import check_options
 from spouts._schemas import as_nullable, as_struct
 from txn.errors import TopologyError
 from txn.interfaces import NOT_PARSED
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -169,5 +170,4 @@ def _columns(fields: StructType) -> list[Column]:
 
 def _ddl(schema: StructType) -> str:
     """A schema of flat columns, as `from_csv` wants it."""
-    fields = ((f.name.replace("`", "``"), f.dataType.simpleString()) for f in schema)
-    return ", ".join(f"`{name}` {type_}" for name, type_ in fields)
+    return ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in schema)

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
-from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from spouts._delta_log import AddedFile, SourceLog, SourceVersion, TableNow
+from spouts._delta_batch import DeltaBatch, DeltaVersion, sum_of_known
+from spouts._delta_log import SourceLog, SourceVersion, TableNow
 from spouts._delta_plan import Candidate, Rules, final_version, next_batch
 from spouts._delta_read import scan, struct_of
-from spouts._schemas import as_struct, check_same, require_schema
+from spouts._delta_versions import PlannedVersions
+from spouts._schemas import as_struct, check_same
 from spouts._sizes import BatchSize, Size
 from spouts._uris import plain
 from txn.attempts import TransactionAttempt
@@ -48,47 +49,6 @@ _PASSED_AT_MOST = 100
 on, so that the log before it may be cleaned up."""
 # Reader features that do not change how the files of an appending version are read.
 _READABLE = frozenset(["deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"])
-
-
-class DeltaVersion(BaseModel):
-    """One planned version of a batch."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    version: int = Field(ge=0)
-    files: int = Field(ge=0)
-    """How many files have its rows; 0 when changes are read."""
-    size: int = Field(ge=0)
-    """Bytes of these files together."""
-    rows: int | None
-    """Their rows; None if the log has no statistics, or changes are read."""
-    below: int | None = None
-    """Files of this and later txids of the writing topology were replaced and are left out."""
-
-
-class DeltaBatch(BaseModel):
-    """Metadata of one txid: which versions of which table, read with which columns."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    table_id: str
-    """Delta's own id; another one means that the table was replaced."""
-    last_version: int = Field(ge=-1)
-    """The next batch begins after it."""
-    versions: tuple[DeltaVersion, ...] = Field(strict=False)
-    """The versions with something to read; those between them had no rows."""
-    source_txid: int = Field(ge=0)
-    """The newest committed txid of the writing topology, according to the log up to
-    `last_version`; 0 if none. No later version may publish it again."""
-    read_schema: str
-    """JSON of the columns of the table."""
-    changes: bool
-    """Whether the change data feed is read."""
-
-    @field_validator("read_schema")
-    @classmethod
-    def _a_schema(cls, text: str) -> str:
-        return require_schema(text)
 
 
 class DeltaSpout(Spout[DeltaBatch]):
@@ -150,6 +110,7 @@ class DeltaSpout(Spout[DeltaBatch]):
                 number="TXN-413",
             )
         self._log = SourceLog(location, storage_options)
+        self._stored = PlannedVersions(self._name, self._log)
         self._start = start
         self._schema = schema
         self._changes = changes
@@ -272,7 +233,7 @@ class DeltaSpout(Spout[DeltaBatch]):
             version=candidate.version,
             files=len(files),
             size=candidate.size,
-            rows=_rows(files),
+            rows=sum_of_known(file.rows for file in files),
             below=candidate.below,
         )
 
@@ -320,8 +281,8 @@ class DeltaSpout(Spout[DeltaBatch]):
         """
         try:
             self._table(metadata)
-            files = [] if self._changes else self._files(metadata)
-            self._check_stored(files, metadata, attempt)
+            files = [] if self._changes else self._stored.files(metadata)
+            self._stored.require_stored(files, metadata, attempt)
         except (OSError, DeltaError) as error:
             raise SourceUnavailableError(
                 f"{self._name} could not be read for {attempt}: {error}. The batch waits for it."
@@ -329,7 +290,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         if not metadata.versions:
             return no_rows(spark, struct_of(metadata.read_schema, changes=self._changes))
         if self._changes:
-            return self._feed(spark, attempt, metadata)
+            return self._stored.changes(spark, attempt, metadata)
         paths = [(self._log.url(file.path), file.partition) for file in files]
         return scan(spark, paths, struct_of(metadata.read_schema), self._log.hadoop)
 
@@ -345,14 +306,12 @@ class DeltaSpout(Spout[DeltaBatch]):
         return [
             f"version {planned.version}"
             for planned in metadata.versions
-            if all(plain(self._log.url(f.path)) in read for f in self._files_of(planned))
+            if all(plain(self._log.url(f.path)) in read for f in self._stored.files_of(planned))
         ]
 
     def planned_rows(self, metadata: DeltaBatch) -> int | None:
         """The rows of the planned files, if the log has statistics of all of them."""
-        counts = [planned.rows for planned in metadata.versions]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
+        return sum_of_known(planned.rows for planned in metadata.versions)
 
     def planned_bytes(self, metadata: DeltaBatch) -> int:
         """The bytes of the planned files."""
@@ -364,64 +323,6 @@ class DeltaSpout(Spout[DeltaBatch]):
         Their rows and bytes are not known: for these, every commit file would have to be read.
         """
         return Lag(versions=self._left)
-
-    def _files(self, metadata: DeltaBatch) -> list[AddedFile]:
-        return [file for planned in metadata.versions for file in self._files_of(planned)]
-
-    def _files_of(self, planned: DeltaVersion) -> tuple[AddedFile, ...]:
-        commit = self._log.read(planned.version)
-        if commit is None:
-            raise SourceChangedError(
-                f"{self._name}: version {planned.version} was planned, but is no longer in the "
-                "table's log: it was cleaned up. Restore the commit file from a backup and start "
-                "the topology again; keep delta.logRetentionDuration longer than the topology "
-                "may be down.",
-                number="TXN-412",
-            )
-        files = commit.files(planned.below)
-        found = (len(files), sum(file.size for file in files))
-        if found != (planned.files, planned.size):
-            raise SourceChangedError(
-                f"{self._name}: version {planned.version} was planned with {planned.files} files "
-                f"of {planned.size} bytes, but its log entry now has {found[0]} files of "
-                f"{found[1]} bytes. The log was changed by hand: restore it, and start again.",
-                number="TXN-412",
-            )
-        return files
-
-    def _check_stored(
-        self, files: Sequence[AddedFile], metadata: DeltaBatch, attempt: TransactionAttempt
-    ) -> None:
-        sizes = self._log.sizes([file.path for file in files])
-        for file, size in zip(files, sizes, strict=True):
-            if size != file.size:
-                found = "is gone (VACUUM?)" if size is None else f"has {size} bytes"
-                span = f"{metadata.versions[0].version} to {metadata.versions[-1].version}"
-                raise SourceChangedError(
-                    f"{self._name}: file {file.path} of versions {span}, planned for {attempt}, "
-                    f"{found}; it had {file.size} bytes. Restore it from a backup and start the "
-                    "topology again; a topology must not fall behind VACUUM's retention.",
-                    number="TXN-412",
-                )
-
-    def _feed(
-        self, spark: SparkSession, attempt: TransactionAttempt, metadata: DeltaBatch
-    ) -> DataFrame:
-        from pyspark.errors import AnalysisException
-
-        reader = spark.read.format("delta").option("readChangeFeed", "true")
-        reader = reader.options(**self._log.hadoop)
-        reader = reader.option("startingVersion", metadata.versions[0].version)
-        reader = reader.option("endingVersion", metadata.versions[-1].version)
-        try:
-            return reader.load(self._log.url())
-        except AnalysisException as error:
-            raise SourceChangedError(
-                f"{self._name}: the changes of versions {metadata.versions[0].version} to "
-                f"{metadata.versions[-1].version} cannot be read for {attempt}: "
-                f"{str(error).strip().splitlines()[0]}",
-                number="TXN-412",
-            ) from error
 
     # --- what the table must be --------------------------------------------------------------
 
@@ -487,9 +388,3 @@ class DeltaSpout(Spout[DeltaBatch]):
         if self._changes and any(isinstance(field["type"], dict) for field in fields):
             return None
         return struct_of(schema, changes=self._changes)
-
-
-def _rows(files: Sequence[AddedFile]) -> int | None:
-    counts = [file.rows for file in files]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None

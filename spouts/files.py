@@ -6,7 +6,7 @@ took. So a file that arrives late, with an older time or a smaller name, is stil
 
 Move files in atomically (write elsewhere on the same file system, then rename): a file under its
 final name counts as complete. A file that was read is not read again when it changes; a notice says
-so (`spouts/_changed.py`).
+so (`spouts/_file_notices.py`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from spouts._bad_rows import PARSED, BadRows, marks, marks_of, permissive, with_text
-from spouts._changed import Changed
+from spouts._backlog import Backlog
+from spouts._bad_rows import PARSED, OnBadRows, marks, marks_of, permissive, with_text
+from spouts._file_notices import FileNotices
 from spouts._inlet import FileInlet
 from spouts._listing import FileStat, Listing
 from spouts._looks import Look, Looks
@@ -39,7 +38,7 @@ from txn.errors import (
     StorageUnavailableError,
     TopologyError,
 )
-from txn.interfaces import NOTICES, Keeper, Lag, Spout, SpoutKind
+from txn.interfaces import Keeper, Lag, Spout, SpoutKind
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -50,20 +49,10 @@ if TYPE_CHECKING:
 __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 
 Format = Literal["csv", "json", "parquet", "text"]
-_SIZED = 10_000
-"""Most files whose sizes are looked up for `lag`."""
 _LOOK = 100_000
 """How many names of one look at the folder are kept, so that later batches need no look."""
 
-_FRESH_SECS = 10.0
-"""So long a file counts as it was listed. Later it is looked at again, since somebody may have
-replaced a file that nobody had planned yet."""
-
-_NAMED = 20
-"""Most names in one notice."""
-
 log = logging.getLogger("txn.spouts.files")
-notices = logging.getLogger(f"{NOTICES}.files")
 
 
 class PlannedFile(BaseModel):
@@ -151,7 +140,7 @@ class FileSpout(Spout[FileBatch]):
         schema: str | StructType | None = None,
         files_per_batch: Size = 1,
         forget_missing: bool = False,
-        bad_rows: BadRows = "fail",
+        bad_rows: OnBadRows = "fail",
         storage_options: Mapping[str, str] | None = None,
         look_every_secs: float = 1.0,
         **reader_options: Any,
@@ -177,20 +166,10 @@ class FileSpout(Spout[FileBatch]):
             self._options |= permissive(self.unparsed.text)
         self._schema: StructType | None = None
         self._taking = Taking()
-        self._backlog: deque[str] = deque()
-        self._beyond = 0
-        """Files that were listed and are not in the backlog."""
-        self._stats: dict[str, FileStat] = {}
-        """Of files in the backlog: remotely as they were listed, locally as far as asked."""
-        self._listed_at = float("-inf")
+        self._backlog = Backlog(self._listing, _LOOK)
         self._position: FileBatch | None = None
         """That which the next batch follows, unless a run has failed or begins."""
-        self._empty: str | None = None
-        """That there is nothing to read, in words; None: there is, or nobody has looked."""
-        self._stale: dict[str, int] = {}
-        """Files that this run found changed, with their times."""
-        self._changed = Changed(self._looks.times)
-        self._newest_found = 0
+        self._notices = FileNotices(self._name, self._listing, self._looks)
 
     def _looks_every(self, secs: Any) -> Looks:
         if isinstance(secs, bool) or not isinstance(secs, int | float) or not secs >= 0:
@@ -262,7 +241,6 @@ class FileSpout(Spout[FileBatch]):
 
     def _begin_anew(self) -> None:
         self._backlog.clear()
-        self._beyond = 0
         self._looks.begin()
 
     def _plan(self, previous: FileBatch | None) -> FileBatch | None:
@@ -286,22 +264,27 @@ class FileSpout(Spout[FileBatch]):
             read_schema=self._opened().json(),
             seen=taken.seen,
             segments=taken.segments,
-            newest_ns=self._newest(previous, files),
+            newest_ns=self._notices.newest(
+                None if previous is None else previous.newest_ns,
+                [file.mtime_ns for file in files],
+                is_first=previous is None,
+            ),
         )
-        self._changed.take((file.path, file.mtime_ns) for file in files)
+        self._notices.take((file.path, file.mtime_ns) for file in files)
         return self._position
 
     def _seen_in(self, look: Look, previous: FileBatch | None) -> Taken | None:
         """Keep what a look has found for the next batches. Returns the files taken so far."""
         taken: Taken | None = previous
         if look.is_whole:
-            self._tell_if_empty(look.names)
+            self._notices.tell_if_empty(look.names)
             if taken is not None and self._forget_missing:
                 taken = self._taking.without_missing(look.names, taken)
-            self._tell_changed(look, previous)
-        self._backlog = deque(islice(look.unseen, _LOOK))
-        self._beyond = len(look.unseen) - len(self._backlog)
-        self._stats, self._listed_at = look.stats, time.monotonic()
+            if previous is None:
+                self._notices.tell_nothing_changed()
+            else:
+                self._notices.tell_changed(look, previous.newest_ns)
+        self._backlog.fill(look)
         return taken
 
     @unnoted()
@@ -351,20 +334,11 @@ class FileSpout(Spout[FileBatch]):
         Raises:
             OSError: the storage does not answer.
         """
-        # Copies: if the disk is slow, the next planning does not wait for this.
-        names, stats = tuple(self._backlog), self._stats
-        left = len(names) + self._beyond
-        if self._beyond or left > _SIZED:
-            return Lag(files=left)
-        for name in names:
-            if name not in stats:
-                stats[name] = self._listing.stat(name) or FileStat(0, None)
-        return Lag(files=left, bytes=sum(stats[name].size for name in names))
+        return self._backlog.lag()
 
     def notices(self) -> Sequence[str]:
         """That the pattern matches no file, and which files were changed after they were read."""
-        stale = self._stale
-        return [*filter(None, [self._empty]), *([self._about_changed(stale)] if stale else [])]
+        return self._notices.texts()
 
     def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
         """The paths that Spark's plan of `batch` reads, spelled as they were planned."""
@@ -386,73 +360,15 @@ class FileSpout(Spout[FileBatch]):
             if found is not None and not found.is_still(file.stat):
                 raise FailedException(str(_changed(file, found, attempt)))
 
-    def _tell_if_empty(self, names: list[str]) -> None:
-        """Warn once that the pattern matches nothing, and again only after it matched a file."""
-        if names:
-            self._empty = None
-        elif self._empty is None:
-            missing = self._listing.missing_folder()
-            why = "" if missing is None else f", because the folder {missing} is not there"
-            self._empty = (
-                f"{self._name} matches no file now{why}, so there is nothing to read. Check the "
-                "pattern if you expect files there; it looks again until there are some."
-            )
-            log.warning("%s", self._empty)
-
-    def _tell_changed(self, look: Look, previous: FileBatch | None) -> None:
-        """Warn once of each file that was changed after it was taken, as far as this look sees."""
-        if previous is None:
-            self._looks.times(())  # frees what is kept for it
-            return
-        found = self._changed.look(look.names, look.unseen, previous.newest_ns)
-        if not found:
-            return
-        self._newest_found = max([*found.values(), self._newest_found])
-        self._stale = {**self._stale, **found}
-        notices.warning("%s", self._about_changed(found))
-
-    def _about_changed(self, found: Collection[str]) -> str:
-        listed = ", ".join(islice(found, _NAMED))
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        return (
-            f"{self._name} had read these files before they were changed, and reads no file twice: "
-            f"{listed}{more}. Rows that were added to them are in no table: write those into a new "
-            "file."
-        )
-
-    def _newest(self, previous: FileBatch | None, files: Sequence[PlannedFile]) -> int | None:
-        """The newest time of all files taken and all changes told; None: not known of some."""
-        before = [self._newest_found] if self._newest_found else []
-        if previous is not None:
-            known = self._changed.newest if previous.newest_ns is None else previous.newest_ns
-            if known is None:
-                return None
-            before.append(known)
-        return max([*before, *(f.mtime_ns for f in files if f.mtime_ns is not None)], default=None)
-
     def _next_files(self) -> list[PlannedFile]:
-        """Take the files of a batch from the backlog; names that are not files are dropped."""
-        files: list[PlannedFile] = []
-        while self._backlog and len(files) < self._size.now:
-            count = min(len(self._backlog), self._size.now - len(files))
-            names = [self._backlog.popleft() for _ in range(count)]
-            for name, found in zip(names, self._stats_of(names), strict=True):
-                if found is None:  # a folder, or gone since the listing
-                    continue
-                self._check_readable(name)
-                file = PlannedFile(
-                    path=name, size=found.size, mtime_ns=found.mtime_ns, version=found.version
-                )
-                files.append(file)
-        return files
-
-    def _stats_of(self, names: Sequence[str]) -> Sequence[FileStat | None]:
-        """As the listing had them, if that is no longer ago than looking at them would be wrong."""
-        listed = [self._stats.pop(name, None) for name in names]
-        is_fresh = time.monotonic() - self._listed_at < _FRESH_SECS
-        if self._listing.remote and is_fresh and None not in listed:
-            return listed
-        return self._listing.stats(names)
+        """Take the files of a batch from the backlog."""
+        found = self._backlog.take(self._size.now)
+        for name, _ in found:
+            self._check_readable(name)
+        return [
+            PlannedFile(path=name, size=stat.size, mtime_ns=stat.mtime_ns, version=stat.version)
+            for name, stat in found
+        ]
 
     def _check_readable(self, name: str) -> None:
         if not self._listing.remote and ":" in name.rpartition("/")[2]:
@@ -536,17 +452,17 @@ class FileSpout(Spout[FileBatch]):
 def _changed(
     planned: PlannedFile, found: FileStat | None, attempt: TransactionAttempt
 ) -> SourceChangedError:
-    now = "it is gone" if found is None else f"it has {_told(found)}"
+    now = "it is gone" if found is None else f"it has {_described(found)}"
     time = "" if planned.version else ", with its time,"
     return SourceChangedError(
         f"The file {planned.path} changed after it was planned for {attempt}: it had "
-        f"{_told(planned.stat)}, and now {now}. Put the planned file back{time} and start the "
+        f"{_described(planned.stat)}, and now {now}. Put the planned file back{time} and start the "
         "topology again; move new data in under new names.",
         number="TXN-407",
     )
 
 
-def _told(stat: FileStat) -> str:
+def _described(stat: FileStat) -> str:
     version = "" if stat.version is None else f", ETag {stat.version}"
     return f"{stat.size} bytes, last changed at {stat.mtime_ns} ns{version}"
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from spouts._bad_rows import BadRows, marks_of
+from spouts._bad_rows import OnBadRows, marks_of
 from spouts._kafka_cluster import Cluster, Look, Partition
 from spouts._kafka_options import client_settings
 from spouts._kafka_plan import (
@@ -143,7 +143,7 @@ class KafkaSpout(PartitionedSpout):
         include_headers: bool = False,
         value_format: ValueFormat | None = None,
         schema: str | StructType | None = None,
-        bad_rows: BadRows = "fail",
+        bad_rows: OnBadRows = "fail",
         value_options: Mapping[str, Any] | None = None,
         options: Mapping[str, str] | None = None,
         client_options: Mapping[str, str] | None = None,

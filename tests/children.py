@@ -9,12 +9,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from txn.embedded import supervisor
+from typing_extensions import Self
 
-__all__ = ["LOOPBACK", "Child", "free_ports", "listens", "wait_until"]
+from txn.embedded import supervisor
+from txn.machine.java import find_java
+
+__all__ = ["LOOPBACK", "Child", "ChildServer", "free_ports", "java", "listens", "wait_until"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -66,6 +70,43 @@ class Child:
         assert self._process is not None
         self._process.wait()
         self.stop()
+
+
+class ChildServer(ABC):
+    """A server in a folder, a child process for the time of a `with` block.
+
+    Args:
+        folder: holds its data, its configuration and its output.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._child = Child(folder)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+
+    def stop(self) -> None:
+        """Stop it cleanly, if it runs, and wait for its end."""
+        self._child.stop()
+
+    def kill(self) -> None:
+        """SIGKILL it and wait for its end."""
+        self._child.kill()
+
+
+def java(jars: Iterable[Path], flags: Sequence[str], main: str, *arguments: str) -> list[str]:
+    """The command that runs a class out of some jars."""
+    classpath = os.pathsep.join(str(jar) for jar in jars)
+    return [str(find_java()), *flags, "-cp", classpath, main, *arguments]
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:

@@ -53,7 +53,7 @@ def progress_bar(running: RunningTopology, until: Until, wanted: bool | None) ->
 
 def told(status: RunStatus) -> str:
     """A snapshot of a run in one line."""
-    parts = [f"txid {status.committed_txid} committed", f"{status.rows_committed:,} rows"]
+    parts = [f"txid {status.committed_txid} committed", f"{status.totals.rows_staged:,} rows"]
     if status.in_flight:
         parts.append(f"{len(status.in_flight)} in flight")
     if status.replays:

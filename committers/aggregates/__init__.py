@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from committers.aggregates.base import Builtin, as_text, as_values, quoted
+from committers.aggregates.base import Builtin
 from committers.aggregates.collected import CollectSet, CountDistinct, First, FirstN, Last, LastN
 from committers.aggregates.fold import Fold
 from committers.aggregates.numbers import (
@@ -32,6 +32,7 @@ from committers.aggregates.numbers import (
     Sum,
     Variance,
 )
+from committers.aggregates.parameters import as_text, as_values
 from txn.interfaces import Aggregate
 
 __all__ = [
@@ -57,7 +58,6 @@ __all__ = [
     "Variance",
     "by_identity",
     "identity",
-    "quoted",
 ]
 
 _BUILTIN: dict[str, type[Builtin]] = {

@@ -15,9 +15,8 @@ from committers.aggregates.base import (
     if_any,
     input_column,
     input_value,
-    require_number,
-    require_text,
 )
+from committers.aggregates.parameters import require_number, require_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from committers.aggregates.base import Builtin, if_any, input_value, require_text
+from committers.aggregates.base import Builtin, if_any, input_value
+from committers.aggregates.parameters import require_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -12,15 +12,17 @@ from committers.aggregates.base import (
     Builtin,
     OfColumn,
     either,
-    exact_add,
-    exact_sum,
     if_any,
     input_column,
     input_value,
+    require_numeric,
+)
+from committers.aggregates.parameters import require_text
+from committers.aggregates.totals import (
+    exact_add,
+    exact_sum,
     or_overflow,
     quotient_checked,
-    require_numeric,
-    require_text,
     wants_exact_check,
     whole_sum,
 )

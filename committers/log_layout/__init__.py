@@ -1,1 +1,1 @@
-"""`layout="log"`: partial aggregates that are appended, and folded aside."""
+"""`layout="log"`: partial aggregates that are appended, and compacted aside."""

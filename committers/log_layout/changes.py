@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.log_layout.columns import LogLayout
-from committers.state.fold import BEFORE, told_gone
+from committers.state.merging import BEFORE
+from committers.state.removal import with_removal
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,13 +23,13 @@ def from_partials(layout: LogLayout, rows: DataFrame, removed: DataFrame | None)
     """Changes of a log table.
 
     Args:
-        rows: `committers.state.fold.touched`.
+        rows: `committers.state.merging.touched`.
         removed: the keys that the txid removes; None: it removes none.
     """
     from pyspark.sql import functions as sf
 
     before = sf.col(quoted(BEFORE))
-    shown, gone = told_gone(_shown(layout, rows), layout.keys, removed)
+    shown, gone = with_removal(_shown(layout, rows), layout.keys, removed)
     existed = before.isNotNull()
     columns = [sf.col(quoted(key)) for key in layout.keys]
     columns += [sf.when(~gone, sf.col(quoted(name))).alias(name) for name in layout.aggregates]
@@ -43,7 +44,7 @@ def removed_keys(layout: LogLayout, rows: DataFrame) -> DataFrame:
     """The keys of a log table that satisfy its `remove_where` after their update.
 
     Args:
-        rows: `committers.state.fold.touched`.
+        rows: `committers.state.merging.touched`.
     """
     from pyspark.sql import functions as sf
 

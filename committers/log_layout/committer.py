@@ -15,38 +15,37 @@ from typing import TYPE_CHECKING
 from committers.append_table import AppendingCommitter
 from committers.log_layout.changes import from_partials
 from committers.log_layout.columns import LogLayout
+from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Compaction, Pace
 from committers.log_layout.compactor import Compactor
-from committers.log_layout.folding import Folding
 from committers.log_layout.reading import LogReader
 from committers.log_layout.removing import RemovalMarks
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
-from committers.state.changes import refuse_taken_names
-from committers.state.partials import columns_read, partial_rows, shown_alone
+from committers.state.partials import partial_rows
 from committers.state.removal import REMOVED, check_condition
 from committers.state.shape import described
+from committers.state_committer import StateCommitter
 from txn.delta.commits import TXID
-from txn.errors import TopologyError
 from txn.interfaces import Prepared, Publication, Semantics, Staged, StoredRows
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 __all__ = ["LogCommitter"]
 
 
-class LogCommitter(AppendingCommitter):
+class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     """The result of `StateTable.bind` for `layout="log"`.
 
     Args:
         layout: its keys, aggregates and columns.
-        compact_files: files of about one size that are folded into one; None: never.
-        pace: when a fold may begin.
+        compact_files: files of about one size that become one; None: never.
+        pace: when a compaction may begin.
     """
 
     layout = "log"
@@ -63,16 +62,9 @@ class LogCommitter(AppendingCommitter):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
-        self._layout = layout  # before `_begin`, which reads it
         self._reads_staged = layout.removes
-        super().__init__(
-            path,
-            semantics,
-            storage_options=storage_options,
-            new_id=new_id,
-            keys=layout.keys,
-        )
-        self._folding = Folding(layout, self._storage, lambda: self._spark)
+        super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
+        self._compacted = CompactedRows(layout, self._storage, lambda: self._spark)
         self._compactor = Compactor(self._storage, compact_files, pace, new_id)
 
     def _begin(self) -> None:
@@ -90,20 +82,12 @@ class LogCommitter(AppendingCommitter):
         """
         return not self._layout.removes
 
-    def required_columns(self) -> Sequence[str]:
-        """The keys and the columns that the aggregates read."""
-        return columns_read(self._layout.keys, self._layout.aggregates)
-
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """One row per group of the batch; one row for a global aggregate, rows or not."""
         return partial_rows(batch, self._layout.keys, self._layout.aggregates, count_as)
 
-    def complete(self, batch: DataFrame) -> DataFrame | None:
-        """The rows, if they have the keys and all that the aggregates read."""
-        return batch if set(self.required_columns()) <= set(batch.columns) else None
-
     def _spec(self, schema: StructType) -> TableSpec:
-        self._rows_schema = schema
+        self._staged_schema = schema
         layout = self._layout
         if layout.remove_where is not None:
             shown = self.values_schema(schema)
@@ -120,24 +104,7 @@ class LogCommitter(AppendingCommitter):
         )
 
     def _table_schema(self) -> StructType:
-        return self._layout.table_schema(self._known_schema())
-
-    def _stored_schema(self) -> StructType:
-        """Columns of the table, even before the first batch."""
-        if self._rows_schema is not None:
-            return self._table_schema()
-        return self._columns()
-
-    def _any_session(self) -> SparkSession:
-        """The session of the run; before it is opened, the active one."""
-        from pyspark.sql import SparkSession
-
-        return self._spark if self._context else SparkSession.builder.getOrCreate()
-
-    def shown(self, partials: DataFrame) -> DataFrame:
-        """Keys and values of an empty state after these partials."""
-        layout = self._layout
-        return shown_alone(partials, layout.keys, layout.aggregates, layout.remove_where)
+        return self._layout.table_schema(self._known_staged_schema())
 
     def values_schema(self, partials: StructType) -> StructType:
         """Keys and values as readers see them. Runs no job."""
@@ -148,7 +115,7 @@ class LogCommitter(AppendingCommitter):
     def state_as_of(self, txid: int, *, exact: bool) -> StoredRows:
         """Keys and values as of `txid`, the newest committed one: its rows and those before it.
 
-        Compaction folds committed txids only, so no row has a part of a later one.
+        Compaction takes committed txids only, so no row has a part of a later one.
 
         Raises:
             TableChangedError: a file is gone that the table's newest version still has.
@@ -158,10 +125,6 @@ class LogCommitter(AppendingCommitter):
         )
 
     # --- changes -----------------------------------------------------------------------------
-
-    def require_changes(self) -> None:
-        """Refuse a `prev_<value>` that is the name of a key or another value."""
-        refuse_taken_names(self._layout.keys, tuple(self._layout.aggregates), self.name)
 
     def changes_schema(self, partials: StructType) -> StructType:
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
@@ -181,13 +144,7 @@ class LogCommitter(AppendingCommitter):
         Raises:
             TopologyError: the publication is of several txids.
         """
-        if publication.members:
-            raise TopologyError(
-                f"The changes of one txid in table {self.name} cannot be read: txids "
-                f"{publication.first_txid} to {publication.last_txid} are published together. "
-                "Run the topology with max_group_commit=1.",
-                number="TXN-116",
-            )
+        self._require_one_txid(publication)
         if not prepared.staged.files:
             schema = self._stored_schema()
             fields = [field for field in schema if field.name not in (TXID, REMOVED)]
@@ -218,27 +175,29 @@ class LogCommitter(AppendingCommitter):
     # --- compaction --------------------------------------------------------------------------
 
     def maintain(self, committed: int) -> Callable[[], None] | None:
-        """Fold files of committed txids, if there are many; what is returned publishes the result.
+        """Compact files of committed txids, if there are many.
+
+        What it returns publishes the result.
 
         Raises:
             Exception: the Spark job failed; nothing is left of it.
         """
         self._compactor.clean_up()
-        if self._log.version < 0 or self._rows_schema is None:
+        if self._log.version < 0 or self._staged_schema is None:
             return None
         now = self._log.files_now()
         files = self._compactor.choose(now, committed)
         if not files:
             return None
-        compaction = self._fold(files, now, committed)
+        compaction = self._compact(files, now, committed)
         return lambda: self._compactor.publish(compaction, self._log, self._opened.epoch)
 
-    def _fold(
+    def _compact(
         self, files: tuple[ActiveFile, ...], now: Sequence[ActiveFile], committed: int
     ) -> Compaction:
         schema = self._table_schema()
         return self._compactor.write(
-            lambda: self._folding.rows(files, now, committed, schema),
+            lambda: self._compacted.rows(files, now, committed, schema),
             files,
             self._area,
             self._log.version,
@@ -249,7 +208,7 @@ class LogCommitter(AppendingCommitter):
         super()._sweep(found)
 
     def close(self) -> None:
-        """Delete what was folded and not published; forget the Spark sessions."""
+        """Delete what was compacted and not published; forget the Spark sessions."""
         super().close()
-        self._folding.close()
+        self._compacted.close()
         self._compactor.close()

@@ -1,23 +1,15 @@
-"""Compaction of a log table: which files are folded, and what is left of one that died.
+"""Compaction of a log table: which files are merged into one, and when.
 
 Size-tiered: a tier holds the files (or results of compactions) of about the same size, each tier
 `factor` times as large as the one below. When a tier has `factor` of them, they and the smaller
-ones are folded by key into one. Where batches have mostly the same keys, the result is as large as
+ones are merged by key into one. Where batches have mostly the same keys, the result is as large as
 one of the files and takes its place; where keys are new, it belongs to the next tier. So of n bytes
 a table has at most `factor` files per tier, log_factor(n) tiers, and what is split by size.
-The cost of folds is spread over time (`Pace`); up to `MOST_WAITING` times as many files wait.
-
-    <table>/data/compaction-<random>/...             the result
-    <table>/_txn/compaction-<random>/intent.json     there before the first byte of the result,
-                                                     and until it is published
-
-A result that no version refers to is deleted at the next start; whether one does is read from the
-log, from the version named in the intent on.
+The cost of compactions is spread over time (`Pace`); up to `MOST_WAITING` times as many files wait.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -25,23 +17,18 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from committers.publishing.files import ActiveFile
-from committers.staging.area import DATA, SCRATCH
-from txn.delta.commits import Commit
+from txn.delta.folders import COMPACTION, DATA
 from txn.interfaces import StagedFile
-from txn.storage.storage import Storage
 
-__all__ = ["MOST_WAITING", "Compaction", "Intents", "Pace", "files_to_fold"]
+__all__ = ["MOST_WAITING", "Compaction", "Pace", "files_to_compact"]
 
 MOST_WAITING = 4
-"""How many times as many files as make a tier full wait at most for their fold's time to come."""
+"""How many times as many files as make a tier full wait at most for their time to come."""
 JOB_SECS = 0.3
 BYTES_PER_SEC = 25e6
-"""Costs of a fold: a Spark job, and (compressed) bytes of one task on an average machine."""
+"""Costs of a compaction: a Spark job, and (compressed) bytes of one task on an average machine."""
 SMALLEST_TIER = 64 * 1024
 """Bytes up to which files are in the lowest tier."""
-
-_NAME = "compaction-"
-_INTENT = "intent.json"
 
 
 @dataclass(frozen=True)
@@ -60,7 +47,7 @@ class Compaction:
 
 
 class Pace:
-    """When a fold may begin, so that all of them together take a share of the time at most.
+    """When a compaction may begin, so that all of them together take a share of the time at most.
 
     Args:
         share: above 0, up to 1; 1: at once.
@@ -73,15 +60,15 @@ class Pace:
         self._since = clock()
 
     def begin(self, size: int) -> bool:
-        """Return whether the time since the last fold pays for one of this size (compressed)."""
+        """Return whether the time since the last one pays for one of this size (compressed)."""
         return self._clock() - self._since >= self._rest * (JOB_SECS + size / BYTES_PER_SEC)
 
     def end(self) -> None:
-        """A fold has ended, whatever came of it."""
+        """A compaction has ended, whatever came of it."""
         self._since = self._clock()
 
 
-def files_to_fold(
+def files_to_compact(
     files: Iterable[ActiveFile], committed: int, factor: int, full: int | None = None
 ) -> tuple[ActiveFile, ...]:
     """The files of the lowest full tier and of those below it; none when no tier is full.
@@ -111,82 +98,9 @@ def files_to_fold(
 def _run_of(path: str) -> str:
     """Files that one compaction wrote are one: they were split by size, and by key."""
     parts = PurePosixPath(path).parts
-    ours = len(parts) > 2 and parts[0] == DATA and parts[1].startswith(_NAME)
+    ours = len(parts) > 2 and parts[0] == DATA and parts[1].startswith(COMPACTION)
     return "/".join(parts[:2]) if ours else path
 
 
 def _tier(size: int, factor: int) -> int:
     return math.ceil(math.log(max(size / SMALLEST_TIER, 1), factor))
-
-
-class Intents:
-    """The folders of compactions that are not published yet. Thread-safe: it holds no state.
-
-    Args:
-        storage: the table's folder.
-        new_id: source of folder names; letters and digits.
-    """
-
-    def __init__(self, storage: Storage, new_id: Callable[[], str]) -> None:
-        self._storage = storage
-        self._new_id = new_id
-
-    def begin(self, version: int) -> str:
-        """A folder for a compaction that will be published after `version`, if at all."""
-        name = f"{_NAME}{self._new_id()}"
-        intent = json.dumps({"version": version}).encode()
-        self._storage.write(f"{SCRATCH}/{name}/{_INTENT}", intent)
-        return f"{DATA}/{name}"
-
-    def end(self, folder: str, *, delete: bool) -> None:
-        """The compaction is published, or (`delete`) certainly never will be."""
-        if delete:
-            self._storage.delete_folder(folder)
-        self._storage.delete_folder(f"{SCRATCH}/{PurePosixPath(folder).name}")
-
-    def sweep(
-        self,
-        found: Iterable[str],
-        newest: int,
-        active: Iterable[str],
-        read: Callable[[int], Commit | None],
-    ) -> None:
-        """Delete the results of dead processes that no version refers to.
-
-        Called when no older process can append any more.
-
-        Args:
-            found: `StagingArea.folders`, from before the fence.
-            newest: the table's version.
-            active: paths of its files.
-            read: one version of the log, None when that was cleaned out of it.
-        """
-        folders = {str(PurePosixPath(path).parent) for path in active}
-        for path in found:
-            below, _, name = path.partition("/")
-            is_ours = below == SCRATCH and name.startswith(_NAME)
-            started = self._started_after(name) if is_ours else None
-            if started is None:
-                continue
-            folder = f"{DATA}/{name}"
-            published = folder in folders or _may_have_been_added(folder, started, newest, read)
-            self.end(folder, delete=not published)
-
-    def _started_after(self, name: str) -> int | None:
-        """The version in an intent; None: it was not written to its end, so no job began."""
-        intent = self._storage.read(f"{SCRATCH}/{name}/{_INTENT}") or b""
-        try:
-            return int(json.loads(intent)["version"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return None
-
-
-def _may_have_been_added(
-    folder: str, started: int, newest: int, read: Callable[[int], Commit | None]
-) -> bool:
-    """Return whether a version after `started` added a file of `folder`, or this is unknown."""
-    for version in range(newest, started, -1):
-        commit = read(version)
-        if commit is None or any(file.path.startswith(f"{folder}/") for file in commit.adds):
-            return True
-    return False

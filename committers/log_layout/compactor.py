@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from committers.log_layout.compaction import MOST_WAITING, Compaction, Intents, Pace, files_to_fold
+from committers.log_layout.compaction import MOST_WAITING, Compaction, Pace, files_to_compact
+from committers.log_layout.intents import Intents
 from committers.publishing.append import AppendFailedError
 from committers.publishing.files import ActiveFile
 from committers.publishing.log import DeltaLog
@@ -32,8 +33,8 @@ class Compactor:
 
     Args:
         storage: the table's folder.
-        factor: files of about one size that are folded into one; None: never.
-        pace: when a fold may begin.
+        factor: files of about one size that become one; None: never.
+        pace: when a compaction may begin.
         new_id: source of folder names; letters and digits.
     """
 
@@ -50,7 +51,7 @@ class Compactor:
         """Folders of compactions that are done with, and whether to delete them."""
 
     def choose(self, now: Sequence[ActiveFile], committed: int) -> tuple[ActiveFile, ...]:
-        """The files of the table that are to be folded now, if any.
+        """The files of the table that are to be compacted now, if any.
 
         Args:
             now: all of its files.
@@ -58,9 +59,9 @@ class Compactor:
         """
         if self._factor is None:
             return ()
-        files = files_to_fold(now, committed, self._factor)
+        files = files_to_compact(now, committed, self._factor)
         if files and not self._pace.begin(sum(file.size for file in files)):
-            files = files_to_fold(now, committed, self._factor, MOST_WAITING * self._factor)
+            files = files_to_compact(now, committed, self._factor, MOST_WAITING * self._factor)
         return files
 
     def write(
@@ -73,7 +74,7 @@ class Compactor:
         """Write the rows of some files into a folder of its own.
 
         Args:
-            rows: they, folded.
+            rows: they, one per key.
             version: after which the result will be published.
 
         Raises:
@@ -94,7 +95,7 @@ class Compactor:
         return Compaction(folder, adds, files)
 
     def publish(self, compaction: Compaction, log: DeltaLog, epoch: int) -> None:
-        """Append the version that has the result in place of what was folded.
+        """Append the version that has the result in place of what was compacted.
 
         Nothing happens when somebody's OPTIMIZE has rewritten some of that meanwhile.
         """
@@ -126,7 +127,7 @@ class Compactor:
         self._intents.sweep(found, log.version, log.files, log.read_commit)
 
     def close(self) -> None:
-        """Delete what was folded and not published."""
+        """Delete what was compacted and not published."""
         with self._lock:
             self._ended += [(folder, True) for folder in self._made]
             self._made.clear()

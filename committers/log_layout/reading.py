@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from committers.log_layout.columns import LogLayout
 from committers.publishing.log import DeltaLog
 from committers.reading import strict_reader
-from committers.state.fold import marks_of, touched, without_removed
+from committers.state.merging import touched
+from committers.state.removal import marks_of, without_removed
 from txn.delta.commits import TXID
 from txn.interfaces import Staged
 from txn.spark.rows import no_rows

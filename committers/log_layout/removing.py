@@ -1,11 +1,10 @@
-"""The marks by which a txid removes keys from a log table (`committers.state.fold`)."""
+"""The marks by which a txid removes keys from a log table (`committers.state.removal`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.expressions import bigint
 from committers.log_layout.changes import removed_keys
 from committers.log_layout.columns import LogLayout
@@ -15,6 +14,7 @@ from committers.staging.area import StagingArea
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import Prepared, Publication, Staged, StagedFile
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

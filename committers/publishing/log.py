@@ -212,7 +212,7 @@ class DeltaLog(FollowedTable):
         """
         last = self._last and {
             "version": self._last[0],
-            "publication": self._last[1].in_log(),
+            "publication": self._last[1].model_dump(mode="json"),
         }
         mark = {"topology": self._topology, "epoch": epoch, **more, "last": last}
         return self._append(actions, {key: mark}, apps or leading(self._topology, epoch, 0))
@@ -246,7 +246,7 @@ class DeltaLog(FollowedTable):
             txid_app(self._topology): publication.last_txid,
             epoch_app(self._topology): publication.epoch,
         }
-        metadata = {PUBLICATION_KEY: publication.in_log()}
+        metadata = {PUBLICATION_KEY: publication.model_dump(mode="json")}
         for _ in range(MAX_TRIES):
             self._require_active(removes)
             actions = file_actions(adds, removes, self._now_ms(), data_change=True)

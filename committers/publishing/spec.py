@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from committers.keeping import KEPT
+from committers.kept_files import KEPT
 from committers.publishing.files import BUCKET
 from txn.delta.commits import FIRST_TXID
 from txn.delta.definition import Definition
 from txn.delta.features import refused_features
+from txn.delta.folders import SCRATCH
 from txn.errors import TableRefusedError
 from txn.interfaces import Semantics
 from txn.spark.own_session import DEFAULT, same_setting
@@ -208,7 +209,7 @@ def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
         entries: names of everything directly below it.
     """
     # Scratch and what spouts keep are ours; a crash while creating may leave an empty log.
-    foreign = [entry for entry in entries if entry not in ("_delta_log", "_txn", KEPT)]
+    foreign = [entry for entry in entries if entry not in ("_delta_log", SCRATCH, KEPT)]
     if foreign:
         raise TableRefusedError(
             f"Folder {name} is not a Delta table and holds other files ('{foreign[0]}'). Give "

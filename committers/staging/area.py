@@ -6,8 +6,7 @@
 Scratch of a table in an object store lies on this machine's disk, if the executors are threads of
 this process.
 
-`data` is a visible name, so that VACUUM removes what no version refers to; `_txn` is hidden from
-it. Every staging job has a folder of its own; a job of several attempts has one, named after the
+Every staging job has a folder of its own; a job of several attempts has one, named after the
 first of them. What a job has staged is what its tasks' commits say (`writing`): a folder may also
 have files of task attempts that failed or were overtaken, which nothing refers to.
 """
@@ -15,7 +14,6 @@ have files of task attempts that failed or were overtaken, which nothing refers 
 from __future__ import annotations
 
 import json
-import re
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -23,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from committers.aggregates.base import overflows_of
+from committers.aggregates.totals import overflows_of
 from committers.expressions import side_by_side
 from committers.staging.nearby import Nearby
 from committers.staging.parquet_stats import delta_stats
@@ -31,6 +29,7 @@ from committers.staging.row_digest import Summary, row_digest, summarize
 from committers.staging.writing import RowWriter, write_options
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
+from txn.delta.folders import DATA, SCRATCH, staged_txid
 from txn.errors import StagedFileError
 from txn.interfaces import Staged, StagedFile
 from txn.spark.file_writer import WrittenFile
@@ -41,14 +40,8 @@ from txn.storage.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DATA", "SCRATCH", "StagingArea", "newest_txid", "random_id"]
+__all__ = ["StagingArea", "newest_txid", "random_id"]
 
-DATA = "data"
-"""Folder of files that are published where they lie."""
-SCRATCH = "_txn"
-"""Folder of files that no version will ever refer to."""
-
-_FOLDER = re.compile(r"(\d+)-(\d+)-[0-9A-Za-z]+")
 _FOOTER_THREADS = 16
 _Found = tuple[StagedFile, Summary]
 
@@ -316,8 +309,7 @@ class StagingArea:
         kept = mine | {_folder_of(path) for path in active}
         for folder in found:
             below, _, name = folder.partition("/")
-            match = _FOLDER.fullmatch(name)
-            is_left = below == SCRATCH or (match is not None and int(match[1]) > published)
+            is_left = below == SCRATCH or (staged_txid(name) or 0) > published
             if is_left and folder not in kept:
                 self._storage.delete_folder(folder)
 
@@ -325,8 +317,7 @@ class StagingArea:
 def newest_txid(folders: Iterable[str]) -> int:
     """The newest txid with staged data among `StagingArea.folders`; 0 if none."""
     names = (folder.partition("/") for folder in folders)
-    data = (_FOLDER.fullmatch(name) for below, _, name in names if below == DATA)
-    return max((int(match[1]) for match in data if match), default=0)
+    return max((staged_txid(name) or 0 for below, _, name in names if below == DATA), default=0)
 
 
 def _staged(attempt: TransactionAttempt, found: Sequence[_Found]) -> Staged:

@@ -1,1 +1,1 @@
-"""The shared parts of both state layouts: partial aggregates, keys, reading."""
+"""The shared parts of both state layouts: partial aggregates, keys, removal, reading."""

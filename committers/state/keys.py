@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.expressions import passing
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["bucket_of", "with_keys_of"]
+__all__ = ["bucket_of", "joined_by_key", "same_key", "with_keys_of"]
 
 _KEY = passing("key")
 
@@ -38,13 +39,42 @@ def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:
 
 def with_keys_of(rows: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The rows whose key `wanted` has as well; NULL is a key like any other."""
+    return joined_by_key(rows, wanted, keys, "left_semi")
+
+
+def joined_by_key(
+    rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str, *columns: Column
+) -> DataFrame:
+    """The rows joined with those of `others` that have the same key (`same_key`).
+
+    Args:
+        how: the kind of join; after one that keeps columns of `others`, its keys are there under
+            names that no table has.
+        columns: of `others`, besides its keys.
+    """
     from pyspark.sql import functions as sf
 
-    renamed = wanted.select(*(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys))
-    condition = sf.lit(True)
-    for key in keys:
-        condition &= sf.col(quoted(key)).eqNullSafe(sf.col(quoted(f"{_KEY}_{key}")))
-    return rows.join(renamed, condition, "left_semi")
+    renamed = others.select(*(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys), *columns)
+    condition = same_key(
+        keys, lambda key: sf.col(quoted(key)), lambda key: sf.col(quoted(f"{_KEY}_{key}"))
+    )
+    return rows.join(renamed, condition, how)
+
+
+def same_key(
+    keys: Sequence[str], one: Callable[[str], Column], other: Callable[[str], Column]
+) -> Column:
+    """Whether two rows have the same key; NULL is a key like any other.
+
+    Args:
+        keys: names of the key columns; none: all rows have the key of a global aggregate.
+        one: name -> the column of one side of a join.
+        other: name -> that of the other side.
+    """
+    from pyspark.sql import functions as sf
+
+    same = [one(key).eqNullSafe(other(key)) for key in keys]
+    return reduce(lambda left, right: left & right, same) if same else sf.lit(True)
 
 
 def _filler(kind: DataType) -> Column | None:

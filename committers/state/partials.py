@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.aggregates.base import quoted
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, merged, partials_over
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -1,21 +1,32 @@
-"""`remove_where`: the condition under which a state table lets go of a key, and the mark of it."""
+"""`remove_where`: the condition under which a state table lets go of a key, and the mark of it.
+
+In a log table a key that was removed has a mark: a row without values, whose txid is that of the
+removal. It makes every row of the key of that txid and of those before void; later ones start the
+key afresh.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from committers.expressions import passing
+from committers.state.keys import joined_by_key
+from txn.delta.commits import TXID
 from txn.errors import TopologyError
+from txn.spark.names import quoted
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["REMOVED", "check_condition"]
+__all__ = ["REMOVED", "check_condition", "marks_of", "with_removal", "without_removed"]
 
 REMOVED = "txn_removed"
 """True where a key was removed at `txid`: in a log table's marks, in an opaque one's tombstones.
 Only with `remove_where`."""
+_GONE = passing("gone")
 
 
 def check_condition(spark: SparkSession, condition: str, shown: StructType, table: str) -> None:
@@ -34,3 +45,46 @@ def check_condition(spark: SparkSession, condition: str, shown: StructType, tabl
             f"{str(error).strip().splitlines()[0]}",
             number="TXN-102",
         ) from error
+
+
+def marks_of(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Keys that were removed, and the txid at which each was removed last."""
+    from pyspark.sql import functions as sf
+
+    marks = rows.where(sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+    grouped = marks.groupBy(*(sf.col(quoted(key)) for key in keys))
+    return grouped.agg(sf.max(TXID).alias(TXID)).where(sf.col(TXID).isNotNull())
+
+
+def without_removed(rows: DataFrame, keys: Sequence[str], marks: DataFrame) -> DataFrame:
+    """Partials that no removal of their key has made void; the marks themselves go, too.
+
+    Args:
+        rows: rows of a log table whose keys may be removed.
+        marks: `marks_of` all rows that there are.
+    """
+    from pyspark.sql import functions as sf
+
+    # A row without a txid is older than any: another writer brought it, and it was accepted.
+    is_void = sf.coalesce(sf.col(TXID), sf.lit(0)) <= sf.col(quoted(_GONE))
+    living = rows.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
+    left = joined_by_key(living, marks, keys, "left", sf.col(TXID).alias(_GONE)).where(
+        ~sf.coalesce(is_void, sf.lit(False))
+    )
+    return left.select(*(sf.col(quoted(name)) for name in rows.columns if name != REMOVED))
+
+
+def with_removal(
+    rows: DataFrame, keys: Sequence[str], gone: DataFrame | None
+) -> tuple[DataFrame, Column]:
+    """The rows with one more column, and whether a row's key is among `gone`.
+
+    Args:
+        gone: keys, each once; None: there are none.
+    """
+    from pyspark.sql import functions as sf
+
+    if gone is None:
+        return rows, sf.lit(False)
+    marked = joined_by_key(rows, gone, keys, "left", sf.lit(True).alias(_GONE))
+    return marked, sf.col(quoted(_GONE)).isNotNull()

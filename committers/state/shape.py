@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from committers.aggregates import by_identity, identity, quoted
+from committers.aggregates import by_identity, identity
 from committers.aggregates.base import kept_in
 from committers.publishing.spec import LOG_WITH_REMOVAL
-from committers.state.fold import folded, marks_of, without_removed
+from committers.state.merging import merged_by_key
 from committers.state.partials import overrides
-from committers.state.removal import REMOVED
+from committers.state.removal import REMOVED, marks_of, without_removed
 from txn.errors import TableRefusedError
 from txn.interfaces import Aggregate, Semantics
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -109,7 +110,7 @@ class StateShape:
         from pyspark.sql import functions as sf
 
         if self.layout == "log":
-            return self._put_together(rows)
+            return self._merged(rows)
         if self.keeps_removed:
             rows = rows.where(~sf.coalesce(sf.col(REMOVED), sf.lit(False)))
         columns = [sf.col(quoted(key)) for key in self.keys]
@@ -118,7 +119,7 @@ class StateShape:
             columns.append(stored if aggregate is None else aggregate.result(stored).alias(name))
         return rows.select(*columns)
 
-    def _put_together(self, rows: DataFrame) -> DataFrame:
+    def _merged(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as sf
 
         aggregates = {name: value for name, value in self.values.items() if value is not None}
@@ -128,7 +129,7 @@ class StateShape:
         for name, aggregate in aggregates.items():
             stored = aggregate.initial(sf.col(quoted(name)))
             columns.append(aggregate.result(stored).alias(name))
-        return folded(rows, self.keys, aggregates).select(*columns)
+        return merged_by_key(rows, self.keys, aggregates).select(*columns)
 
 
 def _described(

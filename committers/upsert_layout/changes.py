@@ -6,18 +6,19 @@ in the files that the version replaces, so the rows written are joined with thos
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
 from committers.state.changes import refuse_taken_names
-from committers.state.keys import with_keys_of
+from committers.state.keys import same_key, with_keys_of
 from committers.state.removal import REMOVED
 from committers.upsert_layout.columns import PREV_TXID, UpsertLayout
 from txn.delta.commits import TXID
 from txn.errors import TableRefusedError
 from txn.interfaces import Publication
+from txn.spark.names import quoted
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -140,10 +141,8 @@ def from_replaced_rows(
         after = after.where(sf.col(TXID) == txid)
     names = (*layout.keys, *layout.values, TXID)
     new, old = _side(after, names, _AFTER), _side(before, names, _BEFORE)
-    same_key = sf.lit(True)
-    for key in layout.keys:
-        same_key &= _col(_AFTER, key).eqNullSafe(_col(_BEFORE, key))
-    rows = new.join(old, same_key, "full" if removes else "left")
+    condition = same_key(layout.keys, partial(_col, _AFTER), partial(_col, _BEFORE))
+    rows = new.join(old, condition, "full" if removes else "left")
     is_there, was_there = sf.col(_AFTER).isNotNull(), sf.col(_BEFORE).isNotNull()
     columns = [
         sf.when(is_there, _col(_AFTER, key)).otherwise(_col(_BEFORE, key)).alias(key)

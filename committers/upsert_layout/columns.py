@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.publishing.files import BUCKET
 from committers.state.keys import bucket_of
 from committers.state.partials import ROWS, nullable, overrides, partial_rows
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
+from txn.spark.names import quoted
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:

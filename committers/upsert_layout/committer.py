@@ -11,12 +11,12 @@ from committers.publishing.append import require_staged
 from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
-from committers.staging.area import SCRATCH, random_id
-from committers.state.changes import refuse_taken_names
-from committers.state.partials import columns_read, mergeable, shown_alone
+from committers.staging.area import random_id
+from committers.state.partials import mergeable
 from committers.state.removal import check_condition
 from committers.state.shape import described
-from committers.table_committer import TableCommitter, require_same_columns
+from committers.state_committer import StateCommitter
+from committers.table_committer import require_same_columns
 from committers.upsert_layout.changes import (
     changes_schema,
     files_of_held,
@@ -28,6 +28,7 @@ from committers.upsert_layout.reading import UpsertReader, bucket_reader
 from committers.upsert_layout.rewriting import BucketRewrite, bucket_of_file, rewriting_conf
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
+from txn.delta.folders import SCRATCH
 from txn.errors import TopologyError
 from txn.interfaces import (
     Prepared,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["UpsertCommitter"]
 
 
-class UpsertCommitter(TableCommitter):
+class UpsertCommitter(StateCommitter[UpsertLayout]):
     """One state table with its keys and aggregates: the result of `StateTable.bind`."""
 
     layout = "upsert"
@@ -62,20 +63,12 @@ class UpsertCommitter(TableCommitter):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
-        self._layout = layout  # before `_begin`, which reads it
-        super().__init__(
-            path,
-            semantics,
-            storage_options=storage_options,
-            new_id=new_id,
-            keys=layout.keys,
-        )
-        self._partials_schema: StructType | None = None
-        self._table_schema: StructType | None = None
+        super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
+        self._stored_columns: StructType | None = None
 
     def _begin(self) -> None:
         super()._begin()
-        self._told: Staged | None = None
+        self._handed_on: Staged | None = None
         """The staged rows of the txid whose removals `changes` has handed on."""
         self._reader = UpsertReader(
             self._layout, self._storage, self._log, self._reading, self._stored_schema
@@ -97,17 +90,9 @@ class UpsertCommitter(TableCommitter):
             map(mergeable, self._layout.aggregates.values())
         )
 
-    def required_columns(self) -> Sequence[str]:
-        """The keys and the columns that the aggregates read."""
-        return columns_read(self._layout.keys, self._layout.aggregates)
-
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
         """One row per group of the batch; one row for a global aggregate, rows or not."""
         return self._layout.partials(batch, count_as)
-
-    def complete(self, batch: DataFrame) -> DataFrame | None:
-        """The rows, if they have the keys and all that the aggregates read."""
-        return batch if set(self.required_columns()) <= set(batch.columns) else None
 
     def _spec(self, schema: StructType) -> TableSpec:
         table_schema = self._layout.table_schema(self._spark, schema)
@@ -115,7 +100,7 @@ class UpsertCommitter(TableCommitter):
             shown = self._layout.shown_schema(self._spark, table_schema)
             # In the session that will evaluate it: functions of the user's own are not known there.
             check_condition(self._joining(), self._layout.remove_where, shown, self.name)
-        self._partials_schema, self._table_schema = schema, table_schema
+        self._staged_schema, self._stored_columns = schema, table_schema
         self._known_rewrite = None
         return TableSpec(
             self._opened.topology,
@@ -139,7 +124,7 @@ class UpsertCommitter(TableCommitter):
         return self._area.stage_together(stamped, below=SCRATCH, partition_by=BUCKET)
 
     def _stamped(self, partials: DataFrame, attempt: TransactionAttempt) -> DataFrame:
-        require_same_columns(self._known_schema(), partials.schema, self.name)
+        require_same_columns(self._known_staged_schema(), partials.schema, self.name)
         return partials.withColumn(TXID, bigint(attempt.txid))
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
@@ -181,7 +166,7 @@ class UpsertCommitter(TableCommitter):
         """Built once per session and schema: its expressions take hundreds of calls into Java."""
         rewrite = self._known_rewrite
         if rewrite is None:
-            table, partials = self._known_table_schema(), self._known_schema()
+            table, partials = self._table_schema(), self._known_staged_schema()
             rewrite = BucketRewrite(
                 self._layout, self._storage, self._area.scratch, self._joining, table, partials
             )
@@ -192,19 +177,12 @@ class UpsertCommitter(TableCommitter):
         """The session of the commit turn's join."""
         return self._session(rewriting_conf(self._layout, is_local=self._storage.is_local))
 
-    def _known_schema(self) -> StructType:
-        if self._partials_schema is None:
-            raise TopologyError(
-                f"Table {self.name} is staged into before it was opened.", number="TXN-116"
-            )
-        return self._partials_schema
-
-    def _known_table_schema(self) -> StructType:
-        if self._table_schema is None:
+    def _table_schema(self) -> StructType:
+        if self._stored_columns is None:
             raise TopologyError(
                 f"Table {self.name} is written to before it was opened.", number="TXN-116"
             )
-        return self._table_schema
+        return self._stored_columns
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -222,20 +200,7 @@ class UpsertCommitter(TableCommitter):
         """
         return self._up_to_date(lambda: self._stored_rows(*self._reader.as_of(txid, exact=exact)))
 
-    def _stored_schema(self) -> StructType:
-        """Columns of the table, even before the first batch."""
-        return self._table_schema or self._columns()
-
     # --- changes -----------------------------------------------------------------------------
-
-    def require_changes(self) -> None:
-        """Refuse a `prev_<value>` that is the name of a key or another value."""
-        refuse_taken_names(self._layout.keys, self._layout.values, self.name)
-
-    def shown(self, partials: DataFrame) -> DataFrame:
-        """Keys and values of an empty state after these partials."""
-        layout = self._layout
-        return shown_alone(partials, layout.keys, layout.aggregates, layout.remove_where)
 
     def changes_schema(self, partials: StructType) -> StructType:
         """Keys, values and `prev_<value>`, given the columns of the partials. Runs no job.
@@ -243,9 +208,7 @@ class UpsertCommitter(TableCommitter):
         Raises:
             TopologyError: a `prev_<value>` that is the name of a key or another value.
         """
-        from pyspark.sql import SparkSession
-
-        spark = self._spark if self._context else SparkSession.builder.getOrCreate()
+        spark = self._any_session()
         columns = self._layout.table_schema(spark, partials)
         return changes_schema(self._layout, spark, columns, self.name)
 
@@ -263,14 +226,8 @@ class UpsertCommitter(TableCommitter):
         """
         txid = publication.last_txid
         if self._layout.remove_where is not None:
-            self._told = prepared.staged
-        if publication.members:
-            raise TopologyError(
-                f"The changes of one txid in table {self.name} cannot be read: txids "
-                f"{publication.first_txid} to {txid} are published together. Run the topology "
-                "with max_group_commit=1.",
-                number="TXN-116",
-            )
+            self._handed_on = prepared.staged
+        self._require_one_txid(publication)
         written = [file.path for file in prepared.adds]
         replaced = [file.path for file in prepared.removes if isinstance(file, ActiveFile)]
         if prepared.skipped and prepared.staged.files:
@@ -281,7 +238,7 @@ class UpsertCommitter(TableCommitter):
         tells = written or (replaced and not self._layout.keeps_previous)
         if not prepared.staged.files or not tells:
             return StoredRows(no_rows(self._spark, self._idle_schema()))
-        schema = self._known_table_schema()
+        schema = self._table_schema()
         staged = [file.path for file in prepared.staged.files]
         paths = (*written, *replaced)
         after = self._rows_of(written, schema)
@@ -290,14 +247,14 @@ class UpsertCommitter(TableCommitter):
         only = None
         if self.semantics is Semantics.NON_TRANSACTIONAL and self._unfinished(publication):
             # A failed attempt's rows have this txid as well, and nothing takes them back.
-            only = self._rows_of(staged, self._known_schema(), self._area.scratch)
+            only = self._rows_of(staged, self._known_staged_schema(), self._area.scratch)
         before = self._rows_of(replaced, schema)
         changed = from_replaced_rows(self._layout, after, before, txid, only)
         return self._stored_rows(changed, paths)
 
     def _idle_schema(self) -> StructType:
         """Columns of `changes` before anything is staged, perhaps from the table itself."""
-        known = self._stored_schema() if self._log.version >= 0 else self._known_table_schema()
+        known = self._stored_schema() if self._log.version >= 0 else self._table_schema()
         return changes_schema(self._layout, self._spark, known, self.name)
 
     def _rows_of(
@@ -320,6 +277,6 @@ class UpsertCommitter(TableCommitter):
             CommitConflictError: what it was computed from was rewritten (OPTIMIZE); a replay
                 tells and publishes the same again.
         """
-        if prepared.skipped or self._told != prepared.staged:
+        if prepared.skipped or self._handed_on != prepared.staged:
             return super().publish(prepared, publication)
         return self._publish(prepared, publication)

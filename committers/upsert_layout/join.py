@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
-from committers.aggregates.base import quoted
 from committers.publishing.files import BUCKET
-from committers.state.keys import bucket_of
+from committers.state.keys import bucket_of, same_key
 from committers.state.partials import merges, nullable, overrides
 from committers.state.removal import REMOVED
 from committers.upsert_layout.columns import PREV_TXID, ROW, UpsertLayout
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, combined
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -124,10 +124,7 @@ class UpsertJoin:
 
     @cached_property
     def _same_key(self) -> Column:
-        from pyspark.sql import functions as sf
-
-        same = [_old(key).eqNullSafe(_fresh(key)) for key in self._layout.keys]
-        return reduce(lambda one, other: one & other, same) if same else sf.lit(True)
+        return same_key(self._layout.keys, _old, _fresh)
 
     @cached_property
     def _columns(self) -> list[Column]:

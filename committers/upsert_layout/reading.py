@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.publishing.files import BUCKET
 from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
 from committers.reading import strict_reader
 from committers.upsert_layout.columns import UpsertLayout
 from txn.errors import StateError, TableRefusedError
+from txn.spark.names import quoted
 from txn.spark.rows import no_rows
 from txn.storage.storage import Storage
 

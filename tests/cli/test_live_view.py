@@ -25,7 +25,6 @@ def status(in_flight=(), failure=None, replays=0) -> RunStatus:
         committed_txid=7,
         in_flight=tuple(in_flight),
         batches_committed=1,
-        rows_committed=1234,
         replays=replays,
         last_failure=failure,
         seconds=65.0,
@@ -137,7 +136,9 @@ def test_live_view_leaves_the_last_picture_and_a_summary() -> None:
     view.starting("flights")
     view.started(INFO)
     view.update(status(), [batch()], [])
-    report = RunReport("flights", committed_txid=7, batches_committed=1, seconds=65.0)
+    report = RunReport(
+        "flights", committed_txid=7, batches_committed=1, rows_staged=1234, seconds=65.0
+    )
     report.ended = "caught_up"
     view.ended(report, status(), None)
     text = console.file.getvalue()
@@ -154,7 +155,9 @@ def test_plain_lines_have_one_line_per_commit_and_failure() -> None:
     lines = PlainLines(out)
     lines.started(INFO)
     lines.update(status(), [batch()], ["7:0: lost\nan executor"])
-    report = RunReport("flights", committed_txid=7, batches_committed=1, ended="stopped")
+    report = RunReport(
+        "flights", committed_txid=7, batches_committed=1, rows_staged=1234, ended="stopped"
+    )
     lines.ended(report, status(), None)
     assert out.getvalue().splitlines() == [
         "flights: running, epoch 3, from txid 7, until caught_up, zookeeper embedded",

@@ -105,7 +105,7 @@ def test_a_command_without_zookeeper_says_so_and_ends(tmp_path: Path) -> None:
 
 def status(held_up_by: str, committed_txid: int = 0, batches: int = 0) -> RunStatus:
     """A snapshot with nothing in flight."""
-    return RunStatus("orders", 1, committed_txid, (), batches, 0, 0, None, 1.0, held_up_by)
+    return RunStatus("orders", 1, committed_txid, (), batches, 0, None, 1.0, held_up_by)
 
 
 @pytest.mark.parametrize(("committed", "new"), [(0, ""), (7, " new")])

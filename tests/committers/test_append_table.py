@@ -477,8 +477,8 @@ def test_a_wide_table_knows_the_txids_of_its_files(driver: Any, warehouse: Path)
     """
     names = [f"c{number}" for number in range(33)]
     schema, row = ", ".join(f"{name} bigint" for name in names), tuple(range(33))
-    path, folded = warehouse / "append", warehouse / "log"
-    state = StateTable(folded, layout="log", compact_files=2, compact_share=1)
+    path, compacted = warehouse / "append", warehouse / "log"
+    state = StateTable(compacted, layout="log", compact_files=2, compact_share=1)
 
     def opened(epoch: int) -> Any:
         return driver.open(AppendTable(path), schema, epoch)
@@ -493,7 +493,7 @@ def test_a_wide_table_knows_the_txids_of_its_files(driver: Any, warehouse: Path)
     for txid in (1, 2, 3):
         driver.commit(table, driver.frame([row], schema), txid)
         driver.commit(log, driver.frame([row], schema), txid)
-    for place in (path, folded):
+    for place in (path, compacted):
         DeltaTable(str(place)).create_checkpoint()
         for commit in sorted((place / "_delta_log").glob("*.json"))[:-1]:
             commit.unlink()
@@ -504,8 +504,8 @@ def test_a_wide_table_knows_the_txids_of_its_files(driver: Any, warehouse: Path)
     assert (len(prepared.removes), prepared.adds) == (1, staged.files)
     log.maintain(2)()
     assert bounds(log) == [(2, 2), (3, 3)]
-    driver.spark.sql(f"OPTIMIZE delta.`{folded}`")
-    newest = max((folded / "_delta_log").glob("*.json"))
+    driver.spark.sql(f"OPTIMIZE delta.`{compacted}`")
+    newest = max((compacted / "_delta_log").glob("*.json"))
     (added,) = [
         json.loads(line)["add"] for line in newest.read_text().splitlines() if '"add"' in line
     ]

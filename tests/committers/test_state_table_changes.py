@@ -152,7 +152,7 @@ def test_a_skipped_replay_changes_the_same(table: Any) -> None:
         again.changes()
 
 
-def test_a_log_table_tells_the_same_whatever_was_folded_or_vacuumed(table: Any) -> None:
+def test_a_log_table_tells_the_same_whatever_was_compacted_or_vacuumed(table: Any) -> None:
     """A transactional replay that is skipped, after a compaction, OPTIMIZE, VACUUM and a restart,
     and changes that a VACUUM comes before.
     """

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from committers.aggregates import Aggregate, Avg, Count, Sum
-from committers.log_layout import folding
+from committers.log_layout import compacted_rows
 from committers.log_layout.committer import LogCommitter
 from committers.log_layout.compaction import Compaction
 from committers.state_table import StateTable
@@ -181,11 +181,11 @@ def test_a_random_history_agrees_with_plain_python(stock: Any, layout: str, seed
     table = stock("opaque", layout, buckets=3)
     source = random.Random(seed)
     committed: dict[Any, tuple[int, int]] = {}
-    removals = folds = 0
+    removals = compactions = 0
     for txid in range(1, 9 if layout == "log" else 8):
         after = committed
         if layout == "log":
-            folds += source.random() < 0.6 and table.compact(txid - 1)
+            compactions += source.random() < 0.6 and table.compact(txid - 1)
             if source.random() < 0.2:
                 DeltaTable(str(table.path)).optimize.compact()
             if source.random() < 0.3:
@@ -215,7 +215,7 @@ def test_a_random_history_agrees_with_plain_python(stock: Any, layout: str, seed
         committed = after
         assert table.read() == committed
     assert removals > 3
-    assert folds > 2 or layout == "upsert"
+    assert compactions > 2 or layout == "upsert"
 
 
 def publish(committer: LogCommitter, compaction: Compaction) -> None:
@@ -223,8 +223,10 @@ def publish(committer: LogCommitter, compaction: Compaction) -> None:
     committer._compactor.publish(compaction, committer._log, committer._opened.epoch)
 
 
-def test_a_fold_leaves_out_what_was_removed_in_a_file_that_it_does_not_fold(stock: Any) -> None:
-    """A key's rows from before and after its removal are folded, and the file with the mark is not:
+def test_a_compaction_leaves_out_what_was_removed_in_a_file_that_it_does_not_take(
+    stock: Any,
+) -> None:
+    """A key's rows from before and after its removal are compacted, the file with the mark is not:
     the former do not come back, and the mark goes when no file has rows that it is for.
     """
     table = stock("opaque", "log")
@@ -235,7 +237,7 @@ def test_a_fold_leaves_out_what_was_removed_in_a_file_that_it_does_not_fold(stoc
     assert table.read() == expected
     now = table.committer._log.files_now()
     some = tuple(file for file in now if file.txid_max != 2)
-    publish(table.committer, table.committer._fold(some, now, 3))
+    publish(table.committer, table.committer._compact(some, now, 3))
     assert table.read() == expected
     assert table.compact(3)
     assert table.read() == expected
@@ -247,14 +249,14 @@ def test_a_fold_leaves_out_what_was_removed_in_a_file_that_it_does_not_fold(stoc
     ]
 
 
-def test_a_fold_of_a_table_with_removal_writes_one_file(
+def test_a_compaction_of_a_table_with_removal_writes_one_file(
     stock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for any other log table, also where so much is folded that Spark joins the marks to it by
-    a shuffle: with the marks that it has to keep, too. Above a size as many files as it takes.
+    """As for any other log table, also where so much is compacted that Spark joins the marks to it
+    by a shuffle: with the marks that it has to keep, too. Above a size as many files as it takes.
     """
     table = stock("transactional", "log")
-    table.committer._folding._session = computing_session(
+    table.committer._compacted._session = computing_session(
         table.driver.spark,
         {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"},
     )
@@ -262,7 +264,7 @@ def test_a_fold_of_a_table_with_removal_writes_one_file(
     table.commit(1, some)
     table.commit(2, [("1", -1), *some[2:]])
     expected = {k: (2, 2 * v) for k, v in some if v > 1}
-    compaction = table.committer._fold(now := table.committer._log.files_now(), now, 2)
+    compaction = table.committer._compact(now := table.committer._log.files_now(), now, 2)
     assert len(compaction.adds) == 1
     publish(table.committer, compaction)
     assert table.read() == expected
@@ -272,14 +274,14 @@ def test_a_fold_of_a_table_with_removal_writes_one_file(
     assert table.read() == expected
     now = table.committer._log.files_now()
     young = tuple(file for file in now if (file.txid_min or 0) > 2)
-    compaction = table.committer._fold(young, now, 4)
+    compaction = table.committer._compact(young, now, 4)
     assert (len(young) > 2, len(compaction.adds)) == (True, 1)
     publish(table.committer, compaction)
     assert table.read() == expected
     now = table.committer._log.files_now()
-    monkeypatch.setattr(folding, "ONE_TASK_BYTES", 1)
-    monkeypatch.setattr(folding, "FILE_BYTES", sum(file.size for file in now) / 2.5)
-    assert len(table.committer._fold(now, now, 4).adds) == 3
+    monkeypatch.setattr(compacted_rows, "ONE_TASK_BYTES", 1)
+    monkeypatch.setattr(compacted_rows, "FILE_BYTES", sum(file.size for file in now) / 2.5)
+    assert len(table.committer._compact(now, now, 4).adds) == 3
 
 
 def test_names_like_those_of_passing_columns_can_be_used(driver: Any, warehouse: Path) -> None:

@@ -11,7 +11,8 @@ from deltalake import DeltaTable
 from tests.delta.owned_tables import WEEK, add_txids, age, make_table, put_file
 from tests.stores.proxy import Proxy, puts
 from tests.stores.s3 import S3Server, storage_options
-from txn.delta.upkeep import carry_out, least_hours, main, plan_optimize, plan_vacuum
+from txn.delta.upkeep import carry_out, least_hours, plan_optimize, plan_vacuum
+from txn.engine.upkeep_child import main
 from txn.errors import CommitConflictError, UserError
 from txn.storage.storage import Storage
 

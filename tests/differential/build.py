@@ -15,19 +15,15 @@ from tests.differential.spouts import EPOCH, spout_of
 from tests.differential.values import decode
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.interfaces import Aggregate
+from txn.spark.names import quoted
 from txn.topology import Stream, TxnState
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["build", "quoted", "state_table"]
+__all__ = ["build", "state_table"]
 
 FOLD = "concat(acc, '|', coalesce(CAST(row.{} AS string), '-'))"
-
-
-def quoted(name: str) -> str:
-    """A column name as Spark takes it literally."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def build(program: Program, name: str, folder: Path) -> Topology:

@@ -46,7 +46,7 @@ def totals(batches: list[list[Any]]) -> Counter[Any]:
 def test_totals_are_exact_while_they_are_compacted(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, as_of: Any
 ) -> None:
-    """Attempts that differ are published and replayed, files are folded meanwhile, and a query
+    """Attempts that differ are published and replayed, files are compacted meanwhile, and a query
     reads the state in the same run: every total is exact, and so is what the query saw, and what
     each txid changed.
     """
@@ -65,7 +65,7 @@ def test_totals_are_exact_while_they_are_compacted(
             raise FailedException("once")
 
     def hold(attempt: TransactionAttempt) -> None:
-        """The last batch is not read before something was folded."""
+        """The last batch is not read before something was compacted."""
         assert attempt.txid < LAST or compacted.wait(120)
 
     topology = Topology(
@@ -105,13 +105,13 @@ def test_totals_are_exact_while_they_are_compacted(
         key=str,
     )
     log = [path.read_text() for path in (warehouse / "totals/_delta_log").glob("*.json")]
-    folds = [
+    compactions = [
         json.loads(text.splitlines()[0])["commitInfo"]["txn_compaction"]["txids"]
         for text in log
         if "txn_compaction" in text
     ]
-    assert folds
-    assert all(last < LAST for _, last in folds)
+    assert compactions
+    assert all(last < LAST for _, last in compactions)
 
 
 def test_rows_are_conserved(

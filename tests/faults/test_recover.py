@@ -339,25 +339,27 @@ def test_a_topology_moves_to_another_ensemble(
 def test_a_backup_that_is_one_txid_behind_a_compaction_is_refused(
     world: World, tmp_path: Path
 ) -> None:
-    """A log table never loses what was folded: progress that is older than a fold is refused.
+    """A log table loses nothing that was compacted: progress older than a compaction is refused.
 
     `txn recover` is the way on.
     """
     world.kind = SpoutKind.OPAQUE
-    file, folded = str(tmp_path / "progress.json"), Event()
+    file, compacted = str(tmp_path / "progress.json"), Event()
     world.run({"p1": 2}, max_group_commit=1)
     assert world.export(file) == 2
 
     def crash(attempt: TransactionAttempt) -> None:
         if attempt.txid == 4:
-            wait_for(lambda: folded.is_set() and 3 in folds(), what=lambda: str(folds()))
+            wait_for(
+                lambda: compacted.is_set() and 3 in compactions(), what=lambda: str(compactions())
+            )
             raise CrashedError
 
-    def folds() -> list[int]:
+    def compactions() -> list[int]:
         marks = [c.get("txn_compaction") for c in DeltaTable(str(world.folder / "log")).history()]
         return [mark["txids"][1] for mark in marks if mark]
 
-    points = Points(mid_processing=crash, after_maintenance=lambda _: folded.set())
+    points = Points(mid_processing=crash, after_maintenance=lambda _: compacted.set())
     with observing(points), pytest.raises(TxnError):
         world.run({"p1": 4}, max_group_commit=1)
     world.wipe()

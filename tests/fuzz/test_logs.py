@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from committers.log_layout.compaction import Intents
+from committers.log_layout.intents import Intents
 from committers.publishing.files import active_files
 from committers.state.shape import StateShape
 from spouts._delta_log import SourceVersion

@@ -10,7 +10,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.delta.publishing import append, publication, publish
 from txn.errors import RecoveryRefusedError, UserError
 from txn.interfaces import Publication
-from txn.operations.history import history, recent_publications, table_log
+from txn.operations.history import history
+from txn.operations.table_logs import recent_publications, table_log
 from txn.text import describe
 
 

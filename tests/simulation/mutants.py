@@ -225,7 +225,7 @@ def _publish_anyway(
         txid_app(self._topology): publication.last_txid,
         epoch_app(self._topology): publication.epoch,
     }
-    metadata = {PUBLICATION_KEY: publication.in_log()}
+    metadata = {PUBLICATION_KEY: publication.model_dump(mode="json")}
     for _ in range(MAX_TRIES):
         actions = file_actions(adds, removes, self._now_ms(), data_change=True)
         landed = self._append(actions, metadata, app)
@@ -297,11 +297,11 @@ def _close_anyway(self: Any, tracking: Any, done: Any) -> None:
 _close = CommitTurn.close
 
 
-def _fold_anything(files: Any, committed: int, factor: int, full: int | None = None) -> Any:
-    return _files_to_fold(files, committed + 100, factor, full)
+def _compact_anything(files: Any, committed: int, factor: int, full: int | None = None) -> Any:
+    return _files_to_compact(files, committed + 100, factor, full)
 
 
-_files_to_fold = committers.log_layout.compactor.files_to_fold
+_files_to_compact = committers.log_layout.compactor.files_to_compact
 
 
 def _staged_all(self: Any, sink: str, read: Any) -> int:
@@ -413,8 +413,8 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "compact-uncommitted": Mutant(
-        "Compaction folds files of txids that are not committed.",
-        ((committers.log_layout.compactor, "files_to_fold", _fold_anything),),
+        "Compaction takes files of txids that are not committed.",
+        ((committers.log_layout.compactor, "files_to_compact", _compact_anything),),
     ),
     "start-unchecked": Mutant(
         "START does not check COMMITTED.",

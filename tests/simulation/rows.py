@@ -2,9 +2,10 @@
 
 The committers decide in Python which files are read, replaced and dropped; Spark computes the rows
 in between. These functions stand for that part: `UpsertLayout.revert` and `UpsertJoin.rows`
-(upsert), `AppendingCommitter._rows_below` (append, log), `folded` (compaction of log tables). The
-value of a key is the tuple of the records that went into it, in place of a sum, so that what is in
-a table twice, or not at all, has a name. `test_model.py` holds them against the real Spark code.
+(upsert), `AppendingCommitter._rows_below` (append, log), `merged_by_key` (compaction of log
+tables). The value of a key is the tuple of the records that went into it, in place of a sum, so
+that what is in a table twice, or not at all, has a name. `test_model.py` holds them against the
+real Spark code.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ __all__ = [
     "asked",
     "changes_between",
     "changes_in",
-    "fold",
     "join",
     "matches",
     "merge",
@@ -76,10 +76,6 @@ def merge(rows: Iterable[Partial]) -> list[Partial]:
             else Partial(row.key, known.value + row.value, max(known.txid, row.txid))
         )
     return list(merged.values())
-
-
-fold = merge
-"""Compaction of a log table does the same to its rows."""
 
 
 def revert(rows: Iterable[State], first_txid: int) -> list[State]:

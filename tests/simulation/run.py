@@ -296,7 +296,10 @@ class Run:
         last = None
         for commit in reversed(table.parsed):
             if commit.publication is not None:
-                last = {"version": commit.version, "publication": commit.publication.in_log()}
+                last = {
+                    "version": commit.version,
+                    "publication": commit.publication.model_dump(mode="json"),
+                }
                 break
         mark = {"topology": NAME, "epoch": epoch, "last": last}
         text = text_of((), {epoch_app(NAME): epoch}, {FENCE_KEY: mark})

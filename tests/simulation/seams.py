@@ -124,7 +124,7 @@ def _patches() -> list[Patch]:
         (txn.dataflow.columns, "columns_of", spark.columns_of),
         (txn.dataflow.evaluation, "_nothing_of", spark.nothing_of),
         (txn.dataflow.graph.StateQuery, "compute", spark.query_rows),
-        (committers.log_layout.committer, "Folding", tables.SimFolding),
+        (committers.log_layout.committer, "CompactedRows", tables.SimCompactedRows),
         (committers.log_layout.committer, "LogReader", tables.SimLogReader),
         (committers.upsert_layout.committer, "no_rows", spark.no_rows),
         (committers.upsert_layout.committer, "BucketRewrite", tables.SimRewrite),

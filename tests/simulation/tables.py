@@ -8,8 +8,8 @@ from typing import Any
 from committers.append_table import AppendingCommitter
 from committers.log_layout.columns import LogLayout
 from committers.log_layout.committer import LogCommitter
+from committers.log_layout.compacted_rows import CompactedRows
 from committers.log_layout.compaction import Pace
-from committers.log_layout.folding import Folding
 from committers.log_layout.reading import LogReader
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
@@ -29,7 +29,7 @@ from txn.delta.commits import TXID
 from txn.interfaces import Committer, Publication, Semantics, StagedFile, State
 
 __all__ = [
-    "SimFolding",
+    "SimCompactedRows",
     "SimLogReader",
     "SimRewrite",
     "SimTable",
@@ -63,7 +63,7 @@ class SimAppend(AppendingCommitter):
         )
 
     def _spec(self, schema: Any) -> TableSpec:
-        self._rows_schema = schema
+        self._staged_schema = schema
         return TableSpec(
             self._opened.topology, "append", self.semantics, (("record", "long"), (TXID, "long"))
         )
@@ -102,13 +102,13 @@ class SimLogReader(LogReader):
         return Frame(rows if below is None else model.rows_below(rows, below))
 
 
-class SimFolding(Folding):
-    """In place of `committers.log_layout.folding.Folding`."""
+class SimCompactedRows(CompactedRows):
+    """In place of `committers.log_layout.compacted_rows.CompactedRows`."""
 
     def rows(
         self, files: Sequence[ActiveFile], now: object, committed: object, schema: object
     ) -> Any:
-        return Frame(model.fold(_rows_of(self, [file.path for file in files])))
+        return Frame(model.merge(_rows_of(self, [file.path for file in files])))
 
 
 class SimLog(LogCommitter):
@@ -124,7 +124,7 @@ class SimLog(LogCommitter):
         return batch
 
     def _spec(self, schema: Any) -> TableSpec:
-        self._rows_schema = schema
+        self._staged_schema = schema
         columns = (("key", "long"), ("value", "string"), (TXID, "long"))
         return TableSpec(self._opened.topology, "log", self.semantics, columns, ("key",))
 
@@ -138,7 +138,7 @@ class SimLog(LogCommitter):
         return None
 
     def _table_schema(self) -> Any:
-        return self._rows_schema
+        return self._staged_schema
 
 
 def from_previous_values(layout: object, written: Frame, txid: int) -> Frame:
@@ -206,7 +206,7 @@ class SimState(UpsertCommitter):
         return batch
 
     def _spec(self, schema: Any) -> TableSpec:
-        self._partials_schema = self._table_schema = schema
+        self._staged_schema = self._stored_columns = schema
         columns = (("key", "long"), ("value", "string"), (TXID, "long"), ("txn_bucket", "integer"))
         return TableSpec(
             self._opened.topology,

@@ -218,7 +218,7 @@ def as_real(kind: str, row: Any) -> tuple[Any, ...]:
 
 
 def totals(rows: Rows) -> dict[int, tuple[int, int]]:
-    """What a reader of a log table sees: which files are folded already is a matter of sizes."""
+    """What a reader of a log table sees: which files are compacted already is a matter of sizes."""
     added: dict[int, tuple[int, int]] = {}
     for k, n, s in rows:
         known = added.get(k, (0, 0))

@@ -8,7 +8,6 @@ listens on loopback only: once without and once with a password (SASL/PLAIN).
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,11 +19,10 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from spouts.kafka import KafkaSpout
-from tests.children import LOOPBACK, Child, free_ports, listens, wait_until
+from tests.children import LOOPBACK, ChildServer, free_ports, java, listens, wait_until
 from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch
 from txn.machine.jars import cache_folder, package_jars
-from txn.machine.java import find_java
 
 __all__ = ["PASSWORD", "USER", "Broker", "broker_jars", "records"]
 
@@ -95,7 +93,7 @@ def broker_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-class Broker:
+class Broker(ChildServer):
     """One broker in a folder, on ports that stay the same over restarts.
 
     Args:
@@ -103,20 +101,12 @@ class Broker:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self._ports = free_ports(3)
         self.servers = f"{LOOPBACK}:{self._ports[0]}"
         self.secure_servers = f"{LOOPBACK}:{self._ports[1]}"
-        self._child = Child(folder)
         self._admin: AdminClient | None = None
         self._producer: Producer | None = None
-
-    def __enter__(self) -> Broker:  # noqa: PYI034 - typing.Self is Python 3.11
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
 
     # --- its life ------------------------------------------------------------------------------
 
@@ -126,14 +116,6 @@ class Broker:
             self._format()
         self._child.start(self._java("kafka.Kafka"))
         wait_until(self._answers, "the broker answers", START_SECS)
-
-    def stop(self) -> None:
-        """Stop it cleanly, if it runs, and wait for its end."""
-        self._child.stop()
-
-    def kill(self) -> None:
-        """SIGKILL it and wait for its end."""
-        self._child.kill()
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -214,9 +196,7 @@ class Broker:
             )
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        classpath = os.pathsep.join(str(jar) for jar in broker_jars())
-        flags = [str(find_java()), *JVM_FLAGS, "-cp", classpath, main]
-        return [*flags, *arguments, "server.properties"]
+        return java(broker_jars(), JVM_FLAGS, main, *arguments, "server.properties")
 
     def _answers(self) -> bool:
         self._child.check()

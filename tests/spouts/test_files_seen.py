@@ -19,7 +19,7 @@ from committers.append_table import AppendTable
 from spouts._seen import Taken, Taking
 from spouts.files import FileBatch, FileSpout
 from txn.attempts import TransactionAttempt
-from txn.engine.keeping import TableKeeper
+from txn.engine.table_keeper import TableKeeper
 from txn.errors import ProgressUnreadableError
 from txn.interfaces import CommitterContext
 

@@ -135,7 +135,7 @@ def test_a_file_that_waits_for_long_is_pinned_when_it_is_planned(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody may replace a file that no batch has yet: what is there at planning counts."""
-    monkeypatch.setattr("spouts.files._FRESH_SECS", 0.0)
+    monkeypatch.setattr("spouts._backlog._FRESH_SECS", 0.0)
     lake.put("a.txt", "b.txt")
     spout = lake.spout()
     first = planned(spout)
@@ -230,7 +230,7 @@ def test_after_an_error_everything_is_listed_again(lake: Lake) -> None:
     spout = lake.spout()
     first = planned(spout)
     refuse = lake.proxy.inject(Fail(403, "AccessDenied"), when=lambda request: True)
-    spout._listed_at = float("-inf")
+    spout._backlog._listed_at = float("-inf")
     with pytest.raises(StorageRefusedError, match="403"):
         spout.initialize_transaction(FIRST, first)
     assert refuse.met

@@ -123,7 +123,7 @@ class StoreContract:
         listed = {entry.path: entry for entry in store.walk()}
         first = found[0]
         assert first is not None
-        assert abs(first.modified_ms / 1000 - before) < 60
+        assert abs(first.modified_ns / 1e9 - before) < 60
         assert listed[first.path].version == first.version
         assert abs(listed[first.path].modified_ns - first.modified_ns) < 10**9
         store.put(paths[0], b"other")

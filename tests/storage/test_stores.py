@@ -8,8 +8,10 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -32,6 +34,8 @@ from txn.storage import local
 from txn.storage.opening import open_store
 from txn.storage.retrying import is_momentary, is_refusal
 from txn.storage.store import Store
+
+S = TypeVar("S")
 
 
 class TestLocal(StoreContract):
@@ -128,11 +132,20 @@ class TestWithoutHardLinks(StoreContract):
         assert os.listdir(f"{place.location}/log") == []
 
 
-@pytest.fixture(scope="module")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
-    """The server of this module."""
-    with AzureServer(tmp_path_factory.mktemp("azure")) as server:
-        yield server
+def served(name: str, kind: Callable[[Path], AbstractContextManager[S]]) -> Callable[..., object]:
+    """The fixture of that name: a server of this module."""
+
+    @pytest.fixture(scope="module", name=name)
+    def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S]:
+        with kind(tmp_path_factory.mktemp(name)) as started:
+            yield started
+
+    return server
+
+
+azure = served("azure", AzureServer)
+google = served("google", GcsServer)
+hdfs = served("hdfs", HdfsServer)
 
 
 class TestAzure(StoreContract):
@@ -145,13 +158,6 @@ class TestAzure(StoreContract):
         return Place(f"az://{name}/lake/t", azure_options(azure.url))
 
 
-@pytest.fixture(scope="module")
-def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
-    """The server of this module."""
-    with GcsServer(tmp_path_factory.mktemp("google")) as server:
-        yield server
-
-
 class TestGoogle(StoreContract):
     """A server of Google's XML API, as far as an S3 server can stand in for it."""
 
@@ -159,13 +165,6 @@ class TestGoogle(StoreContract):
     def place(self, google: GcsServer, request: pytest.FixtureRequest) -> Place:
         """A folder in a bucket of its own."""
         return Place(f"gs://{google.bucket(request.node.name)}/t", google_options(google.url))
-
-
-@pytest.fixture(scope="module")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
-    """The server of this module."""
-    with HdfsServer(tmp_path_factory.mktemp("hdfs")) as server:
-        yield server
 
 
 class TestHdfs(StoreContract):

@@ -21,8 +21,9 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from obstore.store import AzureStore
+from typing_extensions import Self
 
-from tests.children import LOOPBACK, Child, free_ports, listens, wait_until
+from tests.children import LOOPBACK, ChildServer, free_ports, listens, wait_until
 from tests.stores.proxy import Answer, Forward, Proxy, Request, lists
 from txn.machine.jars import cache_folder
 
@@ -68,16 +69,16 @@ class StartFrom:
         return replace(answer, body=body)
 
 
-class AzureServer:
+class AzureServer(ChildServer):
     """One server in a folder, with one account; `url` is that of the proxy before it."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         (self._port,) = free_ports(1)
-        self._child = Child(folder)
         self._proxy = Proxy(f"http://{LOOPBACK}:{self._port}")
         self._containers = 0
 
-    def __enter__(self) -> AzureServer:  # noqa: PYI034 - typing.Self is Python 3.11
+    def __enter__(self) -> Self:
         self.start()
         self._proxy.__enter__()
         self._proxy.inject(StartFrom(), lists())
@@ -96,14 +97,6 @@ class AzureServer:
         accounts = {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{SECRET}"}
         self._child.start([*program, "--skipApiVersionCheck"], accounts)
         wait_until(self._answers, "the Azure server answers", START_SECS)
-
-    def stop(self) -> None:
-        """Stop it cleanly, if it runs, and wait for its end."""
-        self._child.stop()
-
-    def kill(self) -> None:
-        """SIGKILL it and wait for its end."""
-        self._child.kill()
 
     def bucket(self, name: str) -> str:
         """Make an empty container named after a test; its name, as Azure allows it."""

@@ -5,16 +5,14 @@ python -m tests.stores.hdfs     # fetches the jars that pyspark lacks
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
 
-from tests.children import LOOPBACK, Child, free_ports, wait_until
+from tests.children import LOOPBACK, ChildServer, free_ports, java, wait_until
 from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch, shipped_jars
 from txn.machine.jars import cache_folder
-from txn.machine.java import find_java
 
 __all__ = ["HdfsServer", "server_jars"]
 
@@ -53,42 +51,25 @@ def server_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-class HdfsServer:
+class HdfsServer(ChildServer):
     """One file system in a folder, on a port that stays the same over restarts."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         (self._port,) = free_ports(1)
         self.url = f"hdfs://{LOOPBACK}:{self._port}"
-        self._child = Child(folder)
         self._details = folder / "details.json"
-
-    def __enter__(self) -> HdfsServer:  # noqa: PYI034 - typing.Self is Python 3.11
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start it and wait until both parts of it serve."""
         (self.folder / "log4j2.properties").write_text(LOG4J, "ascii")
         self._details.unlink(missing_ok=True)
         format_it = [] if (self.folder / "data").exists() else ["-format"]
-        classpath = os.pathsep.join(str(jar) for jar in (*server_jars(), *shipped_jars()))
         main = "org.apache.hadoop.test.MiniDFSClusterManager"
-        java = [str(find_java()), *JVM_FLAGS, "-cp", classpath, main]
         where = ["-datanodes", "1", "-nnport", str(self._port), "-writeDetails", "details.json"]
-        self._child.start([*java, *format_it, *where])
+        jars = (*server_jars(), *shipped_jars())
+        self._child.start(java(jars, JVM_FLAGS, main, *format_it, *where))
         wait_until(self._answers, "HDFS answers", START_SECS)
-
-    def stop(self) -> None:
-        """Stop it cleanly, if it runs, and wait for its end."""
-        self._child.stop()
-
-    def kill(self) -> None:
-        """SIGKILL it and wait for its end."""
-        self._child.kill()
 
     def _answers(self) -> bool:
         self._child.check()

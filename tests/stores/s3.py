@@ -8,7 +8,6 @@ many writers wins. It listens on loopback only, and dies with the process that s
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -16,11 +15,10 @@ from pathlib import Path
 
 from obstore.store import S3Store
 
-from tests.children import LOOPBACK, Child, free_ports, listens, wait_until
+from tests.children import LOOPBACK, ChildServer, free_ports, java, listens, wait_until
 from txn.errors import SetupError
 from txn.machine.ivy import Request, fetch
 from txn.machine.jars import S3A_PACKAGES, cache_folder, package_jars
-from txn.machine.java import find_java
 
 __all__ = ["KEY", "REGION", "SECRET", "S3Server", "server_jars", "spark_conf", "storage_options"]
 
@@ -86,7 +84,7 @@ def server_jars() -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-class S3Server:
+class S3Server(ChildServer):
     """One S3 server in a folder, on a port that stays the same over restarts.
 
     Args:
@@ -95,32 +93,16 @@ class S3Server:
     """
 
     def __init__(self, folder: Path, *, signed: bool = True) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self._authorization = "aws-v2-or-v4" if signed else "none"
         (self.port,) = free_ports(1)
         self.url = f"http://{LOOPBACK}:{self.port}"
-        self._child = Child(folder)
-
-    def __enter__(self) -> S3Server:  # noqa: PYI034 - typing.Self is Python 3.11
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start it and wait until it answers."""
         (self.folder / "data").mkdir(exist_ok=True)
         self._child.start(*self._command())
         wait_until(self._answers, "the S3 server answers", START_SECS)
-
-    def stop(self) -> None:
-        """Stop it cleanly, if it runs, and wait for its end."""
-        self._child.stop()
-
-    def kill(self) -> None:
-        """SIGKILL it and wait for its end."""
-        self._child.kill()
 
     def bucket(self, name: str) -> str:
         """Make an empty bucket named after a test; its name, as S3 allows it.
@@ -165,9 +147,8 @@ class S3Server:
             folder=self.folder.resolve(),  # uploads in parts fail with a relative one
         )
         (self.folder / "s3.properties").write_text(said, "ascii")
-        classpath = os.pathsep.join(str(jar) for jar in server_jars())
-        java = [str(find_java()), *JVM_FLAGS, "-cp", classpath, "org.gaul.s3proxy.Main"]
-        return [*java, "--properties", "s3.properties"], {}
+        main = "org.gaul.s3proxy.Main"
+        return java(server_jars(), JVM_FLAGS, main, "--properties", "s3.properties"), {}
 
     def _answers(self) -> bool:
         self._child.check()

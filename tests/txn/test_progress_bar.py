@@ -17,7 +17,7 @@ from committers.append_table import AppendTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology
 from txn.embedded import EmbeddedZooKeeper
-from txn.engine.report import InFlight, RunStatus
+from txn.engine.report import InFlight, RunStatus, Totals
 from txn.engine.running import RunningTopology
 from txn.progress_bar import told
 
@@ -80,7 +80,8 @@ def signals(number: signal.Signals, handler: Callable[..., object]) -> Iterator[
 
 def test_the_line_has_what_a_run_waits_for() -> None:
     """A source that is away is told in place of the stage; a stranger's text does no harm."""
-    status = RunStatus("orders", 1, 14, (), 14, 1400, 0, None, 2.0, "processing")
+    staged = Totals(rows_staged=1400)
+    status = RunStatus("orders", 1, 14, (), 14, 0, None, 2.0, "processing", totals=staged)
     assert told(status) == "orders: txid 14 committed, 1,400 rows, held up by processing"
     waits = InFlight(15, 0, "planning", 0, 0.0, blocked="no broker answers \x1b[2J" + "x" * 99)
     line = told(replace(status, in_flight=(waits,), replays=1))

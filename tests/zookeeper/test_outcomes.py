@@ -56,12 +56,6 @@ while True:
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """A topology of the test's own."""
-    return str(request.node.name)
-
-
-@pytest.fixture
 def raw(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
     """A bare client, to look and to spoil."""
     with bare_client(zookeeper.hosts) as client:

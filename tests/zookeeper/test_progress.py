@@ -24,19 +24,6 @@ from txn.zookeeper import ZooKeeperProgress, list_topologies, read_status
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """A topology of the test's own."""
-    return str(request.node.name).replace("/", "-")
-
-
-@pytest.fixture
-def store(zookeeper: EmbeddedZooKeeper, name: str) -> Iterator[ZooKeeperProgress]:
-    """A store that leads and has loaded; its epoch is 1."""
-    with leading(zookeeper.hosts, name) as progress:
-        yield progress
-
-
-@pytest.fixture
 def raw(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
     """A bare client, to look and to spoil."""
     with bare_client(zookeeper.hosts) as client:

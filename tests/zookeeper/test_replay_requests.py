@@ -19,12 +19,6 @@ from txn.zookeeper.replay_requests import request_replays
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """A topology of the test's own."""
-    return str(request.node.name).replace("/", "-")
-
-
-@pytest.fixture
 def store(zookeeper: EmbeddedZooKeeper, name: str) -> Iterator[ZooKeeperProgress]:
     """A store that leads; its epoch is 1, and txids 1 and 2 are quarantined."""
     with leading(zookeeper.hosts, name) as progress:

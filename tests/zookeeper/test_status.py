@@ -2,29 +2,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.zookeeper.progress_store import CONFIG, bare_client, committed, leading, start
+from tests.zookeeper.progress_store import CONFIG, bare_client, committed, start
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import TopologyError
 from txn.protocol.records import Progress
 from txn.zookeeper import ZooKeeperProgress, list_topologies, read_status
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """A topology of the test's own."""
-    return str(request.node.name).replace("/", "-")
-
-
-@pytest.fixture
-def store(zookeeper: EmbeddedZooKeeper, name: str) -> Iterator[ZooKeeperProgress]:
-    """A store that leads and has loaded; its epoch is 1."""
-    with leading(zookeeper.hosts, name) as progress:
-        yield progress
 
 
 def test_status_shows_progress_and_leader(

@@ -64,7 +64,13 @@ def drive(
     """
     from txn.session import delta_session
 
-    with contextlib.ExitStack() as resources, observer, terminable(), _leaving(), _told(observer):
+    with (
+        contextlib.ExitStack() as resources,
+        observer,
+        terminable(),
+        _leaving(),
+        _showing_notes(observer),
+    ):
         server = _server_of(zookeeper)
         if server is not None:  # print it before the seconds that Spark takes
             _refuse_second(server, topology)
@@ -204,7 +210,7 @@ class _Notes(logging.Handler):
 
 
 @contextlib.contextmanager
-def _told(observer: Observer) -> Iterator[None]:
+def _showing_notes(observer: Observer) -> Iterator[None]:
     """Show what the start waits for, and every notice, whatever the level of the log."""
     loggers, notes = [logging.getLogger(name) for name in (WAITING, NOTICES)], _Notes(observer)
     before = [logger.level for logger in loggers]

@@ -232,7 +232,7 @@ class LiveView(Observer):
         self._recent = [*self._recent, *batches][-_RECENT:]
         if self._live is None or self._info is None:
             return
-        speed = self._speed.of(status.batches_committed, status.rows_committed)
+        speed = self._speed.of(status.batches_committed, status.totals.rows_staged)
         height = self._console.size.height
         picture = render(self._info, status, self._recent, speed, self._wall(), height)
         self._live.update(picture, refresh=True)
@@ -245,7 +245,7 @@ class LiveView(Observer):
         """Leave the last picture and print how the run ended; the caller prints an error."""
         self.close()
         if error is None:
-            for line in filter(None, (broken_in(report), held_up(report), summary(report, status))):
+            for line in filter(None, (broken_in(report), held_up(report), summary(report))):
                 self._console.print(line, highlight=False, markup=False)
 
     def close(self) -> None:

@@ -148,7 +148,7 @@ class PlainLines(Observer):
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
         """Print how the run ended; the caller prints an error."""
         if error is None:
-            for line in filter(None, (broken_in(report), held_up(report), summary(report, status))):
+            for line in filter(None, (broken_in(report), held_up(report), summary(report))):
                 self._print(line)
 
     def _print(self, line: str) -> None:
@@ -170,7 +170,7 @@ class JsonLines(Observer):
         self._wall = wall
         self._blocked = _Blocked()
         self._waits: tuple[str, ...] = ()
-        self._waits_told = float("-inf")
+        self._waits_printed_at = float("-inf")
 
     def standing_by(self, topology: str, standby: Standby) -> None:
         """Event `standby`."""
@@ -212,8 +212,8 @@ class JsonLines(Observer):
             )
 
         now = self._wall()
-        if status.waits != self._waits and now >= self._waits_told + _WAITING_EVENT_SECS:
-            self._waits, self._waits_told = status.waits, now
+        if status.waits != self._waits and now >= self._waits_printed_at + _WAITING_EVENT_SECS:
+            self._waits, self._waits_printed_at = status.waits, now
             held = {"held_up_by": status.held_up_by, "waits": list(status.waits)}
             self._print("waiting", {**held, "lag": _lags(status)})
 
@@ -233,7 +233,7 @@ class JsonLines(Observer):
                 "batches_committed": report.batches_committed,
                 **vars(report.totals),
                 "lag": _lags(status),
-                "rows_committed": status.rows_committed,
+                "rows_committed": report.rows_staged,
                 "replays": report.replays,
                 **_violations(report.violations),
                 "seconds": round(status.seconds, 3),

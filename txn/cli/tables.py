@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txn.cli.words import broken_rules, short_name
-from txn.delta.upkeep import TablePlan
+from txn.delta.upkeep import UpkeepPlan
 from txn.operations.bad_rows import BadRow, RuleRows
 from txn.operations.history import HistoryEntry
 from txn.operations.quarantine import Quarantined
@@ -232,7 +232,7 @@ def progress_table(topology: str, progress: Progress, zookeeper: str) -> Rendera
 # --- optimize, vacuum ------------------------------------------------------------------------
 
 
-def upkeep_table(plans: Sequence[TablePlan], *, done: bool = False) -> RenderableType:
+def upkeep_table(plans: Sequence[UpkeepPlan], *, done: bool = False) -> RenderableType:
     """What OPTIMIZE or VACUUM will do, or has done, to each table."""
     result = _table("table", "files", "bytes", "done" if done else "to do")
     for plan in plans:
@@ -241,7 +241,7 @@ def upkeep_table(plans: Sequence[TablePlan], *, done: bool = False) -> Renderabl
     return result
 
 
-def _upkeep(plan: TablePlan, done: bool) -> str:
+def _upkeep(plan: UpkeepPlan, done: bool) -> str:
     if not plan.chosen:
         return "nothing"
     what = f"{plan.chosen:,} files ({size(plan.chosen_bytes)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from txn.engine.report import BatchReport, RunReport, RunStatus, Standby, Timeline
+from txn.engine.report import BatchReport, RunReport, Standby, Timeline
 from txn.interfaces import Lag
 from txn.interfaces.publication import Violations
 from txn.text import duration, printable, size
@@ -64,7 +64,7 @@ def standing_by(topology: str, standby: Standby) -> str:
     return f"{topology}: standing by since {since}, waiting for {standby}"
 
 
-def summary(report: RunReport, status: RunStatus) -> str:
+def summary(report: RunReport) -> str:
     """The summary of a run without an error, in one line."""
     if not report.epoch and not report.batches_committed:
         return f"{report.topology}: {report.ended} while standing by; nothing was run."
@@ -76,7 +76,7 @@ def summary(report: RunReport, status: RunStatus) -> str:
     return (
         f"{report.topology}: {how}. Committed txid {report.committed_txid}; this run committed "
         f"{_counted(report.batches_committed, 'batch', 'batches')} with "
-        f"{_counted(status.rows_committed, 'row', 'rows')} and "
+        f"{_counted(report.rows_staged, 'row', 'rows')} and "
         f"{_counted(report.replays, 'replay', 'replays')} in {duration(report.seconds)}."
     )
 

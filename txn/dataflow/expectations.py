@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from txn.dataflow.graph import Node, Sink, Source, explain, quoted
+from txn.dataflow.graph import Node, Sink, Source, explain
 from txn.errors import TopologyError
 from txn.interfaces import Unparsed
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -163,7 +164,8 @@ class Judged:
         own = [rule for rule in rules if rule in self.verdicts]
         broken = {rule: ~sf.col(self.verdicts[rule]) for rule in own}
         found = [
-            sf.when(condition, sf.struct(*self._told(rule))) for rule, condition in broken.items()
+            sf.when(condition, sf.struct(*self._set_aside_as(rule)))
+            for rule, condition in broken.items()
         ]
         rows = self.frame.where(functools.reduce(operator.or_, broken.values()))
         place = _text(position, "position")
@@ -173,7 +175,7 @@ class Judged:
         stream = _text(own[0].label(), "stream")
         return each.select(stream, "broken.rule", "position", "broken.row", "broken.reason")
 
-    def _told(self, rule: Expectation) -> tuple[Column, Column, Column]:
+    def _set_aside_as(self, rule: Expectation) -> tuple[Column, Column, Column]:
         """Rule, row and reason of a row that broke the rule."""
         from pyspark.sql import functions as sf
 

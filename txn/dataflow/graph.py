@@ -21,6 +21,7 @@ from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, TopologyError, TransformError, TxnError
 from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
 from txn.spark.causes import is_of_spark
+from txn.spark.names import quoted
 from txn.spark.origins import noted
 from txn.text import first_line, placed, users_line
 
@@ -46,7 +47,6 @@ __all__ = [
     "called",
     "check_join",
     "explain",
-    "quoted",
     "require_columns",
 ]
 
@@ -510,11 +510,6 @@ def _takes_attempt(function: Callable[..., Any]) -> bool:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [p for p in parameters if p.kind in positional and p.default is p.empty]
     return len(needed) == 2
-
-
-def quoted(name: str) -> str:
-    """A column name as Spark takes it literally, dots included."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def called(node: Node) -> str:

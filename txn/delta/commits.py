@@ -107,7 +107,7 @@ class Commit:
     settled: Mapping[str, Any] | None = None
     """The mark of `Committer.settle`: like a fence, with the newest final txid."""
     compaction: Mapping[str, Any] | None = None
-    """The record of a compaction: like a fence, with the txids of the folded rows."""
+    """The record of a compaction: like a fence, with the txids of its rows."""
     last: tuple[int, Publication] | None = None
     """(version, publication) of the last publication, as a mark repeats it."""
     token: str | None = None
@@ -157,12 +157,12 @@ class Commit:
     def settled_txid(self) -> int:
         """The newest txid that this version marks as final; 0 if it marks none.
 
-        A compaction folds committed txids only, and what it has folded cannot be taken back.
+        A compaction takes committed txids only, and what it has merged cannot be taken back.
         """
         if self.settled is not None:
             return int(self.settled["txid"])
-        folded = int(self.compaction["txids"][1]) if self.compaction else 0
-        return max(folded, int(self.mark.get("settled", 0))) if self.mark else 0
+        merged = int(self.compaction["txids"][1]) if self.compaction else 0
+        return max(merged, int(self.mark.get("settled", 0))) if self.mark else 0
 
 
 def commit_path(version: int) -> str:
@@ -344,7 +344,7 @@ def _last(
 
 
 def _compaction(found: Any) -> Mapping[str, Any] | None:
-    """As `_mark`, with the first and last txid of what was folded."""
+    """As `_mark`, with the first and last txid of what was merged."""
     mark = _mark(found)
     if mark is not None:
         first, last = mark["txids"]

@@ -4,21 +4,12 @@ Both may run beside the topology. OPTIMIZE appends a version that brings and tak
 delta-rs; whoever loses a race for a version tries the next one. VACUUM is delta-rs's own choice of
 files, deleted here: what an attempt or a compaction may still publish is left out of it, however
 old it is, and no version is appended.
-
-    python -m txn.delta.upkeep      # one operation on one table, as JSON on stdin says
-
-is how a running leader does it (`txn.engine.upkeep`): a process of its own can be ended at any
-moment, and gives back the memory in which delta-rs rewrites files.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import re
-import sys
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -29,12 +20,21 @@ from deltalake.exceptions import DeltaError
 
 from txn.delta.commits import txid_app
 from txn.delta.durations import FILE_RETENTION, file_retention_secs
+from txn.delta.folders import COMPACTION, DATA, SCRATCH, staged_txid
 from txn.delta.loading import find
-from txn.errors import CommitConflictError, TxnError, UserError
+from txn.errors import CommitConflictError, UserError
 from txn.storage.retrying import retried
 from txn.storage.storage import Storage
 
-__all__ = ["Operation", "TablePlan", "carry_out", "least_hours", "plan_optimize", "plan_vacuum"]
+__all__ = [
+    "Operation",
+    "UpkeepPlan",
+    "carry_out",
+    "in_one_line",
+    "least_hours",
+    "plan_optimize",
+    "plan_vacuum",
+]
 
 Operation = Literal["optimize", "vacuum"]
 
@@ -42,15 +42,12 @@ LEAST_HOURS = 1
 """Clocks of storage and of this machine may differ, and a query may be reading older versions."""
 _TARGET_BYTES = 100 * 1024 * 1024
 """delta-rs's own, where the table's property does not say another one."""
-_STAGED = re.compile(r"data/(\d+)-\d+-[0-9A-Za-z]+/")
-_COMPACTED = re.compile(r"data/(compaction-[0-9A-Za-z]+)/")
-_SCRATCH = "_txn"
-_LONGEST_GROUP = 64
+_LONGEST_JOB = 64
 """Txids that one staging job may have had: its folder is named after the first of them."""
 
 
 @dataclass(frozen=True)
-class TablePlan:
+class UpkeepPlan:
     """What one operation does to one table, before or after it was done."""
 
     table: str
@@ -95,13 +92,13 @@ def least_hours(message_timeout_secs: float, max_batch_attempts: int) -> int:
 # --- optimize --------------------------------------------------------------------------------
 
 
-def plan_optimize(storage: Storage, topology: str) -> TablePlan:
+def plan_optimize(storage: Storage, topology: str) -> UpkeepPlan:
     """Which files OPTIMIZE would put together, by their sizes in the log. Changes nothing.
 
     Raises:
         TxnError, DeltaError: the table cannot be read.
     """
-    plan = TablePlan(storage.location, "optimize")
+    plan = UpkeepPlan(storage.location, "optimize")
     table, skipped = _own(storage, topology)
     if table is None:
         return replace(plan, skipped=skipped)
@@ -112,7 +109,7 @@ def plan_optimize(storage: Storage, topology: str) -> TablePlan:
     if kind == "upsert":
         return replace(plan, skipped="upsert: each bucket is one file already")
     if kind.startswith("log"):
-        return replace(plan, skipped="log: the topology folds its files itself (compact_files)")
+        return replace(plan, skipped="log: the topology compacts its files itself (compact_files)")
     small = [path for path, size in files.items() if size < _target(properties)]
     if len(small) < 2:
         return plan
@@ -124,7 +121,7 @@ def _target(properties: Mapping[str, str | None]) -> int:
     return int(stated) if stated.isascii() and stated.isdecimal() else _TARGET_BYTES
 
 
-def _optimize(storage: Storage, plan: TablePlan) -> TablePlan:
+def _optimize(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
     table = find(storage)
     assert table is not None
     # Expired commit files are deleted by the topology's own clean-up.
@@ -134,7 +131,7 @@ def _optimize(storage: Storage, plan: TablePlan) -> TablePlan:
     except DeltaError as error:
         raise CommitConflictError(
             f"OPTIMIZE of table {storage.location} was not committed: "
-            f"{_first_line(error)}. The table is as it was. If another writer was faster, "
+            f"{in_one_line(error)}. The table is as it was. If another writer was faster, "
             "run it again."
         ) from error
     read = json.loads(done["filesRemoved"])["totalSize"] if done["numFilesRemoved"] else 0
@@ -147,7 +144,7 @@ def _optimize(storage: Storage, plan: TablePlan) -> TablePlan:
 
 def plan_vacuum(
     storage: Storage, topology: str, hours: int | None = None, least: int = 0
-) -> TablePlan:
+) -> UpkeepPlan:
     """Which files VACUUM would delete: those that no version needs. Changes nothing.
 
     What attempts or a compaction may still publish is never among them.
@@ -161,7 +158,7 @@ def plan_vacuum(
         UserError: the retention is below `least`.
         TxnError, DeltaError: the table cannot be read.
     """
-    plan = TablePlan(storage.location, "vacuum")
+    plan = UpkeepPlan(storage.location, "vacuum")
     table, skipped = _own(storage, topology)
     if table is None:
         return replace(plan, skipped=skipped)
@@ -200,13 +197,14 @@ def _free(expired: Iterable[str], newest: int, storage: Storage) -> Iterable[str
     Args:
         newest: the newest txid that the table holds.
     """
-    at_work = set(storage.folders(_SCRATCH))
+    compacting = {name for name in storage.folders(SCRATCH) if name.startswith(COMPACTION)}
     for path in expired:
-        staged, compacted = _STAGED.match(path), _COMPACTED.match(path)
-        if staged and int(staged[1]) > newest - _LONGEST_GROUP:
-            continue
-        if compacted and compacted[1] in at_work:
-            continue
+        below, _, rest = path.partition("/")
+        folder, in_folder, _ = rest.partition("/")
+        if below == DATA and in_folder:
+            txid = staged_txid(folder)
+            if folder in compacting or (txid is not None and txid > newest - _LONGEST_JOB):
+                continue
         yield path
 
 
@@ -216,7 +214,7 @@ def _stored(storage: Storage) -> Iterable[tuple[str, int]]:
     return ((entry.path, entry.size) for entry in found)
 
 
-def _vacuum(storage: Storage, plan: TablePlan) -> TablePlan:
+def _vacuum(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
     storage.delete_files(plan.paths)
     return plan
 
@@ -224,7 +222,7 @@ def _vacuum(storage: Storage, plan: TablePlan) -> TablePlan:
 # --- both ------------------------------------------------------------------------------------
 
 
-def carry_out(storage: Storage, plan: TablePlan) -> TablePlan:
+def carry_out(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
     """Do what was planned. Returns what was done.
 
     Raises:
@@ -253,45 +251,6 @@ def _active(table: DeltaTable) -> dict[str, int]:
     return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
 
 
-def _first_line(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
+    """The first line of what an error says, without its stop."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def main(order: Mapping[str, Any]) -> dict[str, Any]:
-    """One operation on one table.
-
-    Args:
-        order: operation, topology, location, options; of VACUUM, the least hours.
-    """
-    storage = Storage(order["location"], order["options"])
-    try:
-        if order["operation"] == "optimize":
-            plan = plan_optimize(storage, order["topology"])
-        else:
-            plan = _plan_by_schedule(storage, order["topology"], order["least_hours"])
-        return carry_out(storage, plan).to_json()
-    except (TxnError, DeltaError, OSError, ValueError) as error:
-        failed = TablePlan(order["location"], order["operation"], error=_first_line(error))
-        return failed.to_json()
-
-
-def _plan_by_schedule(storage: Storage, topology: str, least: int) -> TablePlan:
-    """A schedule keeps files for longer where the table's own retention is too short."""
-    table = find(storage)
-    stated = table.metadata().configuration.get(FILE_RETENTION) if table else None
-    own = math.ceil(file_retention_secs(stated) / 3600)
-    return plan_vacuum(storage, topology, max(own, least))
-
-
-def _end_with_parent() -> None:
-    """End this process when the pipe from its parent is closed."""
-    sys.stdin.buffer.read()
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    _order = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    sys.stdout.write(json.dumps(main(_order)))
-    sys.stdout.flush()
-    os._exit(0)  # delta-rs may be left behind in a thread that never ends

@@ -55,7 +55,7 @@ class AttemptFailures:
         if is_lost_work(error):
             # Asked on this thread, not on the protocol's: the JVM is asked for it.
             blocked = is_away(error)
-            told = _told(error) if self._quarantines and not blocked else cause_line(error)
+            told = _with_place(error) if self._quarantines and not blocked else cause_line(error)
             lacks = error.streams if isinstance(error, ColumnsUnknownError) else frozenset()
             why = cause_of(error)
             post(lambda: self.failed(attempt, told, why, blocked=blocked, lacks=lacks))
@@ -63,7 +63,7 @@ class AttemptFailures:
                 post(lambda: self._lacks_columns(attempt.txid, error))
         else:
             cause = self._unless_replaced(error)
-            poison = _told(cause) if self._quarantines and is_of_batch(cause) else None
+            poison = _with_place(cause) if self._quarantines and is_of_batch(cause) else None
             post(lambda: self._not_mended(attempt, cause, poison))
 
     def failed(
@@ -173,7 +173,7 @@ class AttemptFailures:
         )
 
 
-def _told(error: BaseException) -> str:
+def _with_place(error: BaseException) -> str:
     """An error in a line, with the place that it came from: a transform, a spout, a table."""
     if isinstance(error, TransformError) and error.__cause__ is not None:
         error = error.__cause__

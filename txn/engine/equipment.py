@@ -12,12 +12,12 @@ from txn.engine.broadcast import Broadcast
 from txn.engine.commit import Committing
 from txn.engine.emission import Emissions
 from txn.engine.jobs import Jobs
-from txn.engine.keeping import TableKeeper
 from txn.engine.lookups import Lookups
 from txn.engine.processing import Processing
 from txn.engine.spouts import Spouts
 from txn.engine.staging import Stager
 from txn.engine.stations import Stations
+from txn.engine.table_keeper import TableKeeper
 from txn.engine.tables import Tables
 from txn.interfaces import CommitterContext
 from txn.protocol.events import Metadata

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation, Unknown
-from txn.dataflow.graph import NewValues, StateQuery, quoted
+from txn.dataflow.graph import NewValues, StateQuery
 from txn.engine.attempt import Emission, table_publication
 from txn.engine.staging import Stager
 from txn.engine.tables import Committed, Tables
 from txn.errors import StateError, TableAbsentError, TopologyError
 from txn.interfaces import StoredRows
+from txn.spark.names import quoted
 from txn.spark.own_session import moved
 from txn.spark.rows import no_rows
 

@@ -65,7 +65,7 @@ class Maintenance:
         self._newest: TransactionAttempt | None = None
         self._running: Future[None] | None = None
         self._stopping = threading.Event()
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def committed(self, attempt: TransactionAttempt) -> None:
         """Everything up to this txid is durable. Called by the protocol's thread."""
@@ -126,8 +126,8 @@ class Maintenance:
             kind, text = (table, type(error).__name__), cause_line(error)
             stamp = self._broadcast.stamp()
             self._broadcast.send(MaintenanceDone(*stamp, table, "compaction", began, error=text))
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._reported:
+                self._reported.add(kind)
                 log.warning("[%s] maintenance of table %s: %s", self._topology, table, text)
 
     def _publish(self, publish: Callable[[], None]) -> None:

@@ -14,18 +14,19 @@ from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.definition import Definition
 from txn.dataflow.evaluation import Evaluation, Rows, Unknown
-from txn.dataflow.graph import NewValues, Sink, StateQuery, quoted
+from txn.dataflow.graph import NewValues, Sink, StateQuery
 from txn.engine.attempt import Emission
 from txn.engine.emission import Emissions
 from txn.engine.ending_errors import not_previewed
-from txn.engine.keeping import TableKeeper
 from txn.engine.lookups import Lookups
 from txn.engine.spouts import Spouts
 from txn.engine.staging import Stager
+from txn.engine.table_keeper import TableKeeper
 from txn.engine.tables import Tables
 from txn.engine.violations import count_violations
 from txn.errors import TopologyError, TxnError
 from txn.protocol.events import Metadata, Plan
+from txn.spark.names import quoted
 from txn.spark.own_session import moved, own_session
 from txn.spark.rows import local_frame
 from txn.text import placed

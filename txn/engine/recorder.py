@@ -239,7 +239,6 @@ class Recorder:
             committed_txid=state.committed,
             in_flight=tuple(self._in_flight(batch) for _, batch in sorted(state.batches.items())),
             batches_committed=self.report.batches_committed,
-            rows_committed=self.report.rows_staged,
             replays=self.report.replays,
             last_failure=self.report.failures[-1] if self.report.failures else None,
             seconds=now - self._began,

@@ -345,7 +345,6 @@ class RunStatus:
     committed_txid: int
     in_flight: tuple[InFlight, ...]
     batches_committed: int
-    rows_committed: int
     replays: int
     last_failure: str | None
     seconds: float

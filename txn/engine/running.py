@@ -197,7 +197,7 @@ class RunningTopology:
     def status(self) -> RunStatus:
         """A snapshot of the run; of a waiting standby, an empty one with epoch 0."""
         if self._pipeline is None:
-            return RunStatus(self._name, 0, 0, (), 0, 0, 0, None, 0.0)
+            return RunStatus(self._name, 0, 0, (), 0, 0, None, 0.0)
         return self._pipeline.status()
 
     @property

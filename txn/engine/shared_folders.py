@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txn.delta.folders import SCRATCH
 from txn.errors import TopologyError, TxnError
 from txn.spark.file_writer import FileWriter
 from txn.storage.locations import identity, local_path
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["local_tables", "try_folder"]
 
 _THREADS = 16
-_SCRATCH = "_txn"
-"""If this process dies here, the next start deletes everything below it in a table's folder."""
 
 
 def local_tables(committers: Iterable[Committer], shared: Sequence[str], master: str) -> list[str]:
@@ -68,12 +67,13 @@ def try_folder(spark: SparkSession, storage: Storage) -> None:
         TopologyError: some executor does not share the folder, or it cannot be written to.
     """
     nonce = secrets.token_hex(8)
-    folder = f"{_SCRATCH}/shared-{nonce}"
+    # If this process dies here, the next start deletes everything below scratch.
+    folder = f"{SCRATCH}/shared-{nonce}"
     # Twice as many as there are slots: Spark reads two of such small files in a task, which makes
     # one task for each slot.
     wanted = {f"{nonce}-{n}" for n in range(2 * spark.sparkContext.defaultParallelism)}
     base = Path(storage.root)
-    made = [place for place in (base / _SCRATCH, base) if storage.is_local and not place.exists()]
+    made = [place for place in (base / SCRATCH, base) if storage.is_local and not place.exists()]
     try:
         with ThreadPoolExecutor(_THREADS) as pool:
             asked = {f"{folder}/asked/{line}.txt": f"{line}\n".encode() for line in wanted}

@@ -36,7 +36,7 @@ class SpoutFacts:
 
     def __init__(self, topology: str, enter: Callable[[], None] = lambda: None) -> None:
         self._topology = topology
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._questions = Questions(topology, enter)
         self.lags: Mapping[str, Lag] = {}
         """stream -> what its source has beyond the newest plan, where its spout knows. Replaced as
@@ -115,8 +115,8 @@ class SpoutFacts:
         try:
             return ask()
         except Exception as error:  # noqa: BLE001 - plugins raise what they like
-            if (source.name, what) not in self._told:
-                self._told.add((source.name, what))
+            if (source.name, what) not in self._reported:
+                self._reported.add((source.name, what))
                 log.warning(
                     "[%s] %s.%s of stream '%s' raised %s. What it would say is shown as not "
                     "known; the run goes on, and this is told once.",

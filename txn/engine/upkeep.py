@@ -75,18 +75,12 @@ class Upkeep:
         self._child: _Child | None = None
         self._lock = threading.Lock()
         self._stopped = False
-        self._told: set[tuple[Operation, str]] = set()
+        self._reported: set[tuple[Operation, str]] = set()
 
     @property
     def is_on(self) -> bool:
         """Whether anything will ever be due."""
         return bool(self._every and self._sinks)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing runs or waits now."""
-        with self._lock:
-            return self._child is None and not self._waiting
 
     def step(self) -> None:
         """Take note of what has ended, and start what is next."""
@@ -132,7 +126,7 @@ class Upkeep:
         path = os.pathsep.join([str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
         output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
         process = subprocess.Popen(
-            [sys.executable, "-m", "txn.delta.upkeep"],
+            [sys.executable, "-m", "txn.engine.upkeep_child"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -154,8 +148,8 @@ class Upkeep:
         done = partial(MaintenanceDone, *stamp, child.table, child.operation, child.began)
         if error := said.get("error"):
             self._broadcast.send(done(error=error))
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._reported:
+                self._reported.add(kind)
                 log.warning("%s: %s", told, error)
         elif said["chosen_files"]:
             what = f"{said['chosen_files']} files ({size(said['chosen_bytes'])})"

@@ -49,14 +49,11 @@ SETTLED_KEY = "txn_settled"
 every txid up to `txid` is committed and final."""
 
 COMPACTION_KEY = "txn_compaction"
-"""Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of the folded
+"""Key of a compaction in `commitInfo`: {"topology", "epoch", "txids": [first, last] of its
 rows, "settled", "last": as a fence's}."""
 
 _POSITIONS = ("spouts", "read", "members")
 """Fields of a `Publication` that hold spouts' metadata."""
-_EXACT_BELOW = 2**63
-"""Only our own JSON writer keeps integers from here on exact."""
-
 
 Violations = Mapping[str, Mapping[str, int]]
 """Stream -> rule of `Stream.expect` -> rows that broke it."""
@@ -216,19 +213,14 @@ class Publication(_Counted):
     the last txid, `rows` are those of all, and `digest` and `violations` are empty. Empty for one
     txid."""
 
-    def in_log(self) -> dict[str, Any]:
-        """The JSON object for a commit file; `model_validate` reads it back exactly.
-
-        delta-rs writes one fraction in eight with a different last digit, and has no integers
-        beyond 64 bits. If positions have such numbers, they are written as a string too (`exact`).
-        """
-        dumped = self.model_dump(mode="json")
-        positions = {name: dumped[name] for name in _POSITIONS}
-        return {**dumped, "exact": json.dumps(positions)} if _may_change(positions) else dumped
-
     @model_validator(mode="before")
     @classmethod
     def _exactly(cls, given: Any) -> Any:
+        """Read what an earlier release wrote.
+
+        Its logs were written by delta-rs, which changes the last digit of one fraction in eight and
+        has no integers beyond 64 bits. So they have the positions as a text, too, called `exact`.
+        """
         if not isinstance(given, dict) or "exact" not in given:
             return given
         text = given["exact"]
@@ -275,20 +267,6 @@ class Publication(_Counted):
     def is_lost(self) -> bool:
         """Whether only the txid is known."""
         return self.epoch == 0
-
-
-def _may_change(value: dict[str, Any]) -> bool:
-    """Return whether a JSON object has a number that delta-rs may write differently."""
-    # Runs in every commit turn over each partition of the source: only containers are queued.
-    waiting: list[Any] = [value]
-    for container in waiting:
-        for one in container.values() if isinstance(container, dict) else container:
-            kind = type(one)
-            if kind is dict or kind is list:
-                waiting.append(one)
-            elif kind is float or (kind is int and abs(one) >= _EXACT_BELOW):
-                return True
-    return False
 
 
 @dataclass(frozen=True)

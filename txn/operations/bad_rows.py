@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from txn.dataflow.expectations import BAD_ROW_COLUMNS
 from txn.delta.commits import TXID
-from txn.errors import UserError
 from txn.protocol.records import RowReplayRecord
 from txn.storage.retrying import retried
 
@@ -58,25 +57,15 @@ class BadRows:
 
     Args:
         table: the committer's name.
-        options: the committer's `storage_options`.
+        data: the table's rows.
         committed: the newest committed txid: later rows may still be taken back, and are not
             shown. None: it is not known, and all rows are shown.
-
-    Raises:
-        UserError: there is no such table, or it is not one of bad rows.
     """
 
-    def __init__(
-        self, table: str, options: Mapping[str, str] | None = None, committed: int | None = None
-    ) -> None:
+    def __init__(self, table: str, data: Dataset, committed: int | None) -> None:
         self.table = table
+        self._data = data
         self._committed = committed
-        self._data = _opened(table, options)
-        if self._data is None:
-            raise UserError(
-                f"Table '{table}' is not one of bad rows: its columns are not {TXID}, "
-                f"{', '.join(BAD_ROW_COLUMNS)}."
-            )
 
     def by_rule(self, replays: Iterable[RowReplayRecord] | None = None) -> list[RuleRows]:
         """How many rows each rule has set aside, by stream and rule.
@@ -145,10 +134,8 @@ class BadRows:
                 wanted &= dataset.field(TXID) <= limit
         for name, value in (only or {}).items():
             wanted &= dataset.field(name) == value
-        data = self._data
-        assert data is not None
         what = f"read the rows of table {self.table}"
-        return retried(lambda: data.to_table(columns=columns, filter=wanted), what)
+        return retried(lambda: self._data.to_table(columns=columns, filter=wanted), what)
 
 
 def bad_rows_among(
@@ -161,10 +148,12 @@ def bad_rows_among(
     Raises:
         UserError: a table is not there.
     """
+    from txn.operations.table_logs import opened_table
+
     for table in tables:
-        own = (options or {}).get(table)
-        if _opened(table, own) is not None:
-            return BadRows(table, own, committed)
+        found = opened_table(table, (options or {}).get(table))
+        if {field.name for field in found.schema().fields} == {TXID, *BAD_ROW_COLUMNS}:
+            return BadRows(table, found.to_pyarrow_dataset(), committed)
     return None
 
 
@@ -179,12 +168,3 @@ def replayed_up_to(replays: Iterable[RowReplayRecord]) -> dict[tuple[str, str], 
 
 def _after(rows: Mapping[int, int], last: int) -> int:
     return sum(count for txid, count in rows.items() if txid > last)
-
-
-def _opened(table: str, options: Mapping[str, str] | None) -> Dataset | None:
-    """The data of a table; None if it does not have the columns of bad rows."""
-    from txn.operations.history import opened_table
-
-    found = opened_table(table, options)
-    names = {field.name for field in found.schema().fields}
-    return found.to_pyarrow_dataset() if names == {TXID, *BAD_ROW_COLUMNS} else None

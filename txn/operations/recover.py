@@ -19,8 +19,8 @@ from txn.errors import (
     UserError,
 )
 from txn.interfaces import Publication
-from txn.operations.history import recent_publications, table_log
 from txn.operations.loading import TargetError
+from txn.operations.table_logs import recent_publications, table_log
 from txn.protocol.rebuild import quarantined, rebuild, replayed
 from txn.protocol.records import Progress
 from txn.storage.locations import identity

@@ -292,7 +292,7 @@ class _Look:
             out = self._way_out(record)
         raise UserError(
             f"Replay {record.number} of stream '{self.stream}' was begun with {what} "
-            f"({record.rows} rows, {_told(record.rules)}). {out}",
+            f"({record.rows} rows, {_newest_by_rule(record.rules)}). {out}",
             number=NUMBER,
         )
 
@@ -427,7 +427,7 @@ def _last_txids(rows: Sequence[BadRow]) -> dict[str, int]:
     return {name: max(row.txid for row in rows if row.rule == name) for name in _names(rows)}
 
 
-def _told(rules: Mapping[str, int]) -> str:
+def _newest_by_rule(rules: Mapping[str, int]) -> str:
     return ", ".join(f"rule '{rule}' up to txid {txid}" for rule, txid in rules.items())
 
 

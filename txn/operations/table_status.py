@@ -14,7 +14,8 @@ from deltalake.exceptions import DeltaError
 
 from txn.errors import TxnError
 from txn.interfaces.publication import Violations, merged_violations, summed_violations
-from txn.operations.history import history_of, table_log
+from txn.operations.history import history_of
+from txn.operations.table_logs import table_log
 from txn.text import first_line
 
 __all__ = ["NEWEST_TXIDS", "TableStatus", "read_tables"]

@@ -11,7 +11,7 @@ from functools import partial
 
 from deltalake.exceptions import DeltaError
 
-from txn.delta.upkeep import Operation, TablePlan, carry_out, least_hours, plan_optimize
+from txn.delta.upkeep import Operation, UpkeepPlan, carry_out, least_hours, plan_optimize
 from txn.delta.upkeep import plan_vacuum as plan_one_vacuum
 from txn.errors import TxnError, UserError
 from txn.operations.loading import TargetError
@@ -55,7 +55,7 @@ class Upkeep:
         vacuum = partial(plan_one_vacuum, hours=hours, least=0 if found.is_at_rest else least)
         self._plan_one = plan_optimize if operation == "optimize" else vacuum
 
-    def plan(self) -> list[TablePlan]:
+    def plan(self) -> list[UpkeepPlan]:
         """What would be done, table by table. Changes nothing.
 
         Raises:
@@ -63,15 +63,15 @@ class Upkeep:
         """
         return [self._planned(storage) for storage in self._storages]
 
-    def _planned(self, storage: Storage) -> TablePlan:
+    def _planned(self, storage: Storage) -> UpkeepPlan:
         try:
             return self._plan_one(storage, self.topology)
         except UserError:
             raise
         except (TxnError, DeltaError, OSError, ValueError) as error:
-            return TablePlan(storage.location, self._operation, error=first_line(error))
+            return UpkeepPlan(storage.location, self._operation, error=first_line(error))
 
-    def carry_out(self, plans: Sequence[TablePlan]) -> Iterator[TablePlan]:
+    def carry_out(self, plans: Sequence[UpkeepPlan]) -> Iterator[UpkeepPlan]:
         """Do what was planned, table by table; a table that fails says so, and the others go on."""
         for storage, plan in zip(self._storages, plans, strict=True):
             if plan.error is not None:

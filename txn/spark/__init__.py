@@ -1,1 +1,1 @@
-"""Helpers around Spark: sessions, row counts of a job, causes of failures, submitted settings."""
+"""Helpers around Spark: sessions, names, row counts of a job, causes of failures, submissions."""

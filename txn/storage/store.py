@@ -31,11 +31,6 @@ class Entry(NamedTuple):
     """Nanoseconds since 1970, as exact as the storage is: S3 answers a look (HEAD) in whole seconds
     and a listing in milliseconds."""
 
-    @property
-    def modified_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return self.modified_ns // 1_000_000
-
 
 class Store(ABC):
     """Files below one folder. Thread-safe. Nothing is asked before the first call.

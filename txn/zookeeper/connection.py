@@ -464,7 +464,7 @@ class _FirstWait:
         self._patience = patience
         self._clock = clock
         self._began: float | None = None
-        self._told = False
+        self._reported = False
 
     def seconds(self) -> float:
         """How long it has lasted."""
@@ -480,9 +480,9 @@ class _FirstWait:
 
     def is_worth_telling(self) -> bool:
         """True once, when it has lasted for too long to be silent."""
-        if self.over or self._told or self.seconds() < _TELL_SECS:
+        if self.over or self._reported or self.seconds() < _TELL_SECS:
             return False
-        self._told = True
+        self._reported = True
         return True
 
 

@@ -28,7 +28,7 @@ from committers.aggregates import (
     Sum,
     Variance,
 )
-from committers.aggregates.base import exact_add
+from committers.aggregates.totals import exact_add
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryTransactionalSpout

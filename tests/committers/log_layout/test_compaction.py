@@ -1,4 +1,4 @@
-"""Which files of a log table are folded, and what is left of a compaction that died."""
+"""Which files of a log table are compacted, and what is left of a compaction that died."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from committers.log_layout.compaction import (
     BYTES_PER_SEC,
     SMALLEST_TIER,
-    Intents,
     Pace,
-    files_to_fold,
+    files_to_compact,
 )
+from committers.log_layout.intents import Intents
 from committers.publishing.files import ActiveFile
 from txn.delta.commits import Commit
 from txn.interfaces import StagedFile
@@ -34,8 +34,8 @@ def staged(count: int, size: int = 1000, first: int = 1) -> list[ActiveFile]:
 
 
 def chosen(files: list[ActiveFile], committed: int = 9) -> set[str]:
-    """Paths of what is folded when a tier is full with four files."""
-    return paths(files_to_fold(files, committed, 4))
+    """Paths of what is compacted when a tier is full with four files."""
+    return paths(files_to_compact(files, committed, 4))
 
 
 def paths(files: Iterable[ActiveFile]) -> set[str]:
@@ -43,8 +43,8 @@ def paths(files: Iterable[ActiveFile]) -> set[str]:
     return {file.path for file in files}
 
 
-def test_a_full_tier_is_folded_as_a_whole() -> None:
-    """Nothing is folded below `factor` files; at `factor`, exactly those."""
+def test_a_full_tier_is_compacted_as_a_whole() -> None:
+    """Nothing is compacted below `factor` files; at `factor`, exactly those."""
     assert chosen(staged(3)) == set()
     assert chosen(staged(4)) == paths(staged(4))
 
@@ -66,7 +66,7 @@ def test_a_large_result_is_not_rewritten_with_the_next_small_files() -> None:
 
 
 def test_a_result_split_by_size_counts_once() -> None:
-    """The files that one compaction wrote are folded together or not at all."""
+    """The files that one compaction wrote are compacted together or not at all."""
     parts = [file(f"data/compaction-a/part-{n}.parquet", 100 * SMALLEST_TIER) for n in range(9)]
     assert chosen(parts) == set()
 
@@ -83,18 +83,18 @@ def test_the_number_of_files_is_bounded(sizes: list[int], factor: int, overlap: 
     files: list[ActiveFile] = []
     for txid, size in enumerate(sizes, start=1):
         files.append(file(f"data/{txid}-0-x/part-0.parquet", size, txid))
-        while some := files_to_fold(files, txid, factor):
+        while some := files_to_compact(files, txid, factor):
             small, large = max(f.size for f in some), sum(f.size for f in some)
-            folded = round(large - overlap * (large - small))
+            merged = round(large - overlap * (large - small))
             files = [f for f in files if f not in some]
-            files.append(file(f"data/compaction-{txid}/part-0.parquet", folded, txid))
+            files.append(file(f"data/compaction-{txid}/part-0.parquet", merged, txid))
         tiers = 1 + math.ceil(math.log(max(sum(sizes) / SMALLEST_TIER, 1), factor) + 1e-9)
         assert len(files) <= (factor - 1) * tiers
 
 
-def test_folds_take_a_share_of_the_time() -> None:
-    """A fold waits for nine times as long as it will take since the last one ended, or since the
-    run began; with a share of 1 none waits.
+def test_compactions_take_a_share_of_the_time() -> None:
+    """A compaction waits for nine times as long as it will take since the last one ended, or since
+    the run began; with a share of 1 none waits.
     """
     now = 100.0
     tenth, at_once = Pace(0.1, lambda: now), Pace(1, lambda: now)
@@ -109,9 +109,9 @@ def test_folds_take_a_share_of_the_time() -> None:
 
 
 def test_files_that_wait_are_bounded() -> None:
-    """While folds wait, a tier is full at four times as many files; its bounds stay."""
-    assert files_to_fold(staged(15), 99, 4, full=16) == ()
-    assert paths(files_to_fold(staged(16), 99, 4, full=16)) == paths(staged(16))
+    """While compactions wait, a tier is full at four times as many files; its bounds stay."""
+    assert files_to_compact(staged(15), 99, 4, full=16) == ()
+    assert paths(files_to_compact(staged(16), 99, 4, full=16)) == paths(staged(16))
 
 
 # --- leftovers ---------------------------------------------------------------------------------
@@ -143,13 +143,13 @@ def found(folder: Path) -> list[str]:
 
 
 def test_only_what_no_version_has_is_swept(intents: Intents, tmp_path: Path) -> None:
-    """A result that is active stays, one that was published and folded again stays, one that was
+    """A result that is active stays, one that was published and compacted again stays, one that was
     never published goes; of all of them the intent goes.
     """
-    active, folded, orphan = (made(intents, tmp_path, 3) for _ in range(3))
+    active, compacted, orphan = (made(intents, tmp_path, 3) for _ in range(3))
     log = {4: version(4, "data/compaction-b/part-0.parquet"), 5: version(5)}
     intents.sweep(found(tmp_path), 5, ["data/compaction-a/part-0.parquet"], log.get)
-    assert [folder.exists() for folder in (active, folded, orphan)] == [True, True, False]
+    assert [folder.exists() for folder in (active, compacted, orphan)] == [True, True, False]
     assert list((tmp_path / "_txn").iterdir()) == []
 
 

@@ -172,8 +172,8 @@ class World:
         for version in self.expected:
             commit = self.committer._log.read_commit(version)  # type: ignore[attr-defined]
             added |= {file.path for file in commit.adds}
-        folded = self.path.rglob("data/compaction-*/*.parquet")
-        lying = {str(file.relative_to(self.path)) for file in folded}
+        compacted = self.path.rglob("data/compaction-*/*.parquet")
+        lying = {str(file.relative_to(self.path)) for file in compacted}
         assert lying - added == set()
         assert [p.name for p in self.path.glob("_txn/*")] == []
         shown = self.state.read(self.driver.spark).collect()

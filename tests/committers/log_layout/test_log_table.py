@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from committers.aggregates import Aggregate, Avg, Count, CountDistinct, Fold, Last, Max, Sum
-from committers.log_layout import folding
+from committers.log_layout import compacted_rows
 from committers.state_table import StateTable
 from txn.errors import FencedError, RecoveryRefusedError, TableRefusedError, TopologyError
 from txn.interfaces import Committer, Member, Publication, Staged
@@ -148,7 +148,7 @@ def test_readers_see_the_same_in_both_layouts(
 
 @pytest.mark.parametrize("somebody", [True, False], ids=["OPTIMIZE", "compaction"])
 def test_an_opaque_replay_after_files_were_put_together(log: Any, somebody: bool) -> None:
-    """Whether somebody's OPTIMIZE mixed the dead txid with older ones, or our compaction folded the
+    """Whether somebody's OPTIMIZE mixed the dead txid with older ones, or our compaction merged the
     older ones only: the dead txid's partials go, and nothing else.
     """
     table = log()
@@ -165,7 +165,7 @@ def test_an_opaque_replay_after_files_were_put_together(log: Any, somebody: bool
 
 
 def test_a_group_is_one_version_with_the_files_of_all(log: Any) -> None:
-    """Txids that are published together keep rows of their own, which are folded when they are
+    """Txids that are published together keep rows of their own, which are merged when they are
     committed; an opaque replay of the first of them takes all of them back.
     """
     table = log()
@@ -265,7 +265,7 @@ def test_a_compaction_whose_files_were_rewritten_is_dropped(log: Any) -> None:
 
 
 def test_a_compaction_of_a_replaced_leader_is_refused(log: Any) -> None:
-    """A process that was replaced while it folded publishes nothing, and deletes the result."""
+    """A process that was replaced while it compacted publishes nothing, and deletes the result."""
     table = log()
     table.commit(1, [A])
     table.commit(2, [A])
@@ -279,7 +279,7 @@ def test_a_compaction_of_a_replaced_leader_is_refused(log: Any) -> None:
 
 
 def test_a_compaction_that_is_not_published_is_deleted_at_the_end(log: Any) -> None:
-    """What was folded when a run ends goes with it."""
+    """What was compacted when a run ends goes with it."""
     table = log()
     table.commit(1, [A])
     table.commit(2, [A])
@@ -304,8 +304,8 @@ def test_a_large_compaction_is_split(log: Any, monkeypatch: pytest.MonkeyPatch) 
     """Above a size the work is many tasks', the result several files, each with keys of its own;
     they are one for the next compaction.
     """
-    monkeypatch.setattr(folding, "ONE_TASK_BYTES", 1)
-    monkeypatch.setattr(folding, "FILE_BYTES", 2000)
+    monkeypatch.setattr(compacted_rows, "ONE_TASK_BYTES", 1)
+    monkeypatch.setattr(compacted_rows, "FILE_BYTES", 2000)
     table = log()
     rows = [(str(key), key) for key in range(50)]
     table.commit(1, rows)
@@ -318,7 +318,7 @@ def test_a_large_compaction_is_split(log: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_vacuum(log: Any) -> None:
-    """VACUUM takes what was folded, and nothing that the newest version needs, or a reader as of
+    """VACUUM takes what was compacted, and nothing that the newest version needs, or a reader as of
     the newest txid.
     """
     table = log()
@@ -416,7 +416,7 @@ def test_what_a_log_cannot_do_is_refused(warehouse: Path) -> None:
 
 
 def test_wrong_arguments(warehouse: Path) -> None:
-    """An unknown layout, and a number of files that would be folded for ever."""
+    """An unknown layout, and a number of files that would be compacted for ever."""
     with pytest.raises(TopologyError, match='"upsert" or "log"'):
         StateTable(warehouse, layout="tree")
     with pytest.raises(TopologyError, match="compact_files=1"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from committers.append_table import AppendTable
-from committers.log_layout.compaction import Intents
+from committers.log_layout.intents import Intents
 from committers.publishing.files import require_inside
 from committers.staging.area import StagingArea
 from txn.delta.commits import parse_commit
@@ -247,7 +247,7 @@ def test_a_state_table_that_describes_itself_wrongly(changed: dict[str, str]) ->
 
 
 def test_a_compaction_mark_is_read_with_the_same_care() -> None:
-    """Its `settled` is acted on, and the txids of what was folded, which are final."""
+    """Its `settled` is acted on, and the txids of what was compacted, which are final."""
     mark = {"epoch": 1, "last": None, "txids": [1, 2], "settled": 1}
     assert parse_commit(7, commit({"commitInfo": {COMPACTION_KEY: mark}}), "t").settled_txid == 2
     for wrong in ({"settled": "x"}, {"txids": None}, {"txids": [2, 1]}, {"txids": ["1", 2]}):

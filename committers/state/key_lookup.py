@@ -1,96 +1,22 @@
-"""Finding things in a state table: the version that holds a txid, the rows of some keys."""
+"""The rows of a state table that have some given keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deltalake.exceptions import DeltaError
-
-from committers.aggregates import quoted
-from committers.publishing.files import BUCKET, load_files
-from committers.publishing.rewritten import first_missing
+from committers.publishing.files import BUCKET
 from committers.state.keys import bucket_of, with_keys_of
 from committers.state.shape import StateShape
-from txn.delta.loading import load, require
-from txn.delta.log import TableLog
-from txn.errors import TableRefusedError, TxnError
+from txn.errors import TableRefusedError
+from txn.spark.names import quoted
 from txn.spark.rows import local_frame
-from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["missing_file", "newest_version", "rows_of_keys", "version_of"]
-
-
-def newest_version(storage: Storage) -> int:
-    """The newest version of a table.
-
-    Raises:
-        TableAbsentError: there is no table.
-    """
-    return require(storage).version()
-
-
-def missing_file(storage: Storage, version: int) -> str | None:
-    """A file of a version that is gone from storage; None if all exist or it is unknown."""
-    try:
-        return first_missing(storage, sorted(load_files(load(storage, version))))
-    except (DeltaError, OSError, TxnError):
-        return None
-
-
-def version_of(storage: Storage, txid: int) -> int:
-    """The table version that holds the state as of `txid`.
-
-    Walks back from the newest version, one commit file each. A txid that was published again is
-    found as it was published last. Before its first publication a table is empty. Of versions with
-    the same rows (a compaction, OPTIMIZE, a fence) it is the last: VACUUM spares its files longest.
-
-    Raises:
-        TableRefusedError: no table, a txid that it has not reached, that was published together
-            with later ones, or that was cleaned out of its log.
-    """
-    where = storage.location
-    version = newest_version(storage)
-    log = TableLog(storage)
-    newest = later = None
-    same_rows = version
-    while version >= 0:
-        commit = log.commit(version)
-        if commit is None:
-            raise TableRefusedError(
-                f"State table {where} cannot be read as of txid {txid}: version {version} and "
-                "those before it were cleaned out of its log. The oldest readable txid is "
-                f"{later}. Raise delta.logRetentionDuration to keep more.",
-                number="TXN-309",
-            )
-        if held := commit.publication:
-            newest = newest or held.last_txid
-            if newest < txid:
-                break
-            if held.last_txid <= txid:
-                return same_rows
-            if held.first_txid <= txid:
-                raise TableRefusedError(
-                    f"State table {where} cannot be read as of txid {txid}: version {version} "
-                    f"holds txids {held.first_txid} to {held.last_txid} together. Read it as of "
-                    f"{held.last_txid}, or of {held.first_txid - 1}.",
-                    number="TXN-309",
-                )
-            later = held.last_txid
-        version -= 1
-        if commit.publication or commit.data_change:
-            same_rows = version
-    if newest is None or newest < txid:
-        raise TableRefusedError(
-            f"State table {where} has not reached txid {txid}: the newest one that it holds is "
-            f"{newest or 'none'}. Run the topology further, or ask for an earlier txid.",
-            number="TXN-309",
-        )
-    return 0
+__all__ = ["rows_of_keys"]
 
 
 def rows_of_keys(

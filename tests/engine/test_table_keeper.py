@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from committers import keeping
-from txn.engine.keeping import TableKeeper
+from committers import kept_files
+from txn.engine.table_keeper import TableKeeper
 from txn.errors import ProgressUnreadableError, StorageRefusedError, StorageUnavailableError
 from txn.storage.storage import Storage
 from txn.testing.recording_committer import RecordingCommitter
@@ -28,16 +28,16 @@ class Beside(RecordingCommitter):
         if self.fails is not None:
             raise self.fails
         if self.opened:
-            keeping.keep(Storage(self.name), name, content)
+            kept_files.keep(Storage(self.name), name, content)
         return self.opened
 
     def kept(self, name: str) -> bytes | None:
         if self.fails is not None:
             raise self.fails
-        return keeping.kept(Storage(self.name), name)
+        return kept_files.kept(Storage(self.name), name)
 
     def copy(self, name: str) -> Path:
-        return Path(self.name) / keeping.KEPT / name
+        return Path(self.name) / kept_files.KEPT / name
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_a_copy_outlasts_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "fsync", noted)
     table = tmp_path / "t"
     table.mkdir()
-    keeping.keep(Storage(str(table)), "0" * 32, CONTENT)
-    copy = table / keeping.KEPT / ("0" * 32)
+    kept_files.keep(Storage(str(table)), "0" * 32, CONTENT)
+    copy = table / kept_files.KEPT / ("0" * 32)
     assert synced == [
         (copy.stat().st_ino, False),
         (copy.parent.stat().st_ino, True),

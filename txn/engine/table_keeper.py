@@ -36,7 +36,7 @@ class TableKeeper(Keeper):
         self._committers = tuple(committers)
         self._lacking: set[str] = set()
         """Names without a whole copy in some table, or whose table did not answer."""
-        self._told = False
+        self._warned = False
 
     def keep(self, content: bytes) -> str | None:
         """Keep with every table that takes it; None if none does."""
@@ -121,9 +121,9 @@ class TableKeeper(Keeper):
         return kept > 0, failed > 0
 
     def _tell_of_no_place(self) -> None:
-        if self._told:
+        if self._warned:
             return
-        self._told = True
+        self._warned = True
         if all(type(committer).keep is Committer.keep for committer in self._committers):
             why = (
                 "their committers keep nothing. The position grows with everything that is read: "

@@ -1,4 +1,4 @@
-"""The rows of a compaction: the partials in some files, put together by key."""
+"""The rows of a compaction: the partials in some files, merged by key."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from committers.aggregates import quoted
 from committers.log_layout.columns import LogLayout
 from committers.publishing.files import ActiveFile
 from committers.reading import strict_reader
-from committers.state.fold import folded, marks_of, without_removed
-from committers.state.removal import REMOVED
+from committers.state.merging import merged_by_key
+from committers.state.removal import REMOVED, marks_of, without_removed
 from txn.delta.commits import TXID
+from txn.spark.names import quoted
 from txn.spark.own_session import computing_session
 from txn.storage.storage import Storage
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["FILE_BYTES", "ONE_TASK_BYTES", "Folding"]
+__all__ = ["FILE_BYTES", "ONE_TASK_BYTES", "CompactedRows"]
 
 ONE_TASK_BYTES = 64 * 1024 * 1024
-"""Compressed bytes that one task folds: without a shuffle, and in one slot of the cluster."""
+"""Compressed bytes that one task compacts: without a shuffle, and in one slot of the cluster."""
 FILE_BYTES = 128 * 1024 * 1024
-"""Compressed bytes of what is folded, per file of a result larger than that."""
+"""Compressed bytes of what is compacted, per file of a result larger than that."""
 
 
-class Folding:
+class CompactedRows:
     """How files of one table become fewer.
 
     Args:
@@ -68,10 +68,10 @@ class Folding:
             rows = rows.coalesce(1)
         else:
             parts = math.ceil(size / FILE_BYTES)
-        # Also where one task folds: the marks are brought to it.
+        # Also where one task compacts: the marks are brought to it.
         self._own_session().conf.set("spark.sql.shuffle.partitions", str(parts))
         if not self._layout.removes:
-            return folded(rows, self._layout.keys, self._layout.aggregates, with_txid=True)
+            return merged_by_key(rows, self._layout.keys, self._layout.aggregates, with_txid=True)
         return self._with_marks(rows, files, now, committed, schema).coalesce(parts)
 
     def _own_session(self) -> SparkSession:
@@ -101,8 +101,8 @@ class Folding:
     ) -> DataFrame:
         """As `rows`, without what was removed since, and with the marks still needed.
 
-        A folded row gets the newest txid of its key, so drop every row that a mark voids, even a
-        mark in a file that is not folded. A mark stays as long as another file may have a row of
+        A compacted row gets the newest txid of its key, so drop every row that a mark voids, even a
+        mark in a file that is not compacted. A mark stays as long as another file may have a row of
         its txid or before.
         """
         from pyspark.sql import functions as sf
@@ -112,7 +112,7 @@ class Folding:
         certain = self._read([file for file in now if not file.holds_only(committed + 1)], schema)
         marks = marks_of(certain.where(sf.col(TXID) <= committed), keys)
         living = without_removed(rows, keys, marks)
-        found = folded(living, keys, self._layout.aggregates, with_txid=True)
+        found = merged_by_key(living, keys, self._layout.aggregates, with_txid=True)
         own = {file.path for file in files}
         left = [file for file in now if file.path not in own]
         oldest = min((file.txid_min or 0 for file in left), default=None)

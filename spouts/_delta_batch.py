@@ -1,0 +1,59 @@
+"""The metadata of a `DeltaSpout`: which versions of which table a txid reads. It is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from spouts._schemas import require_schema
+
+__all__ = ["DeltaBatch", "DeltaVersion", "sum_of_known"]
+
+
+class DeltaVersion(BaseModel):
+    """One planned version of a batch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    version: int = Field(ge=0)
+    files: int = Field(ge=0)
+    """How many files have its rows; 0 when changes are read."""
+    size: int = Field(ge=0)
+    """Bytes of these files together."""
+    rows: int | None
+    """Their rows; None if the log has no statistics, or changes are read."""
+    below: int | None = None
+    """Files of this and later txids of the writing topology were replaced and are left out."""
+
+
+class DeltaBatch(BaseModel):
+    """Metadata of one txid: which versions of which table, read with which columns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    table_id: str
+    """Delta's own id; another one means that the table was replaced."""
+    last_version: int = Field(ge=-1)
+    """The next batch begins after it."""
+    versions: tuple[DeltaVersion, ...] = Field(strict=False)
+    """The versions with something to read; those between them had no rows."""
+    source_txid: int = Field(ge=0)
+    """The newest committed txid of the writing topology, according to the log up to
+    `last_version`; 0 if none. No later version may publish it again."""
+    read_schema: str
+    """JSON of the columns of the table."""
+    changes: bool
+    """Whether the change data feed is read."""
+
+    @field_validator("read_schema")
+    @classmethod
+    def _a_schema(cls, text: str) -> str:
+        return require_schema(text)
+
+
+def sum_of_known(counts: Iterable[int | None]) -> int | None:
+    """The sum; None if one of them is not known."""
+    given = list(counts)
+    known = [count for count in given if count is not None]
+    return sum(known) if len(known) == len(given) else None

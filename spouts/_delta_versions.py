@@ -1,0 +1,103 @@
+"""The planned versions of a Delta table, as its log and its storage have them now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spouts._delta_batch import DeltaBatch, DeltaVersion
+from spouts._delta_log import AddedFile, SourceLog
+from txn.attempts import TransactionAttempt
+from txn.errors import SourceChangedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["PlannedVersions"]
+
+
+class PlannedVersions:
+    """Finds what was planned again, or refuses.
+
+    Args:
+        name: of the spout, for messages.
+        log: of the table.
+    """
+
+    def __init__(self, name: str, log: SourceLog) -> None:
+        self._name = name
+        self._log = log
+
+    def files(self, metadata: DeltaBatch) -> list[AddedFile]:
+        """The files of all versions of a batch; errors as for `files_of`."""
+        return [file for planned in metadata.versions for file in self.files_of(planned)]
+
+    def files_of(self, planned: DeltaVersion) -> tuple[AddedFile, ...]:
+        """The files of one version.
+
+        Raises:
+            SourceChangedError: the log does not have them any more, or has others.
+        """
+        commit = self._log.read(planned.version)
+        if commit is None:
+            raise SourceChangedError(
+                f"{self._name}: version {planned.version} was planned, but is no longer in the "
+                "table's log: it was cleaned up. Restore the commit file from a backup and start "
+                "the topology again; keep delta.logRetentionDuration longer than the topology "
+                "may be down.",
+                number="TXN-412",
+            )
+        files = commit.files(planned.below)
+        found = (len(files), sum(file.size for file in files))
+        if found != (planned.files, planned.size):
+            raise SourceChangedError(
+                f"{self._name}: version {planned.version} was planned with {planned.files} files "
+                f"of {planned.size} bytes, but its log entry now has {found[0]} files of "
+                f"{found[1]} bytes. The log was changed by hand: restore it, and start again.",
+                number="TXN-412",
+            )
+        return files
+
+    def require_stored(
+        self, files: Sequence[AddedFile], metadata: DeltaBatch, attempt: TransactionAttempt
+    ) -> None:
+        """Look whether files are there, as large as the log says.
+
+        Raises:
+            SourceChangedError: one is not.
+        """
+        sizes = self._log.sizes([file.path for file in files])
+        for file, size in zip(files, sizes, strict=True):
+            if size != file.size:
+                found = "is gone (VACUUM?)" if size is None else f"has {size} bytes"
+                span = f"{metadata.versions[0].version} to {metadata.versions[-1].version}"
+                raise SourceChangedError(
+                    f"{self._name}: file {file.path} of versions {span}, planned for {attempt}, "
+                    f"{found}; it had {file.size} bytes. Restore it from a backup and start the "
+                    "topology again; a topology must not fall behind VACUUM's retention.",
+                    number="TXN-412",
+                )
+
+    def changes(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: DeltaBatch
+    ) -> DataFrame:
+        """The recorded changes of all versions of a batch.
+
+        Raises:
+            SourceChangedError: Delta cannot read them any more.
+        """
+        from pyspark.errors import AnalysisException
+
+        reader = spark.read.format("delta").option("readChangeFeed", "true")
+        reader = reader.options(**self._log.hadoop)
+        reader = reader.option("startingVersion", metadata.versions[0].version)
+        reader = reader.option("endingVersion", metadata.versions[-1].version)
+        try:
+            return reader.load(self._log.url())
+        except AnalysisException as error:
+            raise SourceChangedError(
+                f"{self._name}: the changes of versions {metadata.versions[0].version} to "
+                f"{metadata.versions[-1].version} cannot be read for {attempt}: "
+                f"{str(error).strip().splitlines()[0]}",
+                number="TXN-412",
+            ) from error

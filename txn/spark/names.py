@@ -1,0 +1,10 @@
+"""Names of columns in Spark's SQL."""
+
+from __future__ import annotations
+
+__all__ = ["quoted"]
+
+
+def quoted(name: str) -> str:
+    """A column name as Spark takes it literally, dots included."""
+    return "`" + name.replace("`", "``") + "`"
