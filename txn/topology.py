@@ -295,7 +295,9 @@ class Topology:
         sink.check_pairing()
         place = identity(sink.name)
         other = next((o.name for o in self.sinks if identity(o.name) == place), None)
-        if other is not None:
+        if other is None:
+            self._refuse_nested(sink)
+        else:
             spelled = "" if other == sink.name else f", written '{other}': both are '{place}'"
             raise TopologyError(
                 f"Topology '{self.name}' has a committer for table '{sink.name}' already{spelled}. "
@@ -304,6 +306,21 @@ class Topology:
             )
         self._sinks.append(sink)
         return sink
+
+    def _refuse_nested(self, sink: Sink) -> None:
+        """Refuse a table in another one's folder: a VACUUM of that one would delete its files."""
+        folders = [one for one in (sink, *self.sinks) if one.committer.lies_in_folder]
+        if sink not in folders:
+            return
+        for other in folders[1:]:
+            outer, inner = sorted((other.name, sink.name), key=lambda name: len(identity(name)))
+            if identity(inner).startswith(f"{identity(outer).rstrip('/')}/"):
+                raise TopologyError(
+                    f"Table '{inner}' of topology '{self.name}' lies in the folder of table "
+                    f"'{outer}': a VACUUM of the outer one would delete the files of the inner "
+                    "one. Give each table a folder that is in none of the others.",
+                    number="TXN-110",
+                )
 
     def _add_rule(self, rule: Expectation) -> None:
         check_rule(rule, self._rules)

@@ -18,6 +18,7 @@ from committers.publishing.log import DeltaLog
 from committers.state_table import StateTable
 from tests.committers.conftest import TOPOLOGY, publication
 from txn.attempts import TransactionAttempt
+from txn.delta.upkeep import carry_out, plan_optimize
 from txn.errors import (
     FencedError,
     RecoveryRefusedError,
@@ -28,6 +29,7 @@ from txn.errors import (
     TopologyError,
 )
 from txn.interfaces import Committer, CommitterContext, Member, Publication, Staged
+from txn.storage.storage import Storage
 
 SCHEMA = "k string, v bigint"
 ONE = [("a", 1), ("a", 1), ("b", 2)]
@@ -327,6 +329,32 @@ FIELDS = (
     "i int", "l bigint", "d double", "s string", "t date", "ts timestamp", "b boolean",
     "m decimal(30,10)", "st struct<x: int>", "y binary",
 )  # fmt: skip
+
+
+def test_optimize_hides_no_row_from_readers(driver: Any, warehouse: Path) -> None:
+    """After `txn optimize` predicates find NaN, long decimals, late dates and parts of a second."""
+    batch = driver.spark.sql(
+        """SELECT double(d) AS d, CAST(m AS decimal(38,18)) AS m, t, ts, st FROM VALUES
+        ('NaN', '12345678901234567890.123456789012345678', date'9999-12-31',
+         timestamp'2024-01-01 00:00:00.123456', named_struct('x', double('NaN'))),
+        ('1.5', '-12345678901234567890.123456789012345679', date'0001-01-01',
+         timestamp'1969-12-31 23:59:59.999999', named_struct('x', 1.5D))
+        AS v(d, m, t, ts, st)"""
+    )
+    table = AppendTable(warehouse)
+    driver.open(table, batch.schema.toDDL())
+    for txid in (1, 2):
+        driver.commit(table, batch.where("isnan(d)" if txid == 1 else "d = 1.5"), txid)
+    storage = Storage(str(warehouse))
+    assert carry_out(storage, plan_optimize(storage, "tests")).written == 1
+    predicates = [
+        "isnan(d)", "d = double('NaN')", "d > 1.5", "st.x = double('NaN')", "t = date'9999-12-31'",
+        "m = 12345678901234567890.123456789012345678BD", "ts > timestamp'2024-01-01 00:00:00.1234'",
+        "m = -12345678901234567890.123456789012345679BD", "txid = 1",
+        "ts < timestamp'1970-01-01 00:00:00'", "t < date'0001-01-02'",
+    ]  # fmt: skip
+    stored = driver.spark.read.format("delta").load(str(warehouse))
+    assert [p for p in predicates if stored.where(p).count() != 1] == []
 
 
 def test_statistics_of_many_files_survive_optimize(driver: Any, warehouse: Path) -> None:

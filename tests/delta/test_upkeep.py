@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.delta.owned_tables import WEEK, add_txids, age, make_table, put_file
 from tests.stores.proxy import Proxy, puts
 from tests.stores.s3 import S3Server, storage_options
+from txn.delta.commits import commit_path
 from txn.delta.upkeep import carry_out, least_hours, plan_optimize, plan_vacuum
 from txn.engine.upkeep_child import main
 from txn.errors import CommitConflictError, UserError
@@ -45,6 +49,35 @@ def test_optimize_puts_small_files_together(table: Path) -> None:
     rows = pa.table(found.to_pyarrow_table())
     assert sorted(rows["x"].to_pylist()) == [1, 2, 3, 4]
     assert plan_optimize(storage, "orders").chosen == 0
+
+
+def test_optimize_gives_bounds_that_are_certain(tmp_path: Path) -> None:
+    """Delta-rs leaves NaN out of bounds, and rounds decimals and times: readers would skip rows."""
+    path = str(tmp_path / "rows")
+    rows = {
+        "x": pa.array([1], pa.int64()),
+        "t": pa.array([date(2024, 2, 29)]),
+        "s": pa.array(["a" * 100]),
+        "d": pa.array([float("nan")]),
+        "m": pa.array([Decimal("12345678901234567890.1")], pa.decimal128(38, 18)),
+        "ts": pa.array([datetime(2024, 1, 1, microsecond=1, tzinfo=timezone.utc)]),
+        "n": pa.array([datetime(2024, 1, 1, microsecond=1)]),
+        "st": pa.array([{"x": 1, "d": float("nan")}]),
+        "a": pa.array([[1, None]], pa.list_(pa.int64())),
+    }
+    own = {"txn.topology": "orders", "txn.kind": "append"}
+    schema = pa.table(rows).schema
+    DeltaTable.create(path, schema, configuration=own, raise_if_key_not_exists=False)
+    for _ in range(2):
+        write_deltalake(path, pa.table(rows), mode="append")
+    assert carry_out(Storage(path), plan_optimize(Storage(path), "orders")).written == 1
+    commit = (tmp_path / "rows" / commit_path(3)).read_text().splitlines()
+    (add,) = (json.loads(line)["add"] for line in commit if '"add"' in line)
+    stats = json.loads(add["stats"])
+    assert [set(stats[name]) for name in ("minValues", "maxValues", "nullCount")] == [
+        {"x", "t", "s"}
+    ] * 3
+    assert stats["numRecords"] == 2
 
 
 def test_optimize_leaves_large_files_alone(table: Path) -> None:
@@ -155,6 +188,22 @@ def test_vacuum_spares_what_may_still_be_published(table: Path) -> None:
     carry_out(storage, plan)
     assert not any(file.exists() for file in left)
     assert all(file.exists() for file in [*staged, young])
+
+
+def test_vacuum_leaves_a_table_within_alone(table: Path) -> None:
+    """Files of a table that lies in this one's folder are its own, however old; leftovers of a job
+    that wrote a log of its own are this table's.
+    """
+    make_table(table / "inner" / "rows")
+    inner = [file for file in (table / "inner").rglob("*") if file.is_file()]
+    for file in inner:
+        age(file, 2 * WEEK)
+    add_txids(table, range(5, 71))
+    names = ("part-0.parquet", commit_path(0))
+    left = [put_file(table, f"data/3-0-ab/{name}", 2 * WEEK) for name in names]
+    plan = plan_vacuum(Storage(str(table)), "orders")
+    assert sorted(plan.paths) == sorted(str(file.relative_to(table)) for file in left)
+    assert len(inner) == 9
 
 
 @pytest.mark.parametrize("hours", [1, None])

@@ -143,6 +143,18 @@ def test_one_table_cannot_be_the_end_of_two_streams(topology, tmp_path):
         stream.partition_persist(AppendTable(str(tmp_path / "t")))
 
 
+@pytest.mark.parametrize("names", [("t", "t/sub"), ("a/t/sub", "a/t")])
+def test_a_table_in_the_folder_of_another_one_is_refused(topology, tmp_path, names):
+    """A VACUUM of the outer one would delete the files of the inner one."""
+    stream = topology.stream("s", transactional())
+    first, second = (AppendTable(str(tmp_path / name)) for name in names)
+    stream.partition_persist(AppendTable(str(tmp_path / "t-sub")))
+    stream.partition_persist(first)
+    with pytest.raises(TopologyError, match=r"'.*t/sub' .* in the folder of table '.*t'") as error:
+        stream.partition_persist(second)
+    assert error.value.number == "TXN-110"
+
+
 @pytest.mark.parametrize(
     ("spout", "semantics", "accepted"),
     [

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
-from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake import ColumnProperties, DeltaTable, PostCommitHookProperties, WriterProperties
 from deltalake.exceptions import DeltaError
 
 from txn.delta.commits import txid_app
@@ -42,6 +42,8 @@ LEAST_HOURS = 1
 """Clocks of storage and of this machine may differ, and a query may be reading older versions."""
 _TARGET_BYTES = 100 * 1024 * 1024
 """delta-rs's own, where the table's property does not say another one."""
+_EXACT = frozenset(["byte", "short", "integer", "long", "date", "string"])
+"""Types of columns of which delta-rs writes the bounds as they are."""
 _LONGEST_JOB = 64
 """Txids that one staging job may have had: its folder is named after the first of them."""
 
@@ -127,7 +129,11 @@ def _optimize(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
     # Expired commit files are deleted by the topology's own clean-up.
     hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
     try:
-        done = table.optimize.compact(max_concurrent_tasks=1, post_commithook_properties=hooks)
+        done = table.optimize.compact(
+            max_concurrent_tasks=1,
+            writer_properties=_writing(table),
+            post_commithook_properties=hooks,
+        )
     except DeltaError as error:
         raise CommitConflictError(
             f"OPTIMIZE of table {storage.location} was not committed: "
@@ -137,6 +143,22 @@ def _optimize(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
     read = json.loads(done["filesRemoved"])["totalSize"] if done["numFilesRemoved"] else 0
     gone, come = done["numFilesRemoved"], done["numFilesAdded"]
     return replace(plan, chosen=gone, chosen_bytes=read, written=come)
+
+
+def _writing(table: DeltaTable) -> WriterProperties:
+    """As delta-rs writes by itself, but with bounds of those columns only for which it knows them.
+
+    Readers skip files by bounds. Those of delta-rs leave NaN out, have decimals rounded to 16
+    digits, and timestamps to milliseconds.
+    """
+    fields = table.schema().fields
+    sure = [field.name for field in fields if getattr(field.type, "type", None) in _EXACT]
+    return WriterProperties(
+        compression="ZSTD",
+        compression_level=4,
+        default_column_properties=ColumnProperties(statistics_enabled="NONE"),
+        column_properties={name: ColumnProperties(statistics_enabled="PAGE") for name in sure},
+    )
 
 
 # --- vacuum ----------------------------------------------------------------------------------
@@ -181,7 +203,9 @@ def plan_vacuum(
     free = set(_free(expired, newest, storage))
     if not free:
         return plan
-    sizes = {path: size for path, size in _stored(storage) if path in free}
+    stored = dict(_stored(storage))
+    others = _tables_within(stored)
+    sizes = {path: stored[path] for path in free & stored.keys() if not path.startswith(others)}
     paths, total = tuple(sorted(sizes)), sum(sizes.values())
     return replace(plan, chosen=len(paths), chosen_bytes=total, paths=paths)
 
@@ -212,6 +236,18 @@ def _stored(storage: Storage) -> Iterable[tuple[str, int]]:
     """(path, bytes) of every file in the table's folder."""
     found = retried(lambda: [*storage.store.walk()], f"list table {storage.location}")
     return ((entry.path, entry.size) for entry in found)
+
+
+def _tables_within(paths: Iterable[str]) -> tuple[str, ...]:
+    """Folders of other tables below this one's: what they need, this table's log does not know."""
+    found = {path.partition("/_delta_log/")[0] for path in paths if "/_delta_log/" in path}
+    # Staging without a JVM has a log of its own in the folder of a job, which a crash may leave.
+    return tuple(f"{folder}/" for folder in found if not _is_of_a_job(folder))
+
+
+def _is_of_a_job(folder: str) -> bool:
+    below, _, name = folder.partition("/")
+    return below == DATA and staged_txid(name) is not None
 
 
 def _vacuum(storage: Storage, plan: UpkeepPlan) -> UpkeepPlan:
