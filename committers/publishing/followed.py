@@ -32,7 +32,7 @@ from txn.delta.commits import (
     txid_app,
 )
 from txn.delta.definition import Definition
-from txn.delta.loading import is_there, load
+from txn.delta.loading import is_there, load_own
 from txn.delta.log import TableLog
 from txn.errors import CommitConflictError, TableChangedError, TableRefusedError
 from txn.interfaces import Publication, StagedFile
@@ -176,7 +176,7 @@ class FollowedTable:
             if not is_there(self._storage):
                 refuse_foreign_folder(entries, self._name)
                 return False
-        table = load(self._storage)
+        table = load_own(self._storage)
         refuse_foreign(Definition.of(table), self._name, topology)
         self._topology = topology
         self._reload(table)
@@ -242,7 +242,7 @@ class FollowedTable:
             commits.append(commit)
         if self._version < newest:
             missing = self._version + 1
-            self._reload(load(self._storage))
+            self._reload(load_own(self._storage))
             self._refuse_foreign()
             raise CommitConflictError(
                 f"Version {missing} of table {self._name} is not in its log any more: the log "

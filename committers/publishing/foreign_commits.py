@@ -89,9 +89,24 @@ def _differs(commits: Iterable[Commit]) -> bool:
     """
     whole, changing = _Net(), _Net()
     for commit in commits:
-        whole.take(frozenset(add.path for add in commit.adds), commit.removes)
-        changing.take(*commit.changed)
+        brought, taken = commit.changed
+        whole.take(*_named(commit, (add.path for add in commit.adds), commit.removes))
+        changing.take(*_named(commit, brought, taken))
     return not (whole.is_nothing or changing.is_nothing)
+
+
+def _named(
+    commit: Commit, adds: Iterable[str], removes: Iterable[str]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Added and removed files, with which of their rows are marked as deleted.
+
+    A DELETE may take a file out and put it in again with other marks.
+    """
+    marks, former = commit.deletion_vectors, commit.removed_vectors
+    return (
+        frozenset(path + marks.get(path, "") for path in adds),
+        frozenset(path + former.get(path, "") for path in removes),
+    )
 
 
 class _Net:

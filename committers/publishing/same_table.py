@@ -12,7 +12,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from committers.publishing.chain import overwritten
 from txn.delta.commits import fingerprint_of
-from txn.delta.loading import load
+from txn.delta.loading import load_own
 from txn.errors import StorageUnavailableError, TableChangedError
 from txn.storage.retrying import retried
 from txn.storage.storage import Storage
@@ -46,7 +46,7 @@ def require_same(
     if text is not None and fingerprint is not None and fingerprint_of(text) == fingerprint:
         return version
     try:
-        found = load(storage)
+        found = load_own(storage)
     except TableNotFoundError:
         raise _replaced(table, topology, version, "there is no table now") from None
     same = str(found.metadata().id) == table_id

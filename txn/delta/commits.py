@@ -117,8 +117,10 @@ class Commit:
     """Fingerprints of the versions before it, the nearest last, as its writer knew them."""
     changed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     """Paths of the added files that brought rows, and of the removed ones that took rows."""
-    deletion_vectors: frozenset[str] = frozenset()
-    """Added files with rows that are marked as deleted."""
+    deletion_vectors: Mapping[str, str] = field(default_factory=dict)
+    """Of added files with rows that are marked as deleted: path -> which rows, as a name."""
+    removed_vectors: Mapping[str, str] = field(default_factory=dict)
+    """The same of removed files: the path alone does not say which rows are gone."""
     elsewhere: frozenset[str] = frozenset()
     """Files outside of the table's folder, as in a shallow clone."""
     writer: str = ""
@@ -245,7 +247,8 @@ def _parsed(version: int, text: bytes, table: str) -> Commit:
         apps=dict(_app(a["txn"]) for a in actions if "txn" in a),
         before=_before(info.get(BEFORE_KEY, [])),
         changed=(_changing(adds), _changing(removes)),
-        deletion_vectors=frozenset(_path(a) for a in adds if a.get("deletionVector") is not None),
+        deletion_vectors=_vectors(adds),
+        removed_vectors=_vectors(removes),
         elsewhere=frozenset(_path(a) for a in (*adds, *removes) if not file_path(a["path"])[1]),
         writer=_writer(info),
         fingerprint=fingerprint_of(text),
@@ -268,6 +271,13 @@ def _path(action: Mapping[str, Any]) -> str:
 
 def _changing(actions: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(_path(a) for a in actions if a.get("dataChange", True))
+
+
+def _vectors(actions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    found = ((_path(a), a.get("deletionVector")) for a in actions)
+    return {
+        path: json.dumps(vector, sort_keys=True) for path, vector in found if vector is not None
+    }
 
 
 def _timestamp(info: Mapping[str, Any]) -> int:

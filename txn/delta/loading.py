@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from txn.delta.commits import LAST_CHECKPOINT, commit_path
-from txn.errors import TableAbsentError
+from txn.errors import RecoveryRefusedError, TableAbsentError
 from txn.storage.retrying import retried
 from txn.storage.storage import Storage
 
-__all__ = ["find", "is_there", "load", "require"]
+__all__ = ["find", "is_there", "load", "load_own", "require"]
 
 _OF_A_LOG = re.compile(r"_delta_log/\d{20}\.(json|checkpoint\..*)")
 
@@ -47,6 +47,28 @@ def load(storage: Storage, version: int | None = None) -> DeltaTable:
             raise OSError(errno.ESTALE, "a listing of the log lacks what is there") from error
 
     return retried(once, f"load the log of table {storage.location}")
+
+
+def load_own(storage: Storage) -> DeltaTable:
+    """The table as it is now, for who will write to it.
+
+    Raises:
+        TableNotFoundError: there is none.
+        RecoveryRefusedError: its log is damaged.
+    """
+    try:
+        return load(storage)
+    except TableNotFoundError:
+        raise
+    except DeltaError as error:
+        said = " ".join(str(error).split()).rstrip(".")
+        raise RecoveryRefusedError(
+            f"Table {storage.location} cannot be loaded: {said}. A file of its log is damaged, or "
+            f"{LAST_CHECKPOINT} names a checkpoint that is not there. Nothing was written. Restore "
+            "that file from a backup; if it is a checkpoint, and every commit file is there, "
+            f"delete {LAST_CHECKPOINT} instead.",
+            number="TXN-315",
+        ) from error
 
 
 def find(storage: Storage) -> DeltaTable | None:

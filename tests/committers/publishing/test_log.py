@@ -285,6 +285,60 @@ def test_rows_of_a_stranger_stop_the_publisher(warehouse: Path, make_publication
     assert DeltaTable(str(warehouse)).to_pyarrow_table().num_rows == 3
 
 
+def test_rows_that_were_marked_as_deleted_are_missed(
+    warehouse: Path, make_publication: Any
+) -> None:
+    """A DELETE takes a file out and puts it in again with marks, and whoever drops the feature, as
+    our refusal says, writes the rest into another file: rows went, and a RESTORE brings them back.
+    """
+    log = open_log(warehouse)
+    staged = put(warehouse, 1)
+    log.publish([staged], [], make_publication(1, rows=3), log.version)
+    version = log.version
+    vector = {"storageType": "u", "pathOrInlineDv": "ab", "sizeInBytes": 34, "cardinality": 1}
+    file = {"path": staged.path, "size": staged.size, "partitionValues": {}, "dataChange": True}
+    gone = {"path": staged.path, "dataChange": True}
+    marked = {**file, "modificationTime": 0, "deletionVector": vector}
+    other = {**file, "path": "rest.parquet", "modificationTime": 0, "dataChange": False}
+
+    def commit(operation: str, *actions: dict[str, Any]) -> None:
+        nonlocal version
+        version += 1
+        lines = [{"commitInfo": {"operation": operation}}, *actions]
+        (warehouse / commit_path(version)).write_text("\n".join(map(json.dumps, lines)))
+
+    commit("DELETE", {"remove": gone}, {"add": marked})
+    with pytest.raises(TableChangedError, match=r"DELETE by .* replaced 1 files with 1 others"):
+        log.refresh()
+    purged = {**gone, "dataChange": False, "deletionVector": vector}
+    commit("REORG", {"remove": purged}, {"add": other})
+    with pytest.raises(TableChangedError, match="DELETE"):
+        log.refresh()
+    back = {**file, "modificationTime": 0}
+    commit("RESTORE", {"remove": {**other, "dataChange": True}}, {"add": back})
+    assert log.refresh()[-1].version == version
+
+
+def test_a_log_that_cannot_be_loaded_is_refused_by_name(
+    warehouse: Path, make_publication: Any
+) -> None:
+    """A hint at a checkpoint that is not there stops a run and a start, and deleting it helps; a
+    damaged commit file stops a start.
+    """
+    log = open_log(warehouse)
+    hint = warehouse / "_delta_log" / "_last_checkpoint"
+    hint.write_text('{"version": 5, "size": 3}')
+    for refused in (log.refresh, lambda: open_log(warehouse, epoch=2)):
+        with pytest.raises(RecoveryRefusedError, match="cannot be loaded: .*_last_checkpoint") as e:
+            refused()
+        assert e.value.number == "TXN-315"
+    hint.unlink()
+    log.publish([put(warehouse, 1)], [], make_publication(1, rows=3), log.version)
+    (warehouse / commit_path(1)).write_text("{")
+    with pytest.raises(RecoveryRefusedError, match="A file of its log is damaged"):
+        open_log(warehouse, epoch=2)
+
+
 @pytest.mark.parametrize("accepted", ["0", "1"])
 def test_rows_of_a_stranger_stand_when_a_user_says_so(
     warehouse: Path, make_publication: Any, accepted: str
