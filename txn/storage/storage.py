@@ -62,9 +62,8 @@ class Storage:
         self.is_local = self._address is None
         self.root = normal(location) if self._address is None else self._address.for_delta
         _refuse_unwritable(self.root)
-        if self._address is None:
-            _refuse_percent(self.root)
-        elif not self._address.folder:
+        _refuse_encoded(self.root, remote=self._address is not None)
+        if self._address is not None and not self._address.folder:
             raise TopologyError(
                 f"Table folder {location!r} names no folder. Add one after the scheme and the "
                 "bucket.",
@@ -222,11 +221,14 @@ def _refuse_unwritable(root: str) -> None:
         )
 
 
-def _refuse_percent(root: str) -> None:
-    """delta-rs 1.6 decodes `%41` in a local path when it loads a table, and not when it writes."""
-    if match := re.search("%[0-9A-Fa-f]{2}", root):
+def _refuse_encoded(root: str, *, remote: bool) -> None:
+    """delta-rs 1.6 decodes `%41` when it loads a table, and not when it writes; and it takes a URI
+    to end at `?` or `#`: the table would lie in the folder before.
+    """
+    if match := re.search("%[0-9A-Fa-f]{2}|[?#]" if remote else "%[0-9A-Fa-f]{2}", root):
+        meaning = "an encoded character" if match[0][0] == "%" else "the end of a location"
         raise TopologyError(
-            f"Table folder {root} has '{match[0]}' in its path, which Delta's library takes for an "
-            "encoded character. Choose a path without it.",
+            f"Table folder {root} has '{match[0]}' in its path, which Delta's library takes for "
+            f"{meaning}. Choose a path without it.",
             number="TXN-121",
         )

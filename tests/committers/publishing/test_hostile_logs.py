@@ -216,6 +216,14 @@ def test_table_folders_that_cannot_be(location: str) -> None:
         AppendTable(location)
 
 
+@pytest.mark.parametrize("name", ["a#b", "a?b", "p%41q", "a/#"])
+def test_folders_of_a_store_that_libraries_take_for_others(name: str) -> None:
+    """Delta-rs would make the table in the folder before the character, and then not find it."""
+    with pytest.raises(TopologyError, match="which Delta's library takes for") as error:
+        AppendTable(f"s3://bucket/{name}")
+    assert error.value.number == "TXN-121"
+
+
 def test_deleting_asks_for_a_folder_below() -> None:
     """The table's own folder is never deleted."""
     with pytest.raises(ValueError, match="never deleted"):
