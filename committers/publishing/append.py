@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
-from txn.delta.commits import epoch_app, incarnation_app
+from txn.delta.commits import EXACT, epoch_app, incarnation_app
 from txn.delta.loading import is_there
 from txn.errors import (
     CommitConflictError,
@@ -44,6 +44,7 @@ __all__ = [
     "require_staged",
 ]
 
+_IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 CHECKPOINT_INTERVAL = 25
@@ -123,8 +124,7 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
     fence = {"topology": spec.topology, "epoch": epoch, "last": None}
     settings = {
         "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-        # Of all columns: `txid` stands last, and Delta's default is the first 32.
-        "delta.dataSkippingNumIndexedCols": "-1",
+        "delta.dataSkippingStatsColumns": _bounded(spec),
     }
     try:
         DeltaTable.create(
@@ -160,6 +160,18 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
                 f"Table {storage.location} could not be created: {_said(error)}. It is tried "
                 "again; if this goes on, check that the table's folder can be written to."
             ) from error
+
+
+def _bounded(spec: TableSpec) -> str:
+    """The columns that files have bounds of, as Delta's property names them: `txid` among them.
+
+    delta-rs skips every file that lacks a bound of one of them, and those that it writes itself are
+    wrong for some other types (NaN, decimals of more than 16 digits).
+    """
+    names = (name for name, kind in spec.columns if name not in spec.partition_by)
+    kinds = dict(spec.columns)
+    exact = (name for name in names if isinstance(kinds[name], str) and kinds[name] in EXACT)
+    return ",".join(name if _IDENTIFIER.fullmatch(name) else f"`{name}`" for name in exact)
 
 
 def file_actions(

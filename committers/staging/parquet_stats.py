@@ -2,7 +2,7 @@
 
 Readers skip files by these numbers, so a wrong one loses rows silently. Left out wherever there
 is doubt: floating point (NaN and -0.0), decimals, timestamps (rounding, time zones), binary,
-nested columns, long strings (prefixes). Source: Delta's PROTOCOL.md, "Per-file Statistics".
+nested columns. Source: Delta's PROTOCOL.md, "Per-file Statistics".
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["MAX_STRING", "delta_stats"]
 
 MAX_STRING = 32
-"""Longest string, in characters, that is taken as a bound; Delta's own writers truncate here."""
+"""Characters of a bound; Delta's own writers truncate here."""
+_GREATEST = "\U0010ffff"
+"""No character sorts behind it."""
 
 
 def delta_stats(metadata: parquet.FileMetaData) -> str:
@@ -38,14 +40,14 @@ def delta_stats(metadata: parquet.FileMetaData) -> str:
         bounds = _bounds(chunks)
         if bounds is not None:
             minimum[name], maximum[name] = bounds
-    return json.dumps(
-        {
-            "numRecords": metadata.num_rows,
-            "minValues": minimum,
-            "maxValues": maximum,
-            "nullCount": nulls,
-        }
-    )
+    stats = {
+        "numRecords": metadata.num_rows,
+        "minValues": minimum,
+        "maxValues": maximum,
+        "nullCount": nulls,
+    }
+    # Not escaped: delta-rs takes the two escaped halves of U+20000 for another character.
+    return json.dumps(stats, ensure_ascii=False)
 
 
 def _null_count(chunks: list[parquet.ColumnChunkMetaData]) -> int | None:
@@ -79,13 +81,18 @@ def _bounds(chunks: list[parquet.ColumnChunkMetaData]) -> tuple[Any, Any] | None
     low, high = min(pair[0] for pair in found), max(pair[1] for pair in found)
     if isinstance(low, dt.date):
         return low.isoformat(), high.isoformat()
-    return low, high
+    return (low, high) if isinstance(low, int) else _shortened(low, high)
+
+
+def _shortened(low: str, high: str) -> tuple[str, str] | None:
+    """Bounds that are no longer than they need be: what they stand for is still within them."""
+    if len(high) > MAX_STRING:
+        if high[MAX_STRING] == _GREATEST:
+            return None
+        high = high[:MAX_STRING] + _GREATEST
+    return low[:MAX_STRING], high
 
 
 def _certain(value: Any) -> Any | None:
     """The value when Delta's JSON holds it exactly, else None. Exact types: bool is an int."""
-    if type(value) in (int, dt.date):
-        return value
-    if type(value) is str and len(value) <= MAX_STRING:
-        return value
-    return None
+    return value if type(value) in (int, dt.date, str) else None

@@ -541,6 +541,8 @@ def test_a_wide_table_knows_the_txids_of_its_files(driver: Any, warehouse: Path)
     log._log.refresh()
     assert bounds(log) == [(2, 3)]
     former = "'delta.dataSkippingNumIndexedCols' = '32'"
+    now = "'delta.dataSkippingStatsColumns'"
+    driver.spark.sql(f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ({now})")
     driver.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({former})")
     table = opened(3)
     assert bounds(table) == [(1, 1), (2, 2), (3, 3)]

@@ -32,6 +32,7 @@ from txn.interfaces import (
 __all__ = [
     "BEFORE_KEY",
     "BROKEN",
+    "EXACT",
     "FIRST_TXID",
     "LAST_CHECKPOINT",
     "TOKEN_KEY",
@@ -50,6 +51,8 @@ __all__ = [
 
 BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 """The errors of parsing a commit file that is not Delta's."""
+EXACT = frozenset(["byte", "short", "integer", "long", "date", "string"])
+"""Types of columns of which every writer gives bounds that are exact, or safe prefixes."""
 TXID = "txid"
 """The column of our tables that says which txid last wrote a row."""
 FIRST_TXID = "txn.firstTxid"

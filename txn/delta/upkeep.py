@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import ColumnProperties, DeltaTable, PostCommitHookProperties, WriterProperties
 from deltalake.exceptions import DeltaError
 
-from txn.delta.commits import txid_app
+from txn.delta.commits import EXACT, txid_app
 from txn.delta.durations import FILE_RETENTION, file_retention_secs
 from txn.delta.folders import COMPACTION, DATA, SCRATCH, staged_txid
 from txn.delta.loading import find
@@ -42,8 +42,6 @@ LEAST_HOURS = 1
 """Clocks of storage and of this machine may differ, and a query may be reading older versions."""
 _TARGET_BYTES = 100 * 1024 * 1024
 """delta-rs's own, where the table's property does not say another one."""
-_EXACT = frozenset(["byte", "short", "integer", "long", "date", "string"])
-"""Types of columns of which delta-rs writes the bounds as they are."""
 _LONGEST_JOB = 64
 """Txids that one staging job may have had: its folder is named after the first of them."""
 
@@ -152,7 +150,7 @@ def _writing(table: DeltaTable) -> WriterProperties:
     digits, and timestamps to milliseconds.
     """
     fields = table.schema().fields
-    sure = [field.name for field in fields if getattr(field.type, "type", None) in _EXACT]
+    sure = [field.name for field in fields if getattr(field.type, "type", None) in EXACT]
     return WriterProperties(
         compression="ZSTD",
         compression_level=4,

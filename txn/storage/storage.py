@@ -222,8 +222,9 @@ def _refuse_unwritable(root: str) -> None:
 
 
 def _refuse_encoded(root: str, *, remote: bool) -> None:
-    """delta-rs 1.6 decodes `%41` when it loads a table, and not when it writes; and it takes a URI
-    to end at `?` or `#`: the table would lie in the folder before.
+    """What delta-rs 1.6 reads as another place.
+
+    It decodes `%41` when it loads a table, and not when it writes; and a URI ends at `?` or `#`.
     """
     if match := re.search("%[0-9A-Fa-f]{2}|[?#]" if remote else "%[0-9A-Fa-f]{2}", root):
         meaning = "an encoded character" if match[0][0] == "%" else "the end of a location"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 from committers.publishing.append import commit_text, file_actions
 from committers.publishing.checkpoints import Checkpoints
@@ -20,6 +22,7 @@ from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
 from txn.delta.commits import commit_path, parse_commit
 from txn.delta.log import TableLog
+from txn.delta.upkeep import carry_out, plan_optimize
 from txn.errors import RecoveryRefusedError, TableRefusedError
 from txn.interfaces import Semantics, StagedFile
 from txn.storage.storage import Storage
@@ -129,6 +132,71 @@ def test_others_maintain_the_table_between_our_commits(
     said = driver.spark.sql(f"DESCRIBE HISTORY delta.`{warehouse}`").collect()
     assert [row["version"] for row in said] == list(range(found.version, -1, -1))
     assert all(row["timestamp"].year > 2020 for row in said)
+
+
+VALUES: dict[str, tuple[Any, pa.DataType, list[Any]]] = {
+    "double": ("double", pa.float64(), [1.5, float("nan")]),
+    "decimal": ("decimal(38,18)", pa.decimal128(38, 18), [Decimal("12345678901234567890.5")]),
+    "timestamp": ("timestamp", pa.timestamp("us", "UTC"), [datetime(2024, 1, 1, 1, 1, 1, 123456)]),
+    "boolean": ("boolean", pa.bool_(), [True]),
+    "binary": ("binary", pa.binary(), [b"a"]),
+    "long string": ("string", pa.string(), ["z" * 40, "\U0010ffff" * 32 + "y"]),
+    "rare characters": ("string", pa.string(), ["\U00020000", "\U0002a6d6" * 33]),
+    "odd name": ("long", pa.int64(), [7]),
+}
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_filters_of_delta_rs_find_every_row(
+    warehouse: Path, make_publication: Any, what: str
+) -> None:
+    """It skips each file without a bound, in columns that the table says have bounds; so it says
+    so only of those that have them: in what was published, out of a checkpoint, after OPTIMIZE.
+    """
+    kind, arrow, values = VALUES[what]
+    name = "ö-1.x" if what == "odd name" else "value"
+    log = DeltaLog(Storage(str(warehouse)))
+    spec = TableSpec("tests", "append", Semantics.OPAQUE, ((name, kind), ("txid", "long")))
+    log.open(spec, 1)
+    rows = [*values, None]
+    for txid, value in enumerate(rows, start=1):
+        place = warehouse / f"data/{txid}-0-ab/part.parquet"
+        place.parent.mkdir(parents=True)
+        columns = {name: pa.array([value], arrow), "txid": pa.array([txid], pa.int64())}
+        parquet.write_table(pa.table(columns), place)
+        stats = delta_stats(parquet.read_metadata(place))
+        staged = StagedFile(str(place.relative_to(warehouse)), place.stat().st_size, 1, {}, stats)
+        log.publish([staged], [], make_publication(txid, rows=1), log.version)
+
+    def missed() -> list[Any]:
+        table = DeltaTable(str(warehouse))
+        whole, found = table.to_pyarrow_table(), table.to_pyarrow_dataset()
+        field = dataset.field(name)
+        first = pa.scalar(values[0], arrow)
+        asked = [field == first, field >= first, field <= first, field.is_null(), ~field.is_null()]
+        asked += [dataset.field("txid") == 1, field == pa.scalar(values[-1], arrow)]
+        lengths = [
+            (whole.filter(one).num_rows, found.to_table(filter=one).num_rows) for one in asked
+        ]
+        assert sum(wanted for wanted, _ in lengths) > len(values)
+        return [(one, *pair) for one, pair in zip(asked, lengths, strict=True) if len({*pair}) > 1]
+
+    assert missed() == []
+    DeltaTable(str(warehouse)).create_checkpoint()
+    assert missed() == []
+    log.refresh()
+    assert log.files == open_other(warehouse, spec).files
+    storage = Storage(str(warehouse))
+    assert carry_out(storage, plan_optimize(storage, "tests")).written == 1
+    assert missed() == []
+    log.refresh()
+    assert [(file.txid_min, file.txid_max) for file in log.files.values()] == [(1, len(rows))]
+
+
+def open_other(path: Path, spec: TableSpec) -> DeltaLog:
+    log = DeltaLog(Storage(str(path)))
+    log.open(spec, 1)
+    return log
 
 
 def test_a_change_data_feed_follows_from_our_commits(
