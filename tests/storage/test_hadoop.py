@@ -182,18 +182,22 @@ def test_settings_of_google_and_of_a_disk() -> None:
     assert hadoop_settings(None, KEY) == {}
 
 
+SSE_C = {"aws_server_side_encryption": "sse-c"}
+
+
 def test_plans_show_no_credential(spark: SparkSession) -> None:
     """Spark shows a writer's options in its plans: every name of a secret is one that it hides."""
     secrets = [
         name
         for location, options in (
             ("s3://b/t", {**KEY, "aws_session_token": "4711"}),
+            ("s3://b/t", {**SSE_C, "aws_sse_customer_key_base64": "4711"}),
             *((f"abfss://c@{ACCOUNT}/t", options) for options in AZURE),
         )
         for name, value in hadoop_settings(address_of(location), options).items()
         if "4711" in value
     ]
-    assert len(secrets) == 5
+    assert len(secrets) == 6
     everywhere = r"(?i)secret|password|token|access[.]?key"  # spark.redaction.regex, by default
     for session in (own_session(spark), computing_session(spark, {})):
         hidden = str(session.conf.get("spark.sql.redaction.options.regex"))

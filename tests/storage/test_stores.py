@@ -389,6 +389,16 @@ def test_options_in_either_case(s3: S3Server, shout: Callable[[str], str]) -> No
     assert store.put_if_absent("x", b"1")
 
 
+@pytest.mark.parametrize("name", ["aws_endpoint_url", "AZURE_ENDPOINT", "endpoint"])
+def test_an_endpoint_with_credentials_is_refused(name: str) -> None:
+    """A client's messages show the URL that it asked; this one shows neither user nor password."""
+    scheme = "az" if "AZURE" in name else "s3"
+    store, _ = open_store(f"{scheme}://b/t", {name: "http://me:4711@127.0.0.1:9"})
+    with pytest.raises(TopologyError, match="has credentials before its host") as raised:
+        store.get("a")
+    assert "4711" not in str(raised.value)
+
+
 def test_a_misspelt_option_is_refused() -> None:
     """It is not passed over, and its value is not shown."""
     store, _ = open_store("s3://b/t", {"aws_secret_acces_key": "4711"})

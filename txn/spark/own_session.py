@@ -252,8 +252,9 @@ def _unset(session: SparkSession, key: str) -> None:
 
 
 def _made(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    # Spark shows a writer's options in plans; what it hides does not include Azure's account keys.
-    hidden = f"{session.conf.get(_HIDDEN)}|account[.]key"
+    # Spark shows a writer's options in plans; what it hides does not include the keys of Azure's
+    # accounts, and those with which S3 encrypts (SSE-C).
+    hidden = f"{session.conf.get(_HIDDEN)}|(account|encryption)[.]key"
     for key, value in {**conf, _HIDDEN: hidden}.items():
         session.conf.set(key, value)
     _own.add(session)

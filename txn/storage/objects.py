@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ObjectStore"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_WITH_CREDENTIALS = re.compile("[^/]*//[^/]*@")
 _PAGE = 1000
 """Objects in one answer of a listing and in one bulk deletion, as S3 has it."""
 _OF_DELTA = re.compile(
@@ -184,6 +185,7 @@ def _opened(address: Address, options: Mapping[str, str]) -> S3Store | GCSStore 
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, S3Store
 
+    _refuse_credentials(address, options)
     config: dict[str, Any] = {
         name: value
         for name, value in ((name.lower(), value) for name, value in options.items())
@@ -210,6 +212,18 @@ def _opened(address: Address, options: Mapping[str, str]) -> S3Store | GCSStore 
             "their names are object_store's, such as aws_endpoint_url.",
             number="TXN-121",
         ) from None  # its text may quote a value
+
+
+def _refuse_credentials(address: Address, options: Mapping[str, str]) -> None:
+    """Every error of a client shows the URL that it asked."""
+    for name, value in options.items():
+        if name.lower().endswith(("endpoint", "endpoint_url")) and _WITH_CREDENTIALS.match(value):
+            raise TopologyError(
+                f"Folder '{address.for_delta}' cannot be opened: {name} has credentials before its "
+                "host, and messages show it. Give them as options of their own, such as "
+                "aws_access_key_id and aws_secret_access_key.",
+                number="TXN-121",
+            )
 
 
 def _azure(address: Address, config: dict[str, Any]) -> dict[str, Any]:
