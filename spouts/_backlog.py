@@ -67,7 +67,8 @@ class Backlog:
         """As the listing had them, if that is no longer ago than looking at them would be wrong."""
         listed = [self._stats.pop(name, None) for name in names]
         is_fresh = time.monotonic() - self._listed_at < _FRESH_SECS
-        if self._listing.remote and is_fresh and None not in listed:
+        # An empty object may stand for a folder, which a listing does not tell.
+        if self._listing.remote and is_fresh and all(one and one.size for one in listed):
             return listed
         return self._listing.stats(names)
 

@@ -15,6 +15,7 @@ from spouts import _looks
 from spouts._listing import Listing
 from spouts._looks import Looks
 from spouts.files import FileBatch, FileSpout
+from tests.storage.test_stores import Marked
 from tests.stores.proxy import Fail, Proxy, lists
 from tests.stores.s3 import S3Server, storage_options
 from txn.attempts import TransactionAttempt
@@ -115,6 +116,22 @@ def test_a_file_that_was_replaced_before_a_replay_is_refused(lake: Lake) -> None
     with pytest.raises(SourceChangedError, match="it is gone"):
         again.emit_batch(NO_SPARK, FIRST, batch)
     again.commit(FIRST, batch)  # it was read before it went
+
+
+def test_a_folder_that_a_console_made_is_no_file(lake: Lake) -> None:
+    """It is an empty object `folder/`: a listing shows it, and nobody could read it. An empty file
+    is one.
+    """
+    lake.pattern = lake.pattern.removesuffix(".txt")
+    lake.put("a.txt")
+    lake.put("empty", content=b"")
+    lake.proxy.inject(Marked(("in/sub/",)), when=lists())
+    spout = lake.spout(files_per_batch=9)
+    batch = planned(spout)
+    assert short(batch) == ["a.txt", "empty"]
+    spout.commit(FIRST, batch)
+    lake.now += 60
+    assert spout.initialize_transaction(FIRST, batch) is None
 
 
 def test_a_batch_of_an_earlier_release_is_known_by_its_times(lake: Lake) -> None:
