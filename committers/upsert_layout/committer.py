@@ -142,7 +142,8 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         if not old and not staged.files:
             return Prepared(staged, (), (), version)
         near = self._area.nearby
-        if near is not None and not is_worth_it([file.size for file in (*old, *staged.files)]):
+        sizes = [*(file.size for file in old), *(file.size for file in staged.files)]
+        if near is not None and not is_worth_it(sizes):
             near = None
         on_disk = self._storage.is_local or near is not None
         with self._readable(old) as url_of:

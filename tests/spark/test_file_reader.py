@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -73,7 +73,8 @@ def test_a_session_without_a_jvm_cannot(
 ) -> None:
     """Nor one whose Spark has other classes: the caller is told so."""
     file = written(spark, tmp_path, "a.parquet", 3)
-    monkeypatch.setattr(file_reader, "jvm_of", lambda _: spark._jvm.org.nowhere)
+    elsewhere = cast("Any", spark._jvm).org.nowhere
+    monkeypatch.setattr(file_reader, "jvm_of", lambda _: elsewhere)
     assert known_parquet(spark, SCHEMA, [file], {}) is None
     monkeypatch.setattr(file_reader, "jvm_of", lambda _: None)
     assert known_parquet(spark, SCHEMA, [file], {}) is None

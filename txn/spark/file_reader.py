@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from txn.spark.jvm import if_known, jvm_of
 
@@ -63,7 +63,7 @@ def _relation(
     files: Sequence[KnownFile],
     options: Mapping[str, str],
 ) -> Any:
-    inside = session._jsparkSession
+    inside, gateway = session._jsparkSession, cast("Any", session.sparkContext._gateway)
     sources = jvm.org.apache.spark.sql.execution.datasources
     to_scala, none = jvm.org.apache.spark.api.python.PythonUtils, jvm.scala.Option.empty()
     columns = inside.parseDataType(schema.json()).asNullable()
@@ -75,7 +75,7 @@ def _relation(
     paths = [jvm.org.apache.hadoop.fs.Path(file.url) for file in files]
     status = jvm.org.apache.hadoop.fs.FileStatus
     for path, file in zip(paths, files, strict=True):
-        found = session.sparkContext._gateway.new_array(status, 1)
+        found = gateway.new_array(status, 1)
         found[0] = status(file.size, False, 1, 0, file.mtime_ms, path)
         listed.putLeafFiles(path, found)
     index = sources.InMemoryFileIndex(
