@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -288,14 +288,19 @@ class TableCommitter(Committer):
     def _publish(self, prepared: Prepared, publication: Publication) -> Published:
         removes = [file for file in prepared.removes if isinstance(file, ActiveFile)]
         self._area.publishing(prepared.adds)
+        version, sent = prepared.read_version, self._just_sent()
         try:
-            return self._log.publish(prepared.adds, removes, publication, prepared.read_version)
+            return self._log.publish(prepared.adds, removes, publication, version, sent)
         except AppendFailedError:
             raise  # the request may still land: its files must stay
         except (StagedFileError, CommitConflictError, FencedError, TableChangedError):
             # After these errors certainly nothing landed; after any other the files stay.
             self._withdraw(prepared)
             raise
+
+    def _just_sent(self) -> Collection[str]:
+        """Paths of the files that `prepare` has put into storage by itself, in this turn."""
+        return ()
 
     def _withdraw(self, prepared: Prepared) -> None:
         """The files of a version that was not made are their attempts' own again."""

@@ -39,6 +39,7 @@ from txn.errors import (
     TopologyError,
 )
 from txn.interfaces import Keeper, Lag, Spout, SpoutKind
+from txn.spark.file_reader import KnownFile, known_parquet
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -306,6 +307,8 @@ class FileSpout(Spout[FileBatch]):
         paths = [self._listing.uri(file.path) for file in metadata.files]
         if not paths:
             return no_rows(spark, self._emitted(schema))
+        if (rows := self._known(spark, metadata.files, schema)) is not None:
+            return rows
         read = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
         reader = spark.read.format(self._format).schema(read).options(**self._options)
         reader = reader.options(**self._listing.hadoop)
@@ -313,6 +316,19 @@ class FileSpout(Spout[FileBatch]):
         if self.unparsed is None:
             return rows
         return rows.select("*", rows["_metadata.file_path"].alias(self.unparsed.position))
+
+    def _known(
+        self, spark: SparkSession, files: Sequence[PlannedFile], schema: StructType
+    ) -> DataFrame | None:
+        """The rows, if Spark can be told what it would ask a storage for; else None."""
+        given = {name.lower(): str(value) for name, value in self._options.items()}
+        if not self._listing.remote or self._format != "parquet" or "basepath" in given:
+            return None
+        known = [
+            KnownFile(self._listing.uri(file.path), file.size, (file.mtime_ns or 0) // 1_000_000)
+            for file in files
+        ]
+        return known_parquet(spark, schema, known, {**given, **self._listing.hadoop})
 
     def _emitted(self, schema: StructType) -> StructType:
         """The columns of the DataFrames, given those of the files."""

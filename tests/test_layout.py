@@ -31,7 +31,7 @@ PLUGIN_MAY_IMPORT = (
 )
 MAX_FUNCTION_LINES = 70
 FORBIDDEN_NAMES = {"pickle", "_jvm", "_jsc", "rdd", "toPandas", "NotImplementedError", "eval"}
-IN_THE_JVM = "txn/spark/file_writer.py"
+IN_THE_JVM = "txn/spark/jvm.py"
 """The one module that may use `_jvm`."""
 LISTENERS = {"ProcessingPhases"}
 """Classes that are called through a protocol of the module which calls them (`Outcomes`)."""

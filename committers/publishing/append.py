@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
-from txn.delta.commits import EXACT, epoch_app, incarnation_app
+from txn.delta.commits import EXACT, commit_path, epoch_app, incarnation_app
 from txn.delta.loading import is_there
 from txn.errors import (
     CommitConflictError,
@@ -121,34 +123,14 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
         AppendFailedError: it could not be created.
         StorageRefusedError: storage never will.
     """
-    fence = {"topology": spec.topology, "epoch": epoch, "last": None}
-    settings = {
-        "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-        "delta.dataSkippingStatsColumns": _bounded(spec),
-    }
+    from obstore.exceptions import BaseError
+
     try:
-        DeltaTable.create(
-            storage.uri,
-            Schema.from_json(spec.schema_json()),
-            mode="error",
-            partition_by=spec.partition_by,
-            configuration={
-                **spec.properties(),
-                **spec.session_properties(),
-                **spec.first_properties(),
-                **settings,
-            },
-            storage_options=storage.options,
-            commit_properties=CommitProperties(
-                custom_metadata={FENCE_KEY: fence},
-                app_transactions=[
-                    Transaction(app, version)
-                    for app, version in leading(spec.topology, epoch, incarnation).items()
-                ],
-            ),
-            raise_if_key_not_exists=False,
-        )
-    except (DeltaError, OSError) as error:
+        if storage.is_local:
+            _create(storage.uri, spec, epoch, incarnation)
+        else:
+            storage.put_if_absent(commit_path(0), _first_commit(spec, epoch, incarnation))
+    except (BaseError, DeltaError, OSError) as error:
         # Made by us or another process a moment ago? Then it is checked like any other.
         if not is_there(storage):
             if is_refusal(error):
@@ -160,6 +142,45 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
                 f"Table {storage.location} could not be created: {_said(error)}. It is tried "
                 "again; if this goes on, check that the table's folder can be written to."
             ) from error
+
+
+def _first_commit(spec: TableSpec, epoch: int, incarnation: int) -> bytes:
+    """The commit file of a new table.
+
+    Made on this machine: where the table is to lie, delta-rs asks twelve times about what it has
+    just written.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _create(folder, spec, epoch, incarnation)
+        return Path(folder, commit_path(0)).read_bytes()
+
+
+def _create(folder: str, spec: TableSpec, epoch: int, incarnation: int) -> None:
+    fence = {"topology": spec.topology, "epoch": epoch, "last": None}
+    settings = {
+        "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+        "delta.dataSkippingStatsColumns": _bounded(spec),
+    }
+    DeltaTable.create(
+        folder,
+        Schema.from_json(spec.schema_json()),
+        mode="error",
+        partition_by=spec.partition_by,
+        configuration={
+            **spec.properties(),
+            **spec.session_properties(),
+            **spec.first_properties(),
+            **settings,
+        },
+        commit_properties=CommitProperties(
+            custom_metadata={FENCE_KEY: fence},
+            app_transactions=[
+                Transaction(app, version)
+                for app, version in leading(spec.topology, epoch, incarnation).items()
+            ],
+        ),
+        raise_if_key_not_exists=False,
+    )
 
 
 def _bounded(spec: TableSpec) -> str:

@@ -173,7 +173,7 @@ class FollowedTable:
         if not is_there(self._storage):
             entries = self._storage.entries()
             # Unless it was made between the two looks.
-            if not is_there(self._storage):
+            if not entries or not is_there(self._storage):
                 refuse_foreign_folder(entries, self._name)
                 return False
         table = load_own(self._storage)

@@ -224,12 +224,17 @@ class DeltaLog(FollowedTable):
         removes: Sequence[ActiveFile],
         publication: Publication,
         read_version: int,
+        sent: Collection[str] = (),
     ) -> Published:
         """Append one version, computed from `read_version`, and read it back.
 
         Three round trips to an object store: one look at everything that must hold, the append,
         and the reading back. Versions that others appended meanwhile make the append lose, and are
         taken in then.
+
+        Args:
+            sent: paths of those of `adds` that this process itself has put into storage in this
+                turn: they need no look.
 
         Raises:
             StagedFileError: a file to be added is gone or has another size.
@@ -239,7 +244,7 @@ class DeltaLog(FollowedTable):
             RecoveryRefusedError: the coordinator is behind what the table holds.
             TableChangedError: a stranger changed rows, or replaced the table.
         """
-        self.check(publication, adds)
+        self.check(publication, [file for file in adds if file.path not in sent])
         for version in range(read_version + 1, self._version + 1):
             judge(self.read_commit(version), version, publication, self._name)
         app = {

@@ -73,7 +73,7 @@ class StagingArea:
         self._session = session
         self._unique = unique
         self._writers: dict[str, RowWriter] = {}
-        """Of `DATA` and `SCRATCH`."""
+        """Root of a storage -> its writer."""
         self._nearby: Nearby | None = None
         self._new_id = new_id
         self._lock = threading.Lock()
@@ -106,12 +106,10 @@ class StagingArea:
         """The storage of a folder or file of ours."""
         return self.scratch if path.startswith(f"{SCRATCH}/") else self._storage
 
-    def _writer(self, folder: str) -> RowWriter:
-        below = folder.partition("/")[0]
-        if below not in self._writers:
-            storage = self._at(folder)
-            self._writers[below] = RowWriter(storage, write_options(storage, self._unique))
-        return self._writers[below]
+    def _writer(self, storage: Storage) -> RowWriter:
+        if storage.root not in self._writers:
+            self._writers[storage.root] = RowWriter(storage, write_options(storage, self._unique))
+        return self._writers[storage.root]
 
     def stage(
         self,
@@ -178,12 +176,16 @@ class StagingArea:
         *,
         below: str = DATA,
         partition_by: str | None = None,
+        first: Nearby | None = None,
     ) -> tuple[StagedFile, ...]:
         """Run one Spark job that writes `rows` as Parquet; the files with at least one row.
 
         Statistics that the session of `rows` has collected stand for those of the footers.
+
+        Args:
+            first: where the job writes; the whole files are sent on from there.
         """
-        found = self._write(rows, [attempt], below, partition_by, digest=False)
+        found = self._write(rows, [attempt], below, partition_by, digest=False, first=first)
         return tuple(file for file, _ in found)
 
     def _write(
@@ -194,22 +196,37 @@ class StagingArea:
         partition_by: str | None,
         *,
         digest: bool,
+        first: Nearby | None = None,
     ) -> list[_Found]:
         # Named after the first: once that is published, the folder is no dead process's leftover,
         # and what the later ones may have left in it is for VACUUM.
-        first = attempts[0]
-        folder = f"{below}/{first.txid}-{first.attempt_id}-{self._new_id()}"
+        named = attempts[0]
+        folder = f"{below}/{named.txid}-{named.attempt_id}-{self._new_id()}"
         with self._lock:
             for attempt in attempts:
                 self._owned.setdefault(attempt, {})[folder] = set()
-        return self._run(rows, folder, partition_by, digest=digest)
+        if first is None:
+            return self._run(rows, self._at(folder), folder, partition_by, digest=digest)
+        try:
+            found = self._run(rows, first.storage, folder, partition_by, digest=digest)
+            first.send(self._storage, [file.path for file, _ in found])
+            return found
+        finally:
+            first.storage.delete_folder(folder)
 
     def write_folder(self, rows: DataFrame, folder: str) -> tuple[StagedFile, ...]:
         """Like `write`, into a folder that the caller deletes."""
-        return tuple(file for file, _ in self._run(rows, folder, None, digest=False))
+        found = self._run(rows, self._at(folder), folder, None, digest=False)
+        return tuple(file for file, _ in found)
 
     def _run(
-        self, rows: DataFrame, folder: str, partition_by: str | None, *, digest: bool
+        self,
+        rows: DataFrame,
+        storage: Storage,
+        folder: str,
+        partition_by: str | None,
+        *,
+        digest: bool,
     ) -> list[_Found]:
         """One Spark job that writes into a new folder; its files, as far as they have rows.
 
@@ -219,10 +236,10 @@ class StagingArea:
         if self._session is not None:
             rows = to_write(rows, self._session())
         with overflows_of(self._storage.location):
-            written = self._writer(folder).write(rows, folder, partition_by)
+            written = self._writer(storage).write(rows, folder, partition_by)
         if not digest and all(file.stats is not None for file in written):
             return [(_told(file), {}) for file in written]
-        return self._describe(self._at(folder), written)
+        return self._describe(storage, written)
 
     def _describe(self, storage: Storage, written: Sequence[WrittenFile]) -> list[_Found]:
         def footer(file: WrittenFile) -> _Found:

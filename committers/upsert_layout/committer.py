@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
+from committers.staging.nearby import is_worth_it
 from committers.state.partials import mergeable
 from committers.state.removal import check_condition
 from committers.state.shape import described
@@ -74,6 +75,8 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
             self._layout, self._storage, self._log, self._reading, self._stored_schema
         )
         self._known_rewrite: BucketRewrite | None = None
+        self._sent = frozenset[str]()
+        """Paths of what `prepare` has put into storage by itself, without an executor."""
 
     def close(self) -> None:
         """Forget the Spark session; the table needs no closing."""
@@ -138,10 +141,19 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         old = tuple(file for file in files if file.bucket in buckets)
         if not old and not staged.files:
             return Prepared(staged, (), (), version)
+        near = self._area.nearby
+        sizes = [*(file.size for file in old), *(file.size for file in staged.files)]
+        if near is not None and not is_worth_it(sizes):
+            near = None
+        on_disk = self._storage.is_local or near is not None
         with self._readable(old) as url_of:
-            rows = self._rewrite.rows(old, staged.files, publication, reverts, url_of)
-            adds = self._area.write(rows, staged.attempt, partition_by=BUCKET)
+            rows = self._rewrite.rows(old, staged.files, publication, reverts, url_of, on_disk)
+            adds = self._area.write(rows, staged.attempt, partition_by=BUCKET, first=near)
+        self._sent = frozenset[str]() if near is None else frozenset(file.path for file in adds)
         return Prepared(staged, adds, old, version)
+
+    def _just_sent(self) -> Collection[str]:
+        return self._sent
 
     def _check(self, publication: Publication, staged: Staged) -> None:
         if self._area.nearby is None:
@@ -175,7 +187,8 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
 
     def _joining(self) -> SparkSession:
         """The session of the commit turn's join."""
-        return self._session(rewriting_conf(self._layout, is_local=self._storage.is_local))
+        on_disk = self._storage.is_local or self._area.nearby is not None
+        return self._session(rewriting_conf(self._layout, on_disk=on_disk))
 
     def _table_schema(self) -> StructType:
         if self._stored_columns is None:

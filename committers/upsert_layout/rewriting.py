@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["BucketRewrite", "bucket_of_file", "rewriting_conf"]
 
 
-def rewriting_conf(layout: UpsertLayout, *, is_local: bool) -> dict[str, str]:
+def rewriting_conf(layout: UpsertLayout, *, on_disk: bool) -> dict[str, str]:
     """Settings of the session in which buckets are rewritten.
 
     Args:
-        is_local: whether the table lies on a disk, where reading footers costs less than having
-            the tasks collect statistics.
+        on_disk: whether files are written on this machine's disk, where reading footers costs less
+            than having the tasks collect statistics.
     """
     buckets = str(layout.buckets)
     return {
@@ -43,7 +43,7 @@ def rewriting_conf(layout: UpsertLayout, *, is_local: bool) -> dict[str, str]:
         "spark.sql.codegen.useIdInClassName": "false",
         # A few hundred files are listed sooner than a Spark job is started for it.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",
-        COLLECT_STATISTICS: str(not is_local).lower(),
+        COLLECT_STATISTICS: str(not on_disk).lower(),
     }
 
 
@@ -53,8 +53,7 @@ class BucketRewrite:
     Its expressions are built at the first rewrite, for one session and these schemas.
 
     Args:
-        storage: the table's folder. In an object store each file takes its time, however small,
-            so tasks share files rather than bytes.
+        storage: the table's folder.
         scratch: where staged partials lie.
         session: in which the rows are computed; with `rewriting_conf`.
         table: schema of the table.
@@ -84,6 +83,7 @@ class BucketRewrite:
         publication: Publication,
         reverts: bool,
         url_of: Callable[[str], str],
+        on_disk: bool,
     ) -> DataFrame:
         """The rows that replace those of `old`; every row of either side once.
 
@@ -92,12 +92,14 @@ class BucketRewrite:
             new: staged partials, of the same buckets.
             reverts: whether the old rows go back to what they were before the publication.
             url_of: where Spark is to read a file of `old`.
+            on_disk: whether this machine's disk has the files, old and new. In an object store
+                each takes its time, however small, so tasks share files rather than bytes.
         """
         shares, hashed = shared_out(
             [(file.bucket, file.size) for file in old],
             [(bucket_of_file(file), file.size) for file in new],
             self._session().sparkContext.defaultParallelism,
-            None if self._storage.is_local else 1,
+            None if on_disk else 1,
         )
         pairs = []
         for share in shares:

@@ -17,6 +17,7 @@ from committers.state_table import StateTable
 from tests.committers.conftest import publication
 from tests.stores.s3 import storage_options
 from txn.attempts import TransactionAttempt
+from txn.errors import TxnError
 from txn.interfaces import Committer, CommitterContext
 from txn.machine.jars import S3A_PACKAGES
 from txn.session import delta_session
@@ -51,8 +52,16 @@ def main() -> None:
                 turns += 1
                 partials = upsert.stage(upsert.partials(rows), TransactionAttempt(turns))
                 own = publication(turns, rows=partials.rows)
-                prepared = upsert.prepare(partials, own)
+                try:
+                    prepared = upsert.prepare(partials, own)
+                except TxnError as error:
+                    say({"error": repr(error)})
+                    continue
                 say({"adds": len(prepared.adds), "removes": len(prepared.removes)})
+            case "give up":
+                upsert.discard(partials.attempt)
+                turns -= 1
+                say({})
             case "publish":
                 upsert.publish(prepared, own)
                 upsert.committed(partials.attempt)

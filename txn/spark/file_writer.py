@@ -4,8 +4,8 @@ A task attempt gives each of its files a random name, writes it once, where it s
 driver its name and size when it commits. Nothing is renamed, copied or listed. A task that goes on
 after another attempt took its place has files of other names, which nobody has told of.
 
-PySpark has no name for that writer, so this is the one module that reaches into the JVM. Where
-there is none, or another version of Delta, `FileWriter.write` says so, before any job.
+PySpark has no name for that writer, so it is asked for in the JVM. Where there is none, or another
+version of Delta, `FileWriter.write` says so, before any job.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from txn.spark.jvm import if_known, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,14 +77,14 @@ class FileWriter:
             folder: below the root; new.
         """
         session = rows.sparkSession
-        jvm = _if_known(lambda: session._jvm)
+        jvm = jvm_of(session)
         if jvm is None:
             return None
         with _active(session, jvm):
-            transaction = _if_known(lambda: self._transaction(jvm, rows, folder, partition_by))
+            transaction = if_known(lambda: self._transaction(jvm, rows, folder, partition_by))
             if transaction is None:
                 return None
-            files = _if_known(lambda: transaction.writeFiles(rows._jdf))
+            files = if_known(lambda: transaction.writeFiles(rows._jdf))
             if files is None:
                 return None
             told = jvm.org.apache.spark.sql.delta.util.JsonUtils.toJson(files, None)
@@ -142,20 +144,6 @@ def _without_rules(schema: Any) -> Any:
         key: {} if key == "metadata" else key in _MAY_BE_NULL or _without_rules(value)
         for key, value in schema.items()
     }
-
-
-def _if_known(call: Any) -> Any:
-    """The result; None if Delta has no such name here, or takes other arguments."""
-    from py4j.protocol import Py4JError
-
-    try:
-        return call()
-    except (AttributeError, TypeError):  # a class that is not there is a package, and not callable
-        return None
-    except Py4JError as error:
-        if type(error) is not Py4JError or "does not exist" not in str(error):
-            raise
-        return None
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from committers.aggregates import Count
 from committers.append_table import AppendTable
 from committers.publishing.chain import CHAIN
 from committers.publishing.checkpoints import Checkpoints
-from committers.publishing.log import DeltaLog
+from committers.publishing.log import AppendFailedError, DeltaLog
 from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
 from committers.state_table import StateTable
@@ -201,6 +201,38 @@ def test_a_checkpoint_is_made_aside_from_the_turns(table: Table, make_publicatio
     ]
     assert table.open(2).files == log.files
     assert table.rows() == expected(*((txid, 0) for txid in range(1, 31)))
+
+
+def test_a_table_is_made_by_one_conditional_put(table: Table) -> None:
+    """A new table, from the first look to its leader's: nothing is asked twice in vain."""
+    log = DeltaLog(table.storage)
+    log.open(SPEC, 1)
+    assert log.fence(1) is False
+    puts = [one for one in table.proxy.log if one.operation.startswith("PUT")]
+    assert [(one.client, one.kind) for one in puts] == [("obstore", "commit")]
+    if table.storage.uri.startswith("s3:"):
+        assert round_trips(table.proxy.log) <= 18
+    assert table.rows() == []
+
+
+@pytest.mark.parametrize("fault", [LoseAnswer(), LoseAnswer(500)], ids=["cut", "500"])
+def test_the_answer_of_a_creation_is_lost(
+    table: Table, make_publication: Any, fault: Fault
+) -> None:
+    """The table is there all the same, and is led from then on."""
+    rule = table.proxy.inject(fault, table.on_commit(0))
+    log = table.open()
+    log.publish([table.put(1)], [], make_publication(1), log.version)
+    assert len(rule.met) == 1
+    assert table.rows() == expected((1, 0))
+
+
+def test_a_creation_that_failed_is_tried_again(table: Table) -> None:
+    """A 503 makes no table; the next one that opens it does."""
+    table.proxy.inject(Fail(503, "SlowDown"), table.on_commit(0), nth=1)
+    with pytest.raises(AppendFailedError, match="could not be created"):
+        table.open()
+    assert table.open().version == 0
 
 
 # --- what may become of the conditional PUT --------------------------------------------------

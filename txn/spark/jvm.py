@@ -1,0 +1,36 @@
+"""The JVM behind a session: the one module that reaches into it, for what PySpark has no name for.
+
+Where there is none (Spark Connect), or another version of a class, whoever asks is told so, and
+does the same with the names that PySpark has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["if_known", "jvm_of"]
+
+T = TypeVar("T")
+
+
+def jvm_of(session: SparkSession) -> Any | None:
+    """The JVM's classes by their names; None if this session has none."""
+    return if_known(lambda: session._jvm)
+
+
+def if_known(call: Callable[[], T]) -> T | None:
+    """The result; None if a class or a method has no such name here, or takes other arguments."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return call()
+    except (AttributeError, TypeError):  # a class that is not there is a package, and not callable
+        return None
+    except Py4JError as error:
+        if type(error) is not Py4JError or "does not exist" not in str(error):
+            raise
+        return None
