@@ -126,10 +126,7 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
     from obstore.exceptions import BaseError
 
     try:
-        if storage.is_local:
-            _create(storage.uri, spec, epoch, incarnation)
-        else:
-            storage.put_if_absent(commit_path(0), _first_commit(spec, epoch, incarnation))
+        _make(storage, spec, epoch, incarnation)
     except (BaseError, DeltaError, OSError) as error:
         # Made by us or another process a moment ago? Then it is checked like any other.
         if not is_there(storage):
@@ -142,6 +139,13 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
                 f"Table {storage.location} could not be created: {_said(error)}. It is tried "
                 "again; if this goes on, check that the table's folder can be written to."
             ) from error
+
+
+def _make(storage: Storage, spec: TableSpec, epoch: int, incarnation: int) -> None:
+    if storage.is_local:
+        _create(storage.uri, spec, epoch, incarnation)
+    else:
+        storage.put_if_absent(commit_path(0), _first_commit(spec, epoch, incarnation))
 
 
 def _first_commit(spec: TableSpec, epoch: int, incarnation: int) -> bytes:

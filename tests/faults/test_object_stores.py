@@ -27,16 +27,12 @@ from txn.machine.jars import S3A_PACKAGES
 
 SUITE = {
     "transactional": (
-        Life("busy", "never"),
         Life("lagging-lists", "later", "totals"),
         Life("reordered", "between-publications"),
-        Life("late", "has", "log"),
     ),
     "opaque": (
         Life("answers-lost", "has"),
-        Life("reordered", "later"),
-        Life("lagging-lists", "never", "totals"),
-        Life("fair", "after-publish"),
+        Life("busy", "never", "totals"),
     ),
 }
 ENDS = (*(Life("", end, table) for end in ("never", "has", "later") for table in TABLES),)

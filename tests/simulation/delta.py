@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+import committers.publishing.append
 from committers.publishing.append import commit_text
 from committers.publishing.files import ActiveFile, active_files
 from tests.simulation.primitives import CLOCK
@@ -235,6 +236,11 @@ class SimDeltaTable:
     def create_checkpoint(self) -> None:
         """What a loaded table knows is known to all of this store."""
         current_world().io("checkpoint")
+
+
+def make_table(storage: SimStorage, spec: Any, epoch: int, incarnation: int) -> None:
+    """In place of what writes version 0 where the table lies."""
+    committers.publishing.append._create(storage.uri, spec, epoch, incarnation)
 
 
 def _append(

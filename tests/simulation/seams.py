@@ -144,6 +144,7 @@ def _patches() -> list[Patch]:
         (committers.publishing.same_table, "retried", delta.retried),
         (committers.publishing.log, "time", clock),
         (committers.publishing.append, "DeltaTable", delta.SimDeltaTable),
+        (committers.publishing.append, "_make", delta.make_table),
         (committers.staging.area, "ThreadPoolExecutor", _Inline),
         (committers.staging.area, "RowWriter", spark.SimRowWriter),
         (committers.staging.area, "side_by_side", spark.side_by_side),

@@ -174,6 +174,7 @@ class SimRewrite(BucketRewrite):
         publication: Publication,
         reverts: bool,
         url_of: Any,
+        on_disk: bool,
     ) -> Any:
         stored = _rows_of(self, [file.path for file in old])
         if reverts:
