@@ -138,5 +138,5 @@ def test_where_to_listen_is_checked_before_anything_runs(tmp_path: Path) -> None
 def test_a_topology_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """A file that does not exist ends `txn dashboard` with the reason."""
     said = CliRunner().invoke(cli, ["dashboard", f"{tmp_path}/none.py:topology"])
-    assert said.exit_code == 1
+    assert said.exit_code == 2
     assert "There is no file" in said.output

@@ -103,7 +103,7 @@ class Sample:
         made_table(Path(self.delays), STATE, "upsert", "flights", self._ms(0))
         made_table(Path(self.routes), ROUTES, "append", "flights", self._ms(0))
         made_table(Path(self.bad), BAD, "append", "flights", self._ms(0))
-        self.quarantined = txids - 60
+        self.quarantined = max(1, txids - 60)
         self.open = (txids + 1, txids + 2, txids + 3, txids + 4)
         for txid in range(1, txids + 1):
             self.commit(txid)
@@ -235,7 +235,7 @@ class Sample:
         lines = []
         for txid, error in (
             (
-                self.txids - 33,
+                max(1, self.txids - 33),
                 "FailedException: the service of carriers answered 503 (clean, flights.py:31)",
             ),
             (
@@ -436,7 +436,7 @@ def hostile_topology(folder: Path) -> Look:
     """A topology, a table, a file, a column and an error that are all `HOSTILE`."""
     name = HOSTILE.replace("\u202e", "")
     table = made_table(
-        folder / "warehouse" / HOSTILE, {HOSTILE: "string", "txid": "long"}, "append", name
+        folder / "warehouse" / name, {HOSTILE: "string", "txid": "long"}, "append", name
     )
     rows = pa.table({HOSTILE: [HOSTILE], "txid": pa.array([1], pa.int64())})
     said = publication(

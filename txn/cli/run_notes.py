@@ -134,7 +134,8 @@ def page_of_run(
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is the run's; the page ends with its stdin
     )
-    threading.Thread(target=_tell, args=(child, observer), name="txn-page", daemon=True).start()
+    teller = threading.Thread(target=_tell, args=(child, observer), name="txn-page", daemon=True)
+    teller.start()
     try:
         yield
     finally:
@@ -145,15 +146,17 @@ def page_of_run(
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        teller.join(_END_SECS)
 
 
 def _tell(child: subprocess.Popen[bytes], observer: Observer) -> None:
     """Its address, or why there is none."""
     assert child.stdout is not None
     assert child.stderr is not None
-    line = child.stdout.readline()
-    if line:
-        observer.note(f"The page is at {json.loads(line)['url']}")
-    said = child.stderr.read().decode("utf-8", "replace").strip()
+    with child.stdout as stdout, child.stderr as stderr:
+        line = stdout.readline()
+        if line:
+            observer.note(f"The page is at {json.loads(line)['url']}")
+        said = stderr.read().decode("utf-8", "replace").strip()
     if not line:
         observer.note(f"There is no page: {said or 'it has ended at once'}")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.children import wait_until
 from txn.config import TopologyConfig
-from txn.embedded import EmbeddedZooKeeper
+from txn.embedded import EmbeddedZooKeeper, zookeeper_service
 from txn.operations.watching.feed import Look, StatusFeed
 from txn.protocol.records import CommittedRecord
 from txn.zookeeper.progress import ZooKeeperProgress
@@ -75,8 +75,8 @@ def test_an_embedded_server_is_started_for_a_moment(tmp_path: Path, starts: bool
     which is about to start the server itself, nothing is started.
     """
     folder = tmp_path / "zookeeper"
-    with EmbeddedZooKeeper(folder) as server:
-        led(server.hosts, "stopped").close()
+    with zookeeper_service(f"embedded:{folder}") as hosts:
+        led(hosts, "stopped").close()
     looks: list[Look] = []
     feed = StatusFeed(f"embedded:{folder}", {}, looks.append, starts_server=starts)
     feed.start()
@@ -84,8 +84,8 @@ def test_an_embedded_server_is_started_for_a_moment(tmp_path: Path, starts: bool
         wait_until(lambda: len(looks) > 1, "two looks", 40)
         assert [*looks[-1].statuses] == (["stopped"] if starts else [])
         assert (looks[-1].error, looks[-1].hosts) == (None, None)
-        with EmbeddedZooKeeper(folder) as server:
-            again = led(server.hosts, "again")
+        with zookeeper_service(f"embedded:{folder}") as hosts:
+            again = led(hosts, "again")
             wait_until(lambda: "again" in looks[-1].statuses, "the server of a run", 20)
             again.close()
     finally:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.dashboard.made_logs import BEGAN_MS, publication
-from tests.for_each import for_each
 from txn.delta.commits import Commit
 from txn.interfaces import Publication
 from txn.operations.watching import index as module
@@ -80,10 +79,12 @@ def test_a_group_is_one_version_and_several_txids(index: LogIndex) -> None:
     assert index.version_of(0, 2) is None
 
 
-@for_each(
+@pytest.mark.parametrize(
+    ("text", "expected"),
     [
         ("7", [7]),
         ("3-5", [5, 4, 3]),
+        ("2013-000005", [5]),
         ("000006.CSV", [6]),
         ("partition-1", [2]),
         ("division BY zero", [8]),
@@ -94,11 +95,9 @@ def test_a_group_is_one_version_and_several_txids(index: LogIndex) -> None:
         ("' OR 1=1 --", []),
         ("nothing has this", []),
     ],
-    lambda case: case[0],
 )
-def test_text_finds_txids(index: LogIndex, case: tuple[str, list[int]]) -> None:
+def test_text_finds_txids(index: LogIndex, text: str, expected: list[int]) -> None:
     """By txid, range, file, partition and error; what is special to SQL is only text."""
-    text, expected = case
     said = [publication(v) for v in range(1, 8)]
     said[1] = publication(2, read={"k": {"read": {"partition-1": 7}, "latest": {"partition-9": 1}}})
     said.append(publication(8, quarantined="ArithmeticException: division by zero"))

@@ -93,7 +93,7 @@ def test_a_state_as_of_a_version(tmp_path: Path) -> None:
 def test_appended_rows_as_of_a_txid_within_a_group(tmp_path: Path) -> None:
     """The version holds two txids; rows of the later one are left out."""
     storage = appended(tmp_path)
-    assert [row[2] for row in first_rows(storage, 3, 3, 10).rows] == ["1", "2", "3"]
+    assert sorted(str(row[2]) for row in first_rows(storage, 3, 3, 10).rows) == ["1", "2", "3"]
     assert len(first_rows(storage, 3, None, 10).rows) == 4
 
 
@@ -150,7 +150,8 @@ def test_what_a_txid_changed_in_a_state(tmp_path: Path) -> None:
 def test_what_txids_appended(tmp_path: Path) -> None:
     """The rows of the txids in between."""
     found = difference(appended(tmp_path), (1, 3), (1, 3), 10)
-    assert [change.after for change in found.changes] == [["AA", "2", "2"], ["UA", "3", "3"]]
+    after = sorted(map(str, (change.after for change in found.changes)))
+    assert after == ["['AA', '2', '2']", "['UA', '3', '3']"]
     assert found.counts == {"added": 2}
 
 

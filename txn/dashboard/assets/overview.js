@@ -11,7 +11,7 @@ function card(one) {
   const most = Math.max(...one.spark);
   return h("article", { class: "card", "aria-label": one.name },
     h("header", { class: "card-head" }, h("h2", {}, h("a", { href: link(one.name, "topology"), "data-key": one.name }, one.name)), state(one),
-      h("a", { class: "card-trouble", href: link(one.name, "trouble"), "aria-label": `Trouble of ${one.name}`, "data-key": `trouble ${one.name}` }, troubleWords(one))),
+      h("a", { class: "card-trouble", href: link(one.name, "trouble"), "data-key": `trouble ${one.name}` }, troubleWords(one))),
     stats(one),
     h("div", { class: "card-spark" }, spark(one.spark, `Rows per second in the last 30 minutes, at most ${short(most)}`), h("span", { class: "spark-words" }, most ? `30 min, at most ${short(most)} rows/s` : "nothing committed in 30 min")),
     one.worst ? h("p", { class: `worst ${one.troubles.error ? "err" : "warn"}`, title: one.worst }, one.worst) : null,

@@ -53,10 +53,12 @@ export function tables(root, at) {
   async function versions(box, table) {
     const body = h("tbody", {}), kind = h("select", { "aria-label": "Kind of version" }, [["", "All versions"], ["publication", "Publications"], ["compaction", "Compactions"], ["maintenance", "Maintenance"], ["fence", "Fences"], ["foreign", "Others' changes"]].map(([id, words]) => h("option", { value: id }, words)));
     const next = h("button", { type: "button", class: "button", hidden: true }, "Older versions"), none = h("div", {});
-    let before = null;
+    let before = null, asked = 0;
     const load = async () => {
+      const mine = ++asked;
       try {
         const page = await get("versions", { name, table: table.name, before, kind: kind.value }, viewStop.signal);
+        if (mine !== asked) return;
         for (const v of page.versions) body.append(h("tr", {}, h("td", { class: "n" }, num(v.version)), h("td", { class: "time" }, clock(v.at_ms)), h("td", {}, badge(v.kind, KINDS[v.kind] || "")), h("td", {}, v.operation, v.kind === "foreign" ? h("span", { class: "muted" }, ` by ${v.writer}`) : null),
           h("td", { class: "n" }, v.first && v.last ? v.first === v.last ? h("a", { href: link(name, "transactions", [v.last]) }, String(v.last)) : `${v.first}–${v.last}` : v.last ? `≤ ${num(v.last)}` : ""), h("td", { class: "n" }, v.files_added ? `+${num(v.files_added)}` : "", v.files_removed ? ` −${num(v.files_removed)}` : ""), h("td", { class: "n" }, v.bytes_added ? bytes(v.bytes_added) : ""), h("td", { class: "n" }, v.files_added ? num(v.rows_added) : "")));
         before = page.before;

@@ -247,7 +247,7 @@ class LogIndex:
             write.execute(
                 "DELETE FROM failures WHERE at_ms < (SELECT at_ms FROM failures "
                 "ORDER BY at_ms DESC LIMIT 1 OFFSET ?)",
-                (_KEPT_FAILURES,),
+                (_KEPT_FAILURES - 1,),
             )
 
     def _own(self, commit: Commit | Unreadable) -> Publication | None:
@@ -572,8 +572,9 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     if not text:
         return where, values
     first, dash, last = text.partition("-")
-    if _is_txid(first) and (not dash or _is_txid(last)):
-        low, high = int(first), int(last if dash else first)
+    low, high = _txid(first), _txid(last if dash else first)
+    # "2013-01" is no range, but a part of a file's name.
+    if low is not None and high is not None and low <= high:
         return f"{where} AND txid BETWEEN ? AND ?", [*values, low, high]
     for special in "\\%_":
         text = text.replace(special, f"\\{special}")
@@ -585,5 +586,5 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     return where, [*values, like, like]
 
 
-def _is_txid(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 19
+def _txid(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
