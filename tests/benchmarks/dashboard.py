@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,15 +40,17 @@ ROUNDS = 15
 def made(folder: Path, txids: int, count: int) -> dict[str, int]:
     """The tables, and the version that each has come to."""
     versions = {}
-    for number in range(count):
-        group = 1 if number == 0 else GROUP
+    for number, group in enumerate((1, GROUP)[:count]):
         table = made_table(folder / f"table-{number:02d}", {"x": "long", "txid": "long"})
-        version = 0
-        for last in range(group, txids + 1, group):
-            version += 1
+        for version, last in enumerate(range(group, txids + 1, group), 1):
             said = publication(last, group=group)
             append_version(table, version, said, at_ms=BEGAN_MS + last * 1000)
-        versions[str(table)] = version
+            versions[str(table)] = version
+    for number in range(2, count):  # the others are like the second one
+        table = shutil.copytree(
+            folder / "table-01", folder / f"table-{number:02d}", copy_function=os.link
+        )
+        versions[str(table)] = versions[str(folder / "table-01")]
     return versions
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from txn.protocol.records import (
 from txn.zookeeper.liveness import machine_id
 from txn.zookeeper.status import TopologyStatus
 
-__all__ = ["HOSTILE", "Sample", "Told"]
+__all__ = ["HOSTILE", "Sample", "Told", "hostile_topology", "with_stopped"]
 
 HOSTILE = "<img src=x onerror=document.title='hacked'>\u202e"
 """A name, a file, a column and an error with markup, and a character that turns text around."""
@@ -430,6 +431,30 @@ class Sample:
             ),
         )
         return Look(time.time(), {"flights": status_of(flights)}, hosts=None)
+
+
+def with_stopped(look: Look, folder: Path) -> Look:
+    """The same look with `orders` in it, which has stopped three hours ago."""
+    table = made_table(
+        folder / "warehouse/orders", {"item": "string", "txid": "long"}, topology="orders"
+    )
+    ended = time.time() - 3 * 3600
+    for txid in range(1, 31):
+        said = publication(txid, 0, "orders", rows=5200)
+        append_version(table, txid, said, at_ms=int((ended - (30 - txid) * 20) * 1000))
+    status = TopologyStatus(
+        "orders",
+        Progress(
+            committed=CommittedRecord(
+                txid=30, epoch=2, spouts={"orders": {"at": 156000}}, tables={str(table): 30}
+            )
+        ),
+        2,
+        None,
+        LeaderIdentity(host="alpha", pid=1, started=iso(ended - 600), epoch=2, token="t"),
+        (),
+    )
+    return replace(look, statuses={**look.statuses, "orders": status_of(status)})
 
 
 def hostile_topology(folder: Path) -> Look:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.children import wait_until
 from tests.dashboard.browser import browser
-from tests.dashboard.sample import Sample, Told
+from tests.dashboard.sample import Sample, Told, with_stopped
 from tests.dashboard.serving import served
 from txn.operations.watching.topologies import Watch
 
@@ -29,7 +29,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         sample = Sample(Path(scratch))
         with Watch([], "zk1:2181", where=Path(scratch), feed=Told) as watch:
-            Told.last.say(sample.look())
+            Told.last.say(with_stopped(sample.look(), Path(scratch)))
             found = watch.topology("flights")
             for files in range(22, 14, -1):  # a lag that goes down
                 sample.note(lags={"flights": {"files": files}, "weather": {"records": files * 90}})
