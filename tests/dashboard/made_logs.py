@@ -82,7 +82,7 @@ def append_version(
     """
     told = {"timestamp": at_ms, "operation": "WRITE", **info}
     if isinstance(said, Publication):
-        told |= {"txn": said.in_log(), "txn_commit": "token"}
+        told |= {"txn": said.model_dump(mode="json"), "txn_commit": "token"}
     elif said is not None:
         told |= said
     actions: list[dict[str, Any]] = [{"commitInfo": told}]
