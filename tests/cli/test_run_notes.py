@@ -48,7 +48,6 @@ def status(**more: Any) -> RunStatus:
         "committed_txid": 7,
         "in_flight": (flight,),
         "batches_committed": 1,
-        "rows_committed": 1,
         "replays": 1,
         "last_failure": None,
         "seconds": 1.0,
