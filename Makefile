@@ -2,7 +2,7 @@
 # be there. A second run finds everything in .venv and starts at once.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup stores demo test test-fast test-thorough simulate exhaustive differential fuzz chaos lint bench clean
+.PHONY: help setup stores screenshots demo test test-fast test-thorough simulate exhaustive differential fuzz chaos lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
@@ -14,6 +14,7 @@ KAFKA := $(VENV)/.kafka
 S3 := $(VENV)/.s3
 STORES := $(VENV)/.stores
 BENCH := $(VENV)/.bench
+BROWSER := $(VENV)/.browser
 
 # How many tests run at once: each worker has a JVM of a gigabyte or more, and often waits for it.
 WORKERS := 3
@@ -39,23 +40,24 @@ help: ## list the targets
 	@echo "make differential  random topologies against plain Python (100 programs; ARGS='--seeds 1000')"
 	@echo "make exhaustive  every state of small worlds around the core (some minutes; ARGS=--help)"
 	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"
+	@echo "make screenshots  draw the pictures of docs/dashboard.md"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make stores  install the servers of remote storage for test-thorough (needs npm and Go)"
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"
 
-setup: $(JARS) $(KAFKA) $(S3)
+setup: $(JARS) $(KAFKA) $(S3) $(BROWSER)
 
 demo: $(JARS) ## run the example
 	@$(PY) -m examples.demo
 
-test: $(JARS) $(KAFKA) $(S3) ## run the tests
+test: $(JARS) $(KAFKA) $(S3) $(BROWSER) ## run the tests
 	@TXN_TEST_SHARD=$(SHARD) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(STAMP) ## the tests that need no JVM
 	@$(PY) -m pytest -q -n $(WORKERS) -m fast
 
-test-thorough: $(JARS) $(KAFKA) $(S3) $(STORES) ## all tests, nothing left short
+test-thorough: $(JARS) $(KAFKA) $(S3) $(STORES) $(BROWSER) ## all tests, nothing left short
 	@TXN_TEST_THOROUGH=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 fuzz: $(STAMP) ## broken inputs to everything that is parsed
@@ -75,6 +77,9 @@ bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/be
 
 chaos: $(JARS) $(KAFKA) ## faults for five minutes: the history and a report in build/chaos
 	@$(PY) -m tests.chaos $(ARGS)
+
+screenshots: $(STAMP) $(BROWSER) ## the pictures of docs/dashboard.md
+	@$(PY) -m tests.dashboard.screenshots
 
 stores: $(S3) $(STORES) ## the servers of remote storage that tests start
 
@@ -145,6 +150,12 @@ $(S3): $(STAMP)
 	@echo "Fetching the jars of an S3 server and of Spark's S3 client for the tests (once; two minutes) ..."
 	@$(PY) -m tests.stores.s3 </dev/null
 	@touch $(S3)
+
+# What only the tests need: Chromium (installed if this is root on Debian or Ubuntu), and axe-core, which npm fetches.
+$(BROWSER): $(STAMP)
+	@echo "Looking for Chromium and axe-core for the tests of the page (once; a minute) ..."
+	@$(PY) -m tests.dashboard.browser </dev/null
+	@touch $(BROWSER)
 
 # What only `make test-thorough` needs: Azure's, HDFS's and a second S3 server. Node 20 and Go are
 # asked for by their installers.

@@ -27,7 +27,7 @@ from txn.delta.durations import duration_secs
 from txn.doctor import machine as doctor_machine
 from txn.doctor import tables as doctor_tables
 from txn.doctor import zookeeper as doctor_zookeeper
-from txn.doctor.checkup import diagnose
+from txn.doctor.checkup import diagnose, look
 from txn.doctor.findings import Finding
 from txn.doctor.machine import check_disk, check_machine, fits
 from txn.doctor.tables import check_storage, check_table, check_writers
@@ -454,3 +454,18 @@ def test_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, 
 def test_durations(text: str, seconds: float | None) -> None:
     """As Delta writes them."""
     assert duration_secs(text) == seconds
+
+
+def test_a_look_writes_nothing(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
+    """For a page that only shows: no table beside the topology's, and no node in ZooKeeper."""
+    with leading(zookeeper.hosts, "looked-at"):
+        append(tmp_path / "table", None, None)
+        before = sorted(tmp_path.rglob("*"))
+        tables = {str(tmp_path / "table"): None}
+        found = list(look("looked-at", CONFIG, tables, (zookeeper.hosts, zookeeper.hosts)))
+        assert sorted(tmp_path.rglob("*")) == before
+    checks = {finding.check for finding in found}
+    assert {"version", "nodes", "owner", "session timeout"} <= checks
+    assert not {"put-if-absent", "latency", "clock"} & checks
+    without = {finding.area for finding in look("looked-at", CONFIG, tables, None)}
+    assert not any(area.startswith("zookeeper") for area in without)

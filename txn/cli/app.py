@@ -10,6 +10,7 @@ from click.shell_completion import add_completion_class
 
 from txn import __version__
 from txn.cli.completion import Bash
+from txn.cli.dashboard import dashboard
 from txn.cli.doctor import doctor
 from txn.cli.errors import ErrorsAsParagraphs
 from txn.cli.explain import explain
@@ -36,6 +37,7 @@ def cli() -> None:
 
 
 for command in (
+    dashboard,
     doctor,
     explain,
     export_command,

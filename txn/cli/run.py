@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -63,6 +64,11 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
     is_flag=True,
     help="While another process leads, start everything, wait, and take over when it ends.",
 )
+@click.option(
+    "--dashboard",
+    metavar="HOST:PORT",
+    help="Show the run in a browser, for as long as it goes on (docs/dashboard.md).",
+)
 @session_options
 @settings_option
 @zookeeper_option
@@ -75,6 +81,7 @@ def run(
     log_level: str,
     log_format: str,
     standby: bool,
+    dashboard: str | None,
     settings: Sequence[str],
     zookeeper: str,
     as_json: bool,
@@ -82,16 +89,25 @@ def run(
     """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
     from txn.cli.driver import drive
     from txn.cli.run_log import logging_to_file
+    from txn.cli.run_notes import NotedRun, page_of_run
+    from txn.dashboard.server import address_of
+    from txn.operations.plan import plan_topology
     from txn.zookeeper.location import resolve, resolve_shared
 
     (resolve_shared if standby else resolve)(zookeeper)
     topology = load_topology(target, settings)
     topology.check_complete(until)
-    with logging_to_file(topology.name, log_level, log_format) as path:
+    address = None if dashboard is None else address_of(dashboard)
+    observer = NotedRun(_observer(as_json), topology.name, plan_topology(topology).to_json())
+    with contextlib.ExitStack() as resources:
+        path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
+        if address is not None:
+            where = (zookeeper, address.host, address.port, observer)
+            resources.enter_context(page_of_run(target, *where))
         try:
             drive(
                 topology,
-                _observer(as_json),
+                observer,
                 zookeeper=zookeeper,
                 master=master,
                 until=until,

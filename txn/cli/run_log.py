@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from txn.logs import JsonFormatter
+from txn.operations.watching.run_files import LOG_FOLDER
 
-__all__ = ["LOG_FOLDER", "logging_to_file"]
-
-LOG_FOLDER = Path(".txn/logs")
-"""Where `txn run` logs, relative to the working directory."""
+__all__ = ["logging_to_file"]
 
 _LOG_BYTES = 5_000_000
 _FORMATS: Mapping[str, logging.Formatter] = {

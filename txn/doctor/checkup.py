@@ -19,11 +19,12 @@ from txn.doctor.zookeeper import check_zookeeper
 from txn.errors import TxnError
 from txn.storage.locations import is_local, parent
 from txn.text import first_line
+from txn.zookeeper.location import resolve
 
 if TYPE_CHECKING:
     from txn.topology import Topology
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "look"]
 
 
 def diagnose(
@@ -60,9 +61,36 @@ def diagnose(
         yield from _guarded(f"storage {folder}", partial(check_storage, folder, options))
 
 
+def look(
+    name: str,
+    config: TopologyConfig,
+    tables: Mapping[str, Mapping[str, str] | None],
+    zookeeper: tuple[str, str] | None,
+) -> Iterator[Finding]:
+    """The findings that can be made without writing anything, not even for a moment.
+
+    Args:
+        name: of the topology.
+        tables: table -> its committer's `storage_options`.
+        zookeeper: how the user names it, and a connect string; None: it does not answer now.
+    """
+    yield from _guarded("machine", check_machine)
+    folders = {parent(table) for table in tables if is_local(table)}
+    local = [Path(), *(Path(folder) for folder in sorted(folders))]
+    yield from _guarded("machine", partial(check_disk, local))
+    if zookeeper is not None:
+        spec, hosts = zookeeper
+        area = f"zookeeper {spec}"
+        check = partial(check_zookeeper, area, hosts, resolve(spec).folder, name, config)
+        yield from _guarded(area, partial(check, writes=False))
+    for table, options in tables.items():
+        area = f"table {table}"
+        yield from _guarded(area, partial(check_table, table, name, config, options))
+        yield from _guarded(area, partial(check_writers, table))
+
+
 def _zookeeper(spec: str, name: str | None, config: TopologyConfig) -> Iterator[Finding]:
     from txn.embedded.service import zookeeper_service
-    from txn.zookeeper.location import resolve
 
     where = resolve(spec)
     area = f"zookeeper {spec}"

@@ -37,6 +37,7 @@ def check_zookeeper(
     topology: str | None,
     config: TopologyConfig,
     *,
+    writes: bool = True,
     wall: Callable[[], float] = time.time,
 ) -> Iterator[Finding]:
     """Every finding about one ZooKeeper.
@@ -46,6 +47,7 @@ def check_zookeeper(
         hosts: connect string.
         folder: of an embedded server; None: an ensemble.
         topology: whose nodes are looked at; None: of none.
+        writes: whether its latency is measured, by writes to a node that ends with the session.
 
     Raises:
         TxnError: it cannot be reached, or refuses the credentials.
@@ -56,7 +58,8 @@ def check_zookeeper(
         yield ok(area, "server", f"answers at {connection.servers}{connection.chroot}")
         yield _session(area, connection, config)
         yield _owner(area, connection, config)
-        yield from _latency(area, connection, config, wall)
+        if writes:
+            yield from _latency(area, connection, config, wall)
         if topology is not None:
             yield from _nodes(area, connection, topology, config)
     yield from _quorum(area, connection.servers, folder, config)

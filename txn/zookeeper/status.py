@@ -27,6 +27,7 @@ from txn.zookeeper.znodes import Paths, check_topology_name
 
 __all__ = [
     "BASE",
+    "StatusReader",
     "TopologyStatus",
     "existing_topology",
     "find_status",
@@ -85,26 +86,67 @@ def read_status(
         ProgressUnreadableError: as `ZooKeeperProgress.load`.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
-        image = _still_image(connection, paths, sleep, deadline)
+    reader = StatusReader(hosts, config, sleep=sleep, clock=clock)
+    with contextlib.closing(reader):
+        return reader.read(topology)
+
+
+class StatusReader:
+    """Reads topologies over one connection, as often as asked. Creates and changes nothing.
+
+    Each answer waits for ZooKeeper no longer than `zookeeper_connect_secs`.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        config: TopologyConfig,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connection = Connection(hosts, config, sleep=sleep, clock=clock)
+        self._patience = config.zookeeper_connect_secs
+        self._sleep = sleep
+        self._clock = clock
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def topologies(self) -> list[str]:
+        """Names of the topologies that ZooKeeper knows, sorted.
+
+        Raises:
+            ProgressUnavailableError: ZooKeeper did not answer.
+        """
+        deadline = self._clock() + self._patience
+        return self._connection.children(self._connection.chroot + BASE, deadline) or []
+
+    def read(self, topology: str) -> TopologyStatus:
+        """A topology's state; raises as `read_status`."""
+        check_topology_name(topology)
+        connection, deadline = self._connection, self._clock() + self._patience
+        paths = _existing(connection, topology, deadline)
+        image = _still_image(connection, paths, self._sleep, deadline)
         epoch, _ = read_epoch(connection, paths, deadline)
         holder = read_leader(connection, paths, deadline)
         standbys = read_standbys(connection, paths, deadline)
         incarnation = read_incarnation(connection, paths, deadline)
         said = read_notices(connection, paths, deadline)
-    current = said is not None and said.record.epoch >= epoch.epoch
-    return TopologyStatus(
-        topology,
-        image.progress,
-        epoch.epoch,
-        holder[0] if holder else None,
-        epoch.leader,
-        tuple(stored.record for stored in image.quarantine.values()),
-        image.requests,
-        standbys,
-        incarnation[0] if incarnation else None,
-        said.record if said and current else None,
-    )
+        current = said is not None and said.record.epoch >= epoch.epoch
+        return TopologyStatus(
+            topology,
+            image.progress,
+            epoch.epoch,
+            holder[0] if holder else None,
+            epoch.leader,
+            tuple(stored.record for stored in image.quarantine.values()),
+            image.requests,
+            standbys,
+            incarnation[0] if incarnation else None,
+            said.record if said and current else None,
+        )
 
 
 def find_status(hosts: str, topology: str, config: TopologyConfig) -> TopologyStatus | None:
@@ -121,9 +163,8 @@ def list_topologies(hosts: str, config: TopologyConfig) -> list[str]:
     Raises:
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    deadline = time.monotonic() + config.zookeeper_connect_secs
-    with _connected(hosts, config, time.sleep, time.monotonic) as connection:
-        return connection.children(connection.chroot + BASE, deadline) or []
+    with contextlib.closing(StatusReader(hosts, config)) as reader:
+        return reader.topologies()
 
 
 def require_answer(
@@ -157,12 +198,17 @@ def existing_topology(
     check_topology_name(topology)
     deadline = clock() + config.zookeeper_connect_secs
     with _connected(hosts, config, sleep, clock) as connection:
-        paths = Paths(connection.chroot + BASE, topology)
-        if connection.get(paths.root, deadline) is None:
-            raise _no_such_topology(connection, topology, deadline)
-        connection.sync(paths.root, deadline)
-        check_format(connection, paths, deadline)
-        yield connection, paths, deadline
+        yield connection, _existing(connection, topology, deadline), deadline
+
+
+def _existing(connection: Connection, topology: str, deadline: float) -> Paths:
+    """The paths of a topology that is there; raises as `existing_topology`."""
+    paths = Paths(connection.chroot + BASE, topology)
+    if connection.get(paths.root, deadline) is None:
+        raise _no_such_topology(connection, topology, deadline)
+    connection.sync(paths.root, deadline)
+    check_format(connection, paths, deadline)
+    return paths
 
 
 @contextlib.contextmanager

@@ -1,0 +1,174 @@
+"""The page over a long history: python -m tests.benchmarks.dashboard [--txids N] [--tables N].
+
+One table has a version for each txid, the others group 32 txids a version. The server is a process
+of its own, whose memory is read from /proc; requests are timed from outside, first while the logs
+are being indexed, then with everything indexed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.parse import quote
+
+from tests.dashboard.made_logs import BEGAN_MS, append_version, made_table, publication
+from tests.dashboard.sample import Told
+from tests.dashboard.serving import served
+from txn.operations.status import status_of
+from txn.operations.watching.feed import Look
+from txn.operations.watching.topologies import Watch
+from txn.protocol.records import CommittedRecord, Progress
+from txn.zookeeper.status import TopologyStatus
+
+GROUP = 32
+ROUNDS = 15
+
+
+def made(folder: Path, txids: int, count: int) -> dict[str, int]:
+    """The tables, and the version that each has come to."""
+    versions = {}
+    for number, group in enumerate((1, GROUP)[:count]):
+        table = made_table(folder / f"table-{number:02d}", {"x": "long", "txid": "long"})
+        for version, last in enumerate(range(group, txids + 1, group), 1):
+            said = publication(last, group=group)
+            append_version(table, version, said, at_ms=BEGAN_MS + last * 1000)
+            versions[str(table)] = version
+    for number in range(2, count):  # the others are like the second one
+        table = shutil.copytree(
+            folder / "table-01", folder / f"table-{number:02d}", copy_function=os.link
+        )
+        versions[str(table)] = versions[str(folder / "table-01")]
+    return versions
+
+
+def serve(folder: Path, txids: int, versions: dict[str, int]) -> None:
+    """The child: the page, until its stdin is closed."""
+    progress = Progress(committed=CommittedRecord(txid=txids, epoch=1, tables=versions))
+    look = Look(time.time(), {"t": status_of(TopologyStatus("t", progress, 1, None, None, ()))})
+    with Watch([], "zk1:2181", where=folder, feed=Told) as watch:
+        Told.last.say(look)
+        with served(watch) as url:
+            print(url, flush=True)
+            sys.stdin.read()
+
+
+@contextmanager
+def server(folder: Path, txids: int, versions: dict[str, int]) -> Iterator[tuple[str, int]]:
+    """The address of a child that serves the page, and its process id."""
+    (folder / "versions.json").write_text(json.dumps(versions), "utf-8")
+    command = [sys.executable, "-m", __spec__.name, "--serve", str(folder), "--txids", str(txids)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        yield child.stdout.readline().strip(), child.pid
+    finally:
+        child.stdin.close()
+        child.wait(30)
+
+
+def asked(url: str) -> tuple[float, float, int]:
+    """(milliseconds of the server, milliseconds in all, bytes) of one request."""
+    began = time.perf_counter()
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        body = answer.read()
+    took = (time.perf_counter() - began) * 1000
+    found = re.search(r"dur=([\d.]+)", answer.headers.get("server-timing", ""))
+    return float(found[1]) if found else 0.0, took, len(body)
+
+
+def answer(url: str) -> dict[str, Any]:
+    """The answer to a question."""
+    with urllib.request.urlopen(url, timeout=60) as found:
+        told: dict[str, Any] = json.load(found)
+        return told
+
+
+def memory_mb(pid: int, what: str) -> float:
+    """A process's memory: VmRSS now, VmHWM at most."""
+    text = Path(f"/proc/{pid}/status").read_text("utf-8")
+    found = re.search(rf"{what}:\s+(\d+) kB", text)
+    assert found
+    return int(found[1]) / 1000
+
+
+def requests(url: str, txids: int, table: str) -> dict[str, str]:
+    """Name -> address of each question that the page asks."""
+    name = quote(table)
+    return {
+        "overview": f"{url}api/overview",
+        "topology": f"{url}api/topology?name=t",
+        "series, 1 h": f"{url}api/series?minutes=60",
+        "series, all": f"{url}api/series?minutes=0",
+        "transactions": f"{url}api/transactions",
+        "transactions, deep": f"{url}api/transactions?before={txids // 2}",
+        "search, a file": f"{url}api/transactions?q={txids - 20:06d}.csv",
+        "search, nothing": f"{url}api/transactions?q=nothing",
+        "one txid": f"{url}api/transaction?txid={txids}",
+        "tables": f"{url}api/tables",
+        "versions": f"{url}api/versions?table={name}",
+        "trouble": f"{url}api/trouble",
+    }
+
+
+def table_of(title: str, url: str, txids: int, table: str) -> None:
+    """Print the times of each request."""
+    print(f"\n{title}")
+    print(f"{'request':20} {'server p50':>11} {'server max':>11} {'in all max':>11} {'bytes':>9}")
+    for name, address in requests(url, txids, table).items():
+        found = [asked(address) for _ in range(ROUNDS)]
+        servers, alls = [f[0] for f in found], [f[1] for f in found]
+        told = f"{median(servers):8.1f} ms {max(servers):8.1f} ms {max(alls):8.1f} ms"
+        print(f"{name:20} {told} {found[-1][2]:9,}")
+
+
+def main() -> None:
+    """Make the logs, serve them, ask."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--txids", type=int, default=100_000)
+    parser.add_argument("--tables", type=int, default=50)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        folder = Path(options.serve)
+        versions = json.loads((folder / "versions.json").read_text("utf-8"))
+        serve(folder, options.txids, versions)
+        os._exit(0)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, began = Path(scratch), time.monotonic()
+        versions = made(folder, options.txids, options.tables)
+        files = sum(versions.values())
+        took = time.monotonic() - began
+        print(f"{files:,} versions of {options.tables} tables made in {took:.0f} s")
+        table = next(iter(versions))
+        began = time.monotonic()
+        with server(folder, options.txids, versions) as (url, pid):
+            print(f"served after {time.monotonic() - began:.2f} s")
+            before = time.monotonic()
+            while answer(f"{url}api/transactions")["span"] is None:
+                time.sleep(0.02)
+            print(f"first page of transactions {time.monotonic() - before:.2f} s later")
+            table_of("while the logs are being indexed", url, options.txids, table)
+            while answer(f"{url}api/tables")["reads_old"]:
+                time.sleep(0.5)
+            print(f"\neverything is indexed after {time.monotonic() - began:.0f} s")
+            table_of("with everything indexed", url, options.txids, table)
+            now, most = memory_mb(pid, "VmRSS"), memory_mb(pid, "VmHWM")
+            print(f"\nmemory {now:.0f} MB, at most {most:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

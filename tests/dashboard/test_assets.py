@@ -1,0 +1,66 @@
+"""The files of the page: whole, in the wheel, and unable to run what they show."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from tests.for_each import for_each
+
+ROOT = Path(__file__).parent.parent.parent
+ASSETS = ROOT / "txn" / "dashboard" / "assets"
+OURS = [
+    p
+    for p in sorted(ASSETS.iterdir())
+    if p.suffix in (".js", ".html", ".css") and p.stem != "uplot"
+]
+FORBIDDEN = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc"
+
+
+@for_each(OURS, lambda path: path.name)
+def test_text_never_becomes_markup_or_code(path: Path) -> None:
+    """No script of the page, and not the chart library either, has a way to parse text."""
+    assert re.findall(FORBIDDEN, path.read_text("utf-8")) == []
+    assert re.findall(FORBIDDEN, (ASSETS / "uplot.js").read_text("utf-8")) == []
+
+
+@for_each(OURS, lambda path: path.name)
+def test_nothing_is_loaded_from_elsewhere(path: Path) -> None:
+    """No address of another host; SVG's name is not one that is loaded."""
+    found = re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"']*", path.read_text("utf-8"))
+    assert [address for address in found if "www.w3.org/2000/svg" not in address] == []
+
+
+def test_there_is_no_inline_script_or_style() -> None:
+    """The policy of the page would refuse them."""
+    text = (ASSETS / "index.html").read_text("utf-8")
+    assert re.findall(r"<script(?![^>]*\ssrc=)[^>]*>|<style|\son\w+=|\sstyle=", text) == []
+
+
+@for_each(OURS, lambda path: path.name)
+def test_every_import_is_there(path: Path) -> None:
+    """A script imports only names that the other one exports, and a document only files."""
+    text = path.read_text("utf-8")
+    for names, file in re.findall(r'^import \{([^}]*)\} from "\./([^"]+)";', text, re.M):
+        exported = (ASSETS / file).read_text("utf-8")
+        for name in (one.strip() for one in names.split(",")):
+            assert re.search(
+                rf"export (?:const|let|class|function|async function) {name}\b", exported
+            ), name
+    for file in re.findall(r'(?:src|href)="(assets/[^"]+)"', text):
+        assert (ASSETS.parent / file).is_file()
+
+
+def test_the_wheel_has_the_page(tmp_path: Path) -> None:
+    """A built wheel has every asset, and the licence of the chart library."""
+    build = f"from hatchling.build import build_wheel; print(build_wheel({str(tmp_path)!r}))"
+    said = subprocess.run(
+        [sys.executable, "-c", build], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    with zipfile.ZipFile(tmp_path / said.stdout.split()[-1]) as wheel:
+        packed = {name for name in wheel.namelist() if name.startswith("txn/dashboard/assets/")}
+    assert packed == {f"txn/dashboard/assets/{path.name}" for path in ASSETS.iterdir()}
+    assert "txn/dashboard/assets/uplot.LICENSE" in packed

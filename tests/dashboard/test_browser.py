@@ -1,0 +1,396 @@
+"""The page in a real browser: every page of it, live, hostile, by keys, on a phone.
+
+Most of it over the sample; the last test over a real run with `txn run --dashboard`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.children import free_ports, wait_until
+from tests.dashboard.browser import axe_source, browser
+from tests.dashboard.sample import Sample, Told, hostile_topology
+from tests.dashboard.serving import served
+from txn.operations.watching.topologies import Watch
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = ("topology", "transactions", "transactions/180", "tables", "trouble")
+WIDE, PHONE = (1360, 900), (390, 844)
+
+
+class Seen:
+    """A sample's page in a browser, and what the browser's console says."""
+
+    def __init__(self, chrome: Browser, url: str, sample: Sample) -> None:
+        self.url = url
+        self.sample = sample
+        self.said: list[str] = []
+        self._chrome = chrome
+
+    def open(self, where: str = "", size: tuple[int, int] = WIDE, scheme: str = "light") -> Page:
+        context = self._chrome.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme=scheme,  # type: ignore[arg-type]
+            reduced_motion="reduce",
+        )
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+        page.goto(f"{self.url}#/{where}")
+        return page
+
+    def is_quiet(self) -> bool:
+        """Whether the console has nothing; a test ends with it."""
+        said, self.said = self.said, []
+        assert said == []
+        return True
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def seen(chrome: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """A running topology with 240 txids."""
+    sample = Sample(tmp_path_factory.mktemp("seen"))
+    sample.note()
+    with Watch([], "zk1:2181", where=sample.folder, feed=Told) as watch:
+        Told.last.say(sample.look())
+        found = watch.topology("flights")
+        wait_until(lambda: not found.reads_old and all(t.facts for t in found.tables), "all", 30)
+        with served(watch) as url:
+            yield Seen(chrome, url, sample)
+
+
+def test_the_overview_shows_topologies(seen: Seen) -> None:
+    """State, numbers with units, trouble; a click leads to the topology."""
+    seen.sample.note()
+    page = seen.open()
+    card = page.locator("article.card")
+    card.get_by_text("Running").wait_for()
+    card.get_by_text("14 files, 25.8 MB").wait_for()
+    text = card.inner_text()
+    assert "commits" in text
+    assert "alpha" in text
+    assert "1 error" in text
+    card.get_by_role("link", name="flights", exact=True).click()
+    page.get_by_role("heading", name="Graph").wait_for()
+    assert page.url.endswith("#/t/flights/topology")
+    assert seen.is_quiet()
+
+
+def test_the_topology_is_drawn(seen: Seen) -> None:
+    """Its graph, batches by phase, and three charts with their newest values."""
+    seen.sample.note()
+    page = seen.open("t/flights/topology")
+    page.locator("svg.graph .node").nth(8).wait_for()
+    assert page.locator("svg.graph .node.slow").count() == 3
+    assert page.locator(".flight").count() == 4
+    page.locator(".chart canvas").nth(2).wait_for()
+    told = page.locator(".chart").nth(1).inner_text()
+    assert re.search(r"mean\s+[\d.]+ m?s", told)
+    page.get_by_role("button", name="15 min").click()
+    assert page.get_by_role("button", name="15 min").get_attribute("aria-pressed") == "true"
+    assert seen.is_quiet()
+
+
+def test_transactions_are_endless_and_searched(seen: Seen) -> None:
+    """More come by scrolling; a search finds a file, and clearing it brings all back."""
+    page = seen.open("t/flights/transactions")
+    page.locator("tr[data-txid='240']").wait_for()
+    for _ in range(12):
+        page.mouse.wheel(0, 4000)
+        page.wait_for_timeout(100)
+    page.locator("tr[data-txid='1']").wait_for(state="attached")
+    page.evaluate("scrollTo(0, 0)")
+    page.get_by_role("searchbox").fill("2013-0077")
+    page.locator("tr[data-txid='240']").wait_for(state="detached")
+    assert page.locator("tbody tr").count() == 1
+    assert "q=2013-0077" in page.url
+    page.get_by_role("searchbox").fill("nothing like it")
+    page.get_by_text("No txid fits.").wait_for()
+    page.get_by_role("searchbox").fill("")
+    page.get_by_label("Which").select_option("quarantined")
+    page.locator("tr[data-txid='180']").wait_for()
+    page.locator("tr[data-txid='240']").wait_for(state="detached")
+    assert seen.is_quiet()
+
+
+def test_one_txid_is_shown_whole(seen: Seen) -> None:
+    """What it read, attempts, stations, queries; Escape closes it."""
+    page = seen.open("t/flights/transactions")
+    page.locator("tr[data-txid='207'] a").click()
+    detail = page.locator(".detail")
+    detail.get_by_text("data/flights/2013-0207.csv", exact=True).wait_for()
+    text = detail.inner_text()
+    assert "answered 503" in text
+    assert "process and stage" in text
+    detail.locator("summary", has_text="delays").click()
+    detail.get_by_text("VERSION AS OF 207").first.wait_for()
+    page.keyboard.press("Escape")
+    detail.wait_for(state="hidden")
+    assert page.url.endswith("#/t/flights/transactions")
+    assert seen.is_quiet()
+
+
+def test_tables_rows_and_differences(seen: Seen) -> None:
+    """The rows as of a txid, what it changed, and the versions with others' commits."""
+    page = seen.open("t/flights/tables")
+    page.locator("table.tables tbody tr").nth(2).wait_for()
+    page.get_by_role("button", name="Rows as of a txid").click()
+    page.get_by_label("Txid", exact=True).fill("10")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("Version 10.").wait_for()
+    assert page.locator("table.rows tbody tr").count() == 3
+    page.get_by_role("button", name="Difference").click()
+    page.locator("td.changed").first.wait_for()
+    page.locator("table.tables a", has_text="routes").click()
+    page.get_by_role("button", name="Versions").click()
+    page.get_by_label("Kind of version").select_option("foreign")
+    page.get_by_text("by ann").wait_for()
+    assert page.locator(".view-box tbody tr").count() == 1
+    page.get_by_role("button", name="About").click()
+    page.get_by_text("hash buckets").wait_for()
+    assert seen.is_quiet()
+
+
+def test_trouble_says_what_to_do(seen: Seen) -> None:
+    """The quarantined txid with its command, bad rows, the doctor's findings, and history."""
+    page = seen.open("t/flights/trouble")
+    page.get_by_text("txn quarantine replay flights 180").wait_for()
+    page.get_by_text("txn rows export").wait_for()
+    page.get_by_text("checks without a fault").wait_for()
+    page.get_by_text("DELETE by ann").wait_for()
+    assert seen.is_quiet()
+
+
+def test_keys_lead_everywhere(seen: Seen) -> None:
+    """Pages by number, the search by a slash, rows by j and k, Enter, Escape, t and ?."""
+    page = seen.open()
+    page.locator("article.card").wait_for()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("3")
+    page.locator("tr[data-txid='240']").wait_for()
+    page.keyboard.press("/")
+    page.wait_for_function("document.activeElement.type === 'search'")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    assert page.evaluate("document.activeElement.dataset.txid") == "240"
+    page.keyboard.press("Enter")
+    page.locator(".detail").get_by_role("heading", name="Txid 240").wait_for()
+    page.keyboard.press("Escape")
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.keyboard.press("t")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.keyboard.press("?")
+    page.get_by_role("heading", name="Keys").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("2")
+    page.get_by_role("heading", name="Graph").wait_for()
+    assert seen.is_quiet()
+
+
+def test_what_happens_appears_within_two_seconds(seen: Seen) -> None:
+    """A commit, what the run says of itself, and a failure, while the page is open."""
+    page = seen.open("t/flights/transactions")
+    page.locator("tr[data-txid='240']").wait_for()
+    sample = seen.sample
+    sample.commit(241, int(time.time() * 1000))
+    Told.last.say(sample.look(committed=241))
+    page.locator("tr[data-txid='241']").wait_for(timeout=2000)
+    with (sample.folder / ".txn/logs/flights.log").open("a", encoding="utf-8") as log:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        log.write(f"{stamp},000 WARNING txn [flights 242:0] failed: Boom: the disk is full\n")
+    page.keyboard.press("5")
+    page.get_by_text("Boom: the disk is full").wait_for(timeout=2500)
+    sample.note(held_up_by="away", waits=("flights waits for Kafka",))
+    page.keyboard.press("2")
+    page.get_by_text("flights waits for Kafka").wait_for(timeout=2500)
+    assert seen.is_quiet()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_axe_finds_nothing_serious(seen: Seen, scheme: str, size: tuple[int, int]) -> None:
+    """No page has a serious or critical fault, in either colours and on a phone."""
+    seen.sample.note()
+    found = []
+    for where in ("", *(f"t/flights/{name}" for name in PAGES)):
+        page = seen.open(where, size, scheme)
+        page.locator("main .page").wait_for()
+        page.wait_for_timeout(700)
+        page.evaluate(axe_source())
+        told = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        found += [
+            (where, one["id"], [node["html"][:120] for node in one["nodes"]][:3])
+            for one in told["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+        page.context.close()
+    assert found == []
+    assert seen.is_quiet()
+
+
+def test_a_phone_scrolls_in_one_direction(seen: Seen) -> None:
+    """Nothing is wider than the screen; wide tables scroll in themselves."""
+    for where in ("", *(f"t/flights/{name}" for name in PAGES)):
+        page = seen.open(where, PHONE)
+        page.locator("main .page").wait_for()
+        page.wait_for_timeout(500)
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= PHONE[0], where
+        page.context.close()
+    assert seen.is_quiet()
+
+
+def test_hostile_names_do_not_run(chrome: Browser, tmp_path: Path) -> None:
+    """Markup in the name of a topology, table, file, column, and in errors, is shown as text."""
+    look = hostile_topology(tmp_path)
+    (name,) = look.statuses
+    with Watch([], "zk1:2181", where=tmp_path, feed=Told) as watch:
+        Told.last.say(look)
+        found = watch.topology(name)
+        wait_until(lambda: found.index.span() == (1, 1), "the txid", 20)
+        wait_until(lambda: all(t.facts for t in found.tables), "the table's facts", 20)
+        with served(watch) as url:
+            seen = Seen(chrome, url, Sample(tmp_path / "unused", txids=1))
+            page = seen.open()
+            page.locator("article.card").get_by_text("<img src=x").first.wait_for()
+            for key in "2345":
+                page.keyboard.press(key)
+                page.wait_for_timeout(700)
+                assert page.locator("main").get_by_text("<img src=x").count() > 0
+            page.keyboard.press("3")
+            page.locator("tr[data-txid='1'] a").click()
+            page.locator(".detail").get_by_text("<img src=x").first.wait_for()
+            page.keyboard.press("4")
+            page.get_by_role("button", name="Rows as of a txid").click()
+            page.locator("table.rows td").first.wait_for()
+            assert page.locator("img").count() == 0
+            assert "hacked" not in page.title().replace(name, "")
+            assert seen.is_quiet()
+
+
+def test_empty_states_say_what_to_do(chrome: Browser, tmp_path: Path) -> None:
+    """No topology, and a topology that has committed nothing."""
+    from txn.operations.watching.feed import Look
+
+    with Watch([], "zk1:2181", where=tmp_path, feed=Told) as watch, served(watch) as url:
+        seen = Seen(chrome, url, Sample(tmp_path / "unused", txids=1))
+        Told.last.say(Look(time.time()))
+        page = seen.open()
+        page.get_by_text("No topology has run here yet.").wait_for()
+        page.get_by_text("txn new sales").wait_for()
+        Told.last.say(Look(time.time(), {}, {}, "ZooKeeper at zk1:2181 did not answer."))
+        page.get_by_text("ZooKeeper at zk1:2181 did not answer.").wait_for()
+        assert seen.is_quiet()
+
+
+PROGRAM = """
+import time
+from pathlib import Path
+from pyspark.sql import functions as sf
+from committers.append_table import AppendTable
+from committers.aggregates import Count
+from committers.state_table import StateTable
+from spouts.rate import RateSpout
+from txn import FailedException, Topology, TopologyConfig
+
+def once(df):
+    # The first attempt of the third batch fails, and its replay does not.
+    mark = Path("failed-once")
+    if Path("fail").exists() and not mark.exists():
+        mark.touch()
+        raise FailedException("made to fail once")
+    return df
+
+topology = Topology("live", config=TopologyConfig(batch_emit_interval_ms=300, retry_backoff_ms=500))
+rows = topology.stream("rows", RateSpout(100)).transform(once)
+rows.partition_persist(AppendTable("table"))
+rows.group_by("value").persistent_aggregate(StateTable("state", layout="log"), rows=Count())
+"""
+
+
+def test_a_real_run_is_live(chrome: Browser, tmp_path: Path) -> None:
+    """`txn run --dashboard`: batches commit before one's eyes, a failure appears, and the page of
+    a stopped topology still has everything.
+    """
+    (tmp_path / "program.py").write_text(PROGRAM, "utf-8")
+    (port,) = free_ports(1)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    txn = [sys.executable, "-m", "txn"]
+    command = [*txn, "run", "program.py:topology", "--master", "local[1]", "--json"]
+    run = subprocess.Popen(
+        [*command, "--dashboard", f"127.0.0.1:{port}"],
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert run.stdout is not None
+        lines = (json.loads(line) for line in run.stdout)
+        told = next(line for line in lines if "The page is at" in line.get("text", ""))
+        assert told["text"].endswith(f":{port}/")
+        seen = Seen(chrome, f"http://127.0.0.1:{port}/", Sample(tmp_path / "unused", txids=1))
+        page = seen.open("t/live/transactions")
+        next(line for line in lines if line["event"] == "committed")
+        page.locator("tr[data-txid='1']").wait_for(timeout=5000)
+        committed = next(line for line in lines if line["event"] == "committed")
+        page.locator(f"tr[data-txid='{committed['txid']}']").wait_for(timeout=2000)
+        (tmp_path / "fail").touch()
+        failed = next(line for line in lines if line["event"] == "failed")
+        page.keyboard.press("5")
+        page.get_by_text("made to fail once").first.wait_for(timeout=2500)
+        page.keyboard.press("2")
+        page.locator("svg.graph .node.table").nth(1).wait_for()
+        page.get_by_text("Running").first.wait_for()
+        assert seen.is_quiet()
+        next(line for line in lines if line.get("txid") == failed["txid"] + 1)
+    finally:
+        run.send_signal(signal.SIGTERM)
+        run.communicate(timeout=90)
+    assert run.returncode == 0
+    page.get_by_text("not connected").wait_for()
+    seen.said.clear()
+    stopped = subprocess.Popen(
+        [*txn, "dashboard", "--port", str(port), "--json"],
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert stopped.stdout is not None
+        assert json.loads(stopped.stdout.readline())["url"] == seen.url
+        page = seen.open("t/live/topology")
+        page.get_by_text("Stopped").first.wait_for(timeout=30_000)
+        page.locator("svg.graph .node.stage").first.wait_for()
+        page.keyboard.press("3")
+        page.locator(f"tr[data-txid='{failed['txid']}'] a").click()
+        page.locator(".detail").get_by_text("made to fail once").wait_for()
+    finally:
+        stopped.send_signal(signal.SIGINT)
+        stopped.communicate(timeout=30)
+    assert stopped.returncode == 0

@@ -1,0 +1,130 @@
+"""Where the page listens, who may ask, and that it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.children import free_ports
+from tests.dashboard.sample import Sample, Told
+from tests.dashboard.serving import served
+from txn.dashboard.server import Address, address_of, given_token, serve
+from txn.errors import SetupError, UserError
+from txn.operations.watching.topologies import Watch
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    sample = Sample(tmp_path, txids=5)
+    with Watch([], "zk1:2181", where=tmp_path, feed=Told) as watch:
+        Told.last.say(sample.look())
+        yield watch
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:8321", Address("127.0.0.1", 8321)),
+        ("localhost:0", Address("localhost", 0)),
+        ("[::1]:80", Address("::1", 80)),
+        (":8321", Address("127.0.0.1", 8321)),
+        ("8321", Address("127.0.0.1", 8321)),
+    ],
+)
+def test_addresses(text: str, expected: Address) -> None:
+    """HOST:PORT, with an IPv6 address in brackets; a port alone is on loopback."""
+    assert address_of(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000", "host:-1"])
+def test_what_is_no_address(text: str) -> None:
+    """The error shows how one is written."""
+    with pytest.raises(UserError, match="is not HOST:PORT"):
+        address_of(text)
+
+
+def test_a_token_comes_from_a_file_or_a_variable(tmp_path: Path) -> None:
+    """The file first; neither is an argument, which other users of the machine could see."""
+    file = tmp_path / "token"
+    file.write_text("out-of-a-file\n", "utf-8")
+    assert given_token({}) is None
+    assert given_token({"TXN_DASHBOARD_TOKEN": "12345678"}) == "12345678"
+    both = {"TXN_DASHBOARD_TOKEN": "12345678", "TXN_DASHBOARD_TOKEN_FILE": str(file)}
+    assert given_token(both) == "out-of-a-file"
+    with pytest.raises(UserError, match="fewer than 8"):
+        given_token({"TXN_DASHBOARD_TOKEN": "short"})
+    with pytest.raises(UserError, match="cannot be read"):
+        given_token({"TXN_DASHBOARD_TOKEN_FILE": str(tmp_path / "none")})
+
+
+def test_the_page_is_served_and_streams(watch: Watch) -> None:
+    """Over a real socket: an answer, and an event when something has changed."""
+    with served(watch) as url:
+        assert url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(f"{url}api/overview", timeout=10) as answer:
+            assert json.load(answer)["topologies"][0]["name"] == "flights"
+            assert "uvicorn" not in str(answer.headers).lower()
+        with urllib.request.urlopen(f"{url}api/events", timeout=10) as stream:
+            lines = iter(stream.readline, b"")
+            assert next(lines) == b"retry: 2000\n"
+            told = next(line for line in lines if line.startswith(b"data: "))
+            assert json.loads(told[6:])["topologies"][0]["name"] == "flights"
+            watch.topology("flights").revision += 1000
+            again = next(line for line in lines if line.startswith(b"data: "))
+            assert json.loads(again[6:])["topologies"][0]["revision"] >= 1000
+
+
+def test_it_ends_while_a_browser_listens(watch: Watch) -> None:
+    """An open stream of events does not hold it up."""
+    with contextlib.ExitStack() as streams:
+        with served(watch) as url:
+            streams.enter_context(contextlib.closing(urllib.request.urlopen(f"{url}api/events")))
+        assert not [t for t in threading.enumerate() if "uvicorn" in t.name]
+
+
+def test_elsewhere_only_with_a_token(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is made and is a part of the printed address; without it nothing is answered."""
+    monkeypatch.delenv("TXN_DASHBOARD_TOKEN", raising=False)
+    found: list[str] = []
+    over = threading.Event()
+    ready = threading.Event()
+
+    def told(url: str) -> None:
+        found.append(url)
+        ready.set()
+
+    where = Address("0.0.0.0", 0)
+    thread = threading.Thread(
+        target=serve, args=(watch, where, told), kwargs={"is_over": over.is_set}
+    )
+    thread.start()
+    try:
+        assert ready.wait(20)
+        url, _, token = found[0].partition("?token=")
+        assert len(token) >= 32
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{url}api/overview", timeout=10)
+        shown = urllib.request.Request(
+            f"{url}api/overview", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(shown, timeout=10) as answer:
+            assert answer.status == 200
+    finally:
+        over.set()
+        thread.join(20)
+
+
+def test_a_port_that_is_taken(watch: Watch) -> None:
+    """Named, with the way out; nothing else is answered in its place."""
+    (port,) = free_ports(1)
+    taken = f"cannot listen on 127.0.0.1:{port}"
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(SetupError, match=taken):
+        serve(watch, Address("127.0.0.1", port), lambda _: None)

@@ -1,0 +1,104 @@
+"""Looks at a real ZooKeeper: one connection, topologies that come and go, a server that ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.children import wait_until
+from txn.config import TopologyConfig
+from txn.embedded import EmbeddedZooKeeper, zookeeper_service
+from txn.operations.watching.feed import Look, StatusFeed
+from txn.protocol.records import CommittedRecord
+from txn.zookeeper.progress import ZooKeeperProgress
+from txn.zookeeper.status import StatusReader, read_status
+
+
+def led(hosts: str, topology: str) -> ZooKeeperProgress:
+    """A topology with a leader."""
+    progress = ZooKeeperProgress(hosts, topology, TopologyConfig())
+    progress.lead()
+    return progress
+
+
+def test_a_reader_asks_again_over_one_connection(zookeeper: EmbeddedZooKeeper) -> None:
+    """It says what single looks say, also after something has changed."""
+    first = led(zookeeper.hosts, "feed-reader")
+    reader = StatusReader(zookeeper.hosts, TopologyConfig())
+    try:
+        assert "feed-reader" in reader.topologies()
+        assert reader.read("feed-reader") == read_status(
+            zookeeper.hosts, "feed-reader", TopologyConfig()
+        )
+        first.close()
+        wait_until(lambda: reader.read("feed-reader").leader is None, "the end of the leader", 20)
+        assert reader.read("feed-reader").progress.committed == CommittedRecord()
+    finally:
+        reader.close()
+
+
+def test_topologies_that_nobody_has_named_are_found(zookeeper: EmbeddedZooKeeper) -> None:
+    """One that begins while the feed runs appears in one of its next looks."""
+    looks: list[Look] = []
+    feed = StatusFeed(zookeeper.hosts, {}, looks.append)
+    feed.start()
+    progress = led(zookeeper.hosts, "feed-found")
+    try:
+        wait_until(lambda: any("feed-found" in look.statuses for look in looks), "it is found", 20)
+        assert looks[-1].error is None
+        assert looks[-1].hosts == zookeeper.hosts
+    finally:
+        progress.close()
+        feed.close()
+
+
+def test_one_that_is_missing_hides_no_other(zookeeper: EmbeddedZooKeeper) -> None:
+    """Of two named topologies, the one that is not there is named with the reason."""
+    looks: list[Look] = []
+    progress = led(zookeeper.hosts, "feed-there")
+    wanted = {"feed-there": TopologyConfig(), "feed-missing": TopologyConfig()}
+    feed = StatusFeed(zookeeper.hosts, wanted, looks.append)
+    feed.start()
+    try:
+        wait_until(lambda: bool(looks), "a look", 20)
+        assert set(looks[0].statuses) == {"feed-there"}
+        assert "knows no topology 'feed-missing'" in looks[0].errors["feed-missing"]
+    finally:
+        progress.close()
+        feed.close()
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_an_embedded_server_is_started_for_a_moment(tmp_path: Path, starts: bool) -> None:
+    """With the topology stopped, its state is read once and the folder is free again; in a run,
+    which is about to start the server itself, nothing is started.
+    """
+    folder = tmp_path / "zookeeper"
+    with zookeeper_service(f"embedded:{folder}") as hosts:
+        led(hosts, "stopped").close()
+    looks: list[Look] = []
+    feed = StatusFeed(f"embedded:{folder}", {}, looks.append, starts_server=starts)
+    feed.start()
+    try:
+        wait_until(lambda: len(looks) > 1, "two looks", 40)
+        assert [*looks[-1].statuses] == (["stopped"] if starts else [])
+        assert (looks[-1].error, looks[-1].hosts) == (None, None)
+        with zookeeper_service(f"embedded:{folder}") as hosts:
+            again = led(hosts, "again")
+            wait_until(lambda: "again" in looks[-1].statuses, "the server of a run", 20)
+            again.close()
+    finally:
+        feed.close()
+
+
+def test_a_zookeeper_that_is_away_is_told(tmp_path: Path) -> None:
+    """With the reason, and the feed goes on asking."""
+    looks: list[Look] = []
+    feed = StatusFeed(f"embedded:{tmp_path / 'nothing'}", {}, looks.append)
+    feed.start()
+    try:
+        wait_until(lambda: len(looks) > 2, "three looks", 20)
+        assert all("no topology has been run" in (look.error or "") for look in looks)
+    finally:
+        feed.close()

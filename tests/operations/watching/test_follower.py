@@ -1,0 +1,97 @@
+"""A table's log is read once: what is new at once, what is old bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.made_logs import append_version, made_table, publication
+from txn.operations.watching.follower import LogFollower
+from txn.operations.watching.index import LogIndex
+from txn.storage.storage import Storage
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[LogIndex]:
+    found = LogIndex(tmp_path / "index.sqlite", "t")
+    yield found
+    found.close()
+
+
+def log_of(folder: Path, count: int) -> Path:
+    table = made_table(folder / "table", {"x": "long"})
+    for version in range(1, count + 1):
+        append_version(table, version, publication(version))
+    return table
+
+
+def test_the_newest_come_first_then_older_ones(tmp_path: Path, index: LogIndex) -> None:
+    """From where ZooKeeper says the table is: forwards to its end, then backwards to its begin."""
+    found = LogFollower(index, 0, Storage(str(log_of(tmp_path, 100))), 10**6)
+    assert found.catch_up(hint=98) == 3
+    assert index.span() == (98, 100)
+    assert found.step_back()
+    assert index.span() == (66, 100)
+    while found.step_back():
+        pass
+    assert (index.span(), found.complete, found.oldest) == ((1, 100), True, 0)
+
+
+def test_new_versions_are_read_once(tmp_path: Path, index: LogIndex) -> None:
+    """A second look finds only what was appended since."""
+    table = log_of(tmp_path, 3)
+    found = LogFollower(index, 0, Storage(str(table)), 10**6)
+    assert (found.catch_up(), found.catch_up()) == (4, 0)
+    for version in range(4, 50):
+        append_version(table, version, publication(version))
+    assert (found.catch_up(), found.newest, index.span()) == (46, 49, (1, 49))
+
+
+@pytest.mark.parametrize("hint", [None, 7, 10**6], ids=["none", "cleaned away", "not there"])
+def test_the_newest_is_found_without_help(
+    tmp_path: Path, index: LogIndex, hint: int | None
+) -> None:
+    """Where old commit files are gone and nobody knows the version, the log is listed."""
+    table = log_of(tmp_path, 40)
+    for version in range(20):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    found = LogFollower(index, 0, Storage(str(table)), 10**6)
+    assert found.catch_up(hint) == 1
+    assert not found.step_back()
+    assert (index.span(), found.complete) == ((20, 40), True)
+
+
+def test_a_table_that_is_not_there_yet(tmp_path: Path, index: LogIndex) -> None:
+    """Nothing is read, and the table is found once it is made."""
+    found = LogFollower(index, 0, Storage(str(tmp_path / "table")), 10**6)
+    assert (found.catch_up(), found.step_back(), found.newest) == (0, False, -1)
+    log_of(tmp_path, 2)
+    assert (found.catch_up(), index.span()) == (3, (1, 2))
+
+
+def test_so_many_versions_at_most(tmp_path: Path, index: LogIndex) -> None:
+    """Reading backwards ends where the limit is."""
+    found = LogFollower(index, 0, Storage(str(log_of(tmp_path, 100))), 40)
+    found.catch_up(hint=100)
+    while found.step_back():
+        pass
+    assert (found.complete, index.counts()["versions"]) == (True, 65)
+
+
+def test_a_broken_commit_file_is_shown_and_passed(tmp_path: Path, index: LogIndex) -> None:
+    """One version that cannot be read hides none of the others."""
+    table = log_of(tmp_path, 3)
+    (table / "_delta_log" / f"{2:020d}.json").write_text("{", "utf-8")
+    found = LogFollower(index, 0, Storage(str(table)), 10**6)
+    found.catch_up(hint=3)
+    while found.step_back():
+        pass
+    assert [one.version for one in index.strange()] == [2]
+    assert [one.kind for one in index.versions(0)] == [
+        "publication",
+        "unreadable",
+        "publication",
+        "created",
+    ]

@@ -1,0 +1,190 @@
+"""Topologies under watch: every source may be away, and what is known stays shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.children import wait_until
+from tests.dashboard.made_logs import append_version, publication
+from tests.dashboard.sample import Sample, Told
+from txn.errors import UserError
+from txn.operations.watching.feed import Look
+from txn.operations.watching.topologies import Watch, Watched
+from txn.operations.watching.trouble import Trouble, state_of, troubles
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Sample:
+    return Sample(tmp_path, txids=120)
+
+
+@pytest.fixture
+def watch(sample: Sample) -> Iterator[Watch]:
+    """All topologies of the sample, looked at once."""
+    with Watch([], "zk1:2181", where=sample.folder, feed=Told) as watch:
+        yield watch
+
+
+def watched(watch: Watch, look: Look) -> Watched:
+    Told.last.say(look)
+    return watch.topology("flights")
+
+
+def comes(condition: Callable[[], object], what: str) -> None:
+    wait_until(lambda: bool(condition()), what, 20)
+
+
+def test_everything_is_indexed_in_the_background(watch: Watch, sample: Sample) -> None:
+    """Tables that ZooKeeper names are read to their beginning, and their files are looked at."""
+    found = watched(watch, sample.look())
+    comes(lambda: found.index.span() == (1, 120) and not found.reads_old, "all txids")
+    comes(lambda: all(table.facts for table in found.tables), "the tables' facts")
+    assert found.committed == 120
+    assert {table.name for table in found.tables} == {sample.delays, sample.routes, sample.bad}
+
+
+def test_what_is_new_raises_the_revision(watch: Watch, sample: Sample) -> None:
+    """A commit, a note of the run and a failure in its log are each seen within two seconds."""
+    found = watched(watch, sample.look())
+    comes(lambda: found.index.span() == (1, 120), "all txids")
+    began = time.monotonic()
+    before = found.revision
+    sample.commit(121)
+    comes(lambda: found.index.span() == (1, 121) and found.revision > before, "the txid")
+    sample.note()
+    comes(lambda: found.is_live and found.note and found.note.held_up_by == "commit", "the note")
+    with (sample.folder / ".txn/logs/flights.log").open("a", encoding="utf-8") as log:
+        log.write("2026-11-24 10:00:00,000 WARNING txn [flights 122:0] failed: Boom\n")
+    comes(lambda: found.index.failures(122), "the failure")
+    assert time.monotonic() - began < 3 * 2 + 2
+
+
+def test_a_table_that_is_away_hides_no_other(watch: Watch, sample: Sample) -> None:
+    """It is named with the reason, and read again when it is there."""
+    Path(sample.routes).rename(sample.routes + "-away")
+    found = watched(watch, sample.look())
+    comes(lambda: found.index.span() == (1, 120), "the other tables")
+    comes(lambda: found.table(sample.routes).error, "the error")
+    assert any(one.area == "table" and one.table == sample.routes for one in troubles(found))
+    Path(sample.routes + "-away").rename(sample.routes)
+    comes(lambda: found.table(sample.routes).error is None, "the table")
+
+
+def test_zookeeper_may_be_away(watch: Watch, sample: Sample) -> None:
+    """What was known stays, with the reason, and goes on when ZooKeeper answers."""
+    look = sample.look()
+    found = watched(watch, look)
+    watched(watch, Look(time.time(), look.statuses, {}, "ZooKeeper did not answer."))
+    assert (found.committed, state_of(found)) == (120, "running")
+    assert troubles(found)[0].area in ("zookeeper", "quarantine")
+    assert found.error == "ZooKeeper did not answer."
+    watched(watch, sample.look(committed=119))
+    assert (found.error, found.committed) == (None, 119)
+
+
+def test_states_are_told_apart(watch: Watch, sample: Sample) -> None:
+    """Running, lost, standby and stopped; before the first answer and without any."""
+    look = sample.look()
+    found = watched(watch, look)
+    status = look.statuses["flights"]
+    assert state_of(found) == "running"
+    for changed, expected in (
+        (replace(status, leader_alive=False), "lost"),
+        (replace(status, found=replace(status.found, leader=None)), "standby"),
+        (replace(status, found=replace(status.found, leader=None), standbys=()), "stopped"),
+    ):
+        watched(watch, replace(look, statuses={"flights": changed}))
+        assert state_of(found) == expected
+    found.status = None
+    assert state_of(found) == "starting"
+    found.error = "away"
+    assert state_of(found) == "unknown"
+
+
+def of_area(found: Watched, area: str) -> list[Trouble]:
+    return [one for one in troubles(found) if one.area == area]
+
+
+def test_trouble_says_what_to_do(watch: Watch, sample: Sample) -> None:
+    """Quarantine, failures, foreign commits and notices: each with the way out."""
+    found = watched(watch, sample.look())
+    comes(lambda: found.index.counts()["failures"] == 3, "the failures")
+    comes(lambda: not found.reads_old and found.index.span() == (1, 120), "all txids")
+    (emptied,) = of_area(found, "quarantine")
+    assert emptied.command == f"txn quarantine replay flights {sample.quarantined}"
+    assert (emptied.level, emptied.is_over) == ("error", False)
+    (foreign,) = of_area(found, "foreign commit")
+    assert "DELETE by ann" in foreign.what
+    assert (foreign.table, foreign.is_over) == (sample.routes, True)
+    failed = {one.txid: one.is_over for one in of_area(found, "failure")}
+    assert failed == {87: True, sample.quarantined: True, 121: False}
+    (notice,) = of_area(found, "notice")
+    assert notice.what.startswith("flights: 2 files were changed")
+    assert all(one.do or one.is_over for one in troubles(found))
+
+
+def test_a_batch_that_is_blocked_is_trouble(watch: Watch, sample: Sample) -> None:
+    """With the error of the source, and since when."""
+    found = watched(watch, sample.look())
+    flight = {"txid": 121, "attempt_id": 0, "phase": "planning", "since": time.time() - 5}
+    sample.note(
+        in_flight=({**flight, "blocked": "Kafka is away", "blocked_since": time.time() - 90},)
+    )
+    comes(lambda: of_area(found, "batch"), "the blocked batch")
+    (batch,) = of_area(found, "batch")
+    assert "Kafka is away" in batch.what
+    assert "1 min 30 s" in batch.what or "1 min 31 s" in batch.what
+    assert batch.txid == 121
+
+
+def test_a_run_that_ended_with_an_error(watch: Watch, sample: Sample) -> None:
+    """Its last words are shown while nobody leads."""
+    look = sample.look(running=False)
+    status = look.statuses["flights"]
+    found = watched(watch, replace(look, statuses={"flights": replace(status, standbys=())}))
+    sample.note(ended="error", error="BatchError: txid 121 failed for good")
+    comes(lambda: of_area(found, "leader"), "the error")
+    assert "txid 121 failed for good" in of_area(found, "leader")[0].what
+
+
+def test_topologies_are_found_one_after_the_other(watch: Watch, sample: Sample) -> None:
+    """Whatever ZooKeeper knows appears; nobody else is answered for."""
+    assert watch.names == []
+    watched(watch, sample.look())
+    assert watch.names == ["flights"]
+    assert set(watch.revisions) == {"flights"}
+    with pytest.raises(UserError, match="no topology of that name"):
+        watch.topology("other")
+    with pytest.raises(UserError, match="no table of that name"):
+        watch.topology("flights").table("/etc/passwd")
+
+
+def test_a_program_brings_its_graph_and_its_storage_options(tmp_path: Path) -> None:
+    """The tables are known before ZooKeeper answers, and are read with the program's options."""
+    table = tmp_path / "warehouse/rows"
+    (tmp_path / "program.py").write_text(
+        "from committers.append_table import AppendTable\n"
+        "from spouts.rate import RateSpout\n"
+        "from txn import Topology\n"
+        "topology = Topology('t')\n"
+        "secret = {'aws_secret_access_key': 'hidden'}\n"
+        f"rows = AppendTable({str(table)!r}, storage_options=secret)\n"
+        "topology.stream('rows', RateSpout(1)).partition_persist(rows)\n",
+        "utf-8",
+    )
+    from tests.dashboard.made_logs import made_table
+
+    made_table(table, {"x": "long"})
+    append_version(table, 1, publication(1))
+    target = f"{tmp_path / 'program.py'}:topology"
+    with Watch([target], "zk1:2181", where=tmp_path, feed=Told) as watch:
+        found = watch.topology("t")
+        comes(lambda: found.index.span() == (1, 1), "the txid")
+        assert found.plan["streams"][0]["spout"] == "RateSpout"
+        assert found.tables[0].options == {"aws_secret_access_key": "hidden"}
+        assert state_of(found) == "starting"

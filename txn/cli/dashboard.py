@@ -1,0 +1,79 @@
+"""`txn dashboard`: the page, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+
+import click
+
+from txn.cli.completion import names
+from txn.cli.options import output_options, zookeeper_option
+
+__all__ = ["dashboard"]
+
+
+@click.command()
+@click.argument("topologies", metavar="[NAME]...", nargs=-1, shell_complete=names)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8321,
+    show_default=True,
+    help="Where to listen; 0: any port that is free.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen. Anything but loopback needs a token, which is made and printed.",
+)
+@click.option(
+    "--allow-host",
+    "allowed",
+    multiple=True,
+    metavar="NAME",
+    help="A further name under which a proxy asks for the page.",
+)
+@click.option("--of-run", is_flag=True, hidden=True, help="Started by txn run: ends with stdin.")
+@zookeeper_option
+@output_options
+def dashboard(
+    topologies: Sequence[str],
+    port: int,
+    host: str,
+    allowed: Sequence[str],
+    of_run: bool,
+    zookeeper: str,
+    as_json: bool,
+) -> None:
+    """Show topologies in a browser. Changes nothing; works while they run and when they do not.
+
+    NAME is a topology's name, or FILE.py:TOPOLOGY, whose graph, credentials for ZooKeeper and for
+    the storage of its tables are then used. Without NAME: all that ZooKeeper knows.
+    """
+    from txn.dashboard.server import Address, serve
+    from txn.operations.watching.topologies import Watch
+
+    def told(url: str) -> None:
+        if as_json:
+            click.echo(json.dumps({"url": url, "topologies": list(topologies)}))
+        else:
+            click.echo(f"The page is at {url} (Ctrl-C ends it).")
+        sys.stdout.flush()
+
+    over = threading.Event()
+    if of_run:
+        threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
+    with Watch(topologies, zookeeper, starts_server=not of_run) as watch:
+        serve(watch, Address(host.strip("[]"), port), told, names=allowed, is_over=over.is_set)
+
+
+def _wait_for_end(over: threading.Event) -> None:
+    """Wait until the pipe from the run is closed, which its death does too."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    over.set()

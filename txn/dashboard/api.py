@@ -1,0 +1,499 @@
+"""The answers of the page, as JSON-able values: one function for each thing that it shows.
+
+What they are made of is in `txn.operations.watching`; here it gets the names that the page reads.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from txn.delta.log import TableLog
+from txn.errors import UserError
+from txn.interfaces.publication import Member, Publication
+from txn.operations.bad_rows import bad_rows_among
+from txn.operations.watching.index import Filter, IndexedTxid, Part
+from txn.operations.watching.tables import difference, first_rows
+from txn.operations.watching.topologies import Watch, Watched, WatchedTable
+from txn.operations.watching.trouble import Trouble, state_of, troubles
+
+__all__ = [
+    "bad_rows",
+    "changes",
+    "graph",
+    "overview",
+    "rows",
+    "series",
+    "tables",
+    "topology",
+    "transaction",
+    "transactions",
+    "trouble",
+    "versions",
+]
+
+PAGE = 100
+MOST_ROWS = 100
+_RATE_SECS = 60
+_SPARK_MINUTES = 30
+_SPARK_POINTS = 60
+_POINTS = 150
+_LEAST_SPAN_MS = 120_000
+_LONGEST_METADATA = 100_000
+_NEWEST_TXIDS = 200
+_BAD_ROWS = 50
+
+
+def overview(watch: Watch) -> dict[str, Any]:
+    """All topologies in short."""
+    return {
+        "now_ms": _now_ms(),
+        "zookeeper": watch.zookeeper,
+        "error": watch.look.error,
+        "looked_ms": int(watch.look.at * 1000),
+        "topologies": [summary(watch.topology(name)) for name in watch.names],
+    }
+
+
+def summary(watched: Watched) -> dict[str, Any]:
+    """One topology in short."""
+    now = _now_ms()
+    status, note = watched.status, watched.note if watched.is_live else None
+    rows, txids = watched.index.rate(now - _RATE_SECS * 1000)
+    found = troubles(watched)
+    told = status.to_json() if status else {}
+    held_up = note.held_up_by if note else None
+    return {
+        "name": watched.name,
+        "revision": watched.revision,
+        "state": state_of(watched),
+        "error": watched.error,
+        "live": note is not None,
+        "committed": watched.committed,
+        "rows_per_s": rows / _RATE_SECS,
+        "txids_per_s": txids / _RATE_SECS,
+        "last_commit_ms": watched.index.times_ms()[1],
+        "lag": note.lags if note else None,
+        "held_up_by": held_up,
+        "waits": list(note.waits) if note else [],
+        "in_flight": len(note.in_flight) if note else len(told.get("batches", ())),
+        "epoch": told.get("epoch"),
+        "leader": told.get("leader"),
+        "last_leader": told.get("last_leader"),
+        "standbys": told.get("standbys", []),
+        "quarantined": told.get("quarantined", 0),
+        "tables": len(watched.tables),
+        "troubles": _counted(found),
+        "worst": next((one.what for one in found if not one.is_over), None),
+        "spark": _spark(watched, now),
+        "reads_old": watched.reads_old,
+    }
+
+
+def _counted(found: list[Trouble]) -> dict[str, int]:
+    open_ones = [one.level for one in found if not one.is_over]
+    return {level: open_ones.count(level) for level in ("error", "warning", "note")}
+
+
+def _spark(watched: Watched, now: int) -> list[float]:
+    """Rows per second of the last half hour, evenly spaced."""
+    bucket = _SPARK_MINUTES * 60_000 // _SPARK_POINTS
+    last = now // bucket
+    points = [0.0] * _SPARK_POINTS
+    since = (last - _SPARK_POINTS + 1) * bucket
+    for at, _, rows_, *_ in watched.index.series(since, now, bucket):
+        place = at // bucket - (last - _SPARK_POINTS + 1)
+        if 0 <= place < _SPARK_POINTS:
+            points[place] = rows_ / (bucket / 1000)
+    return points
+
+
+# --- one topology ----------------------------------------------------------------------------
+
+
+def topology(watched: Watched) -> dict[str, Any]:
+    """One topology: its graph, what is in flight, what ZooKeeper says."""
+    told = watched.status.to_json() if watched.status else {}
+    note = watched.note if watched.is_live else None
+    flights = [flight.model_dump() for flight in note.in_flight] if note else []
+    known = {flight["txid"] for flight in flights}
+    flights += [
+        {"txid": b["txid"], "attempt_id": b["attempt"], "phase": "open", "since": 0, "failures": 0}
+        for b in told.get("batches", ())
+        if b["txid"] not in known and not note
+    ]
+    return {
+        **summary(watched),
+        "now_ms": _now_ms(),
+        "graph": graph(watched),
+        "flights": flights,
+        "spouts": _short(told.get("spouts", {})),
+        "changes": told.get("changes"),
+        "notices": told.get("notices"),
+        "settings": [
+            setting
+            for setting in watched.plan.get("settings", ())
+            if not str(setting.get("name", "")).startswith("zookeeper_")
+        ],
+        "last_run": _last_run(watched),
+    }
+
+
+def _last_run(watched: Watched) -> dict[str, Any] | None:
+    note = watched.note
+    if note is None or note.ended is None:
+        return None
+    return {"ended": note.ended, "error": note.error, "at_ms": int(note.at * 1000)}
+
+
+def graph(watched: Watched) -> dict[str, Any]:
+    """Nodes and edges: as the program declares them, or as far as ZooKeeper knows of them."""
+    weights = watched.index.rows_by_table(_NEWEST_TXIDS)
+    rows_ = {table.name: weights.get(table.number, 0) for table in watched.tables}
+    plan = watched.plan
+    if not plan.get("streams"):
+        status = watched.status
+        streams = list(status.found.progress.committed.spouts) if status else []
+        sources = [_node(f"s:{name}", "stream", name, "") for name in streams]
+        ends = [_node(t.name, "table", t.name, "", rows_[t.name]) for t in watched.tables]
+        hub = [_node("topology", "unknown", watched.name, "")] if sources or ends else []
+        edges = [[one["id"], "topology"] for one in sources]
+        edges += [["topology", one["id"]] for one in ends]
+        return {"declared": False, "nodes": [*sources, *hub, *ends], "edges": edges}
+    nodes, edges = [], []
+    for stream in plan["streams"]:
+        words = f"{stream['spout']}, {stream['kind']}"
+        nodes.append(_node(stream["id"], "stream", stream["name"], words))
+    for stage in plan["stages"]:
+        nodes.append(_node(stage["id"], "stage", stage["operation"], stage["detail"]))
+        edges += [[parent, stage["id"]] for parent in stage["reads"]]
+    for table in plan["tables"]:
+        words = ", ".join(filter(None, (table["layout"], table["semantics"], table["guarantee"])))
+        weight = rows_.get(table["name"], 0)
+        nodes.append(_node(table["name"], "table", table["name"], words, weight, table["why"]))
+        edges.append([table["reads"], table["name"]])
+    return {"declared": True, "nodes": nodes, "edges": edges}
+
+
+def _node(
+    name: str, kind: str, label: str, words: str, weight: int = 0, why: str = ""
+) -> dict[str, Any]:
+    return {"id": name, "kind": kind, "label": label, "words": words, "rows": weight, "why": why}
+
+
+def series(watched: Watched, minutes: int) -> dict[str, Any]:
+    """Throughput, latency and lag over time, by evenly spaced buckets.
+
+    Args:
+        minutes: how far back; 0: as far as the index goes.
+    """
+    now = _now_ms()
+    first, last = watched.index.times_ms()
+    until = now if minutes else max(last, first + 1)
+    since = max(first, now - minutes * 60_000) if minutes and first else first
+    since = min(since, until - _LEAST_SPAN_MS)
+    bucket = max(1000, (until - since) // _POINTS)
+    found = {row[0]: row for row in watched.index.series(since, until, bucket)}
+    starts = range(since // bucket * bucket, until + 1, bucket)
+    # Of the newest bucket only a part has passed, which is too little to tell a rate from.
+    starts = starts[:-1] if minutes else starts
+    seconds = bucket / 1000
+    rows_ = [found.get(at) for at in starts]
+    return {
+        "bucket_s": seconds,
+        "t": [at / 1000 for at in starts],
+        "rows_per_s": [row[2] / seconds if row else 0 for row in rows_],
+        "txids_per_s": [row[1] / seconds if row else 0 for row in rows_],
+        "mean_ms": [row[3] if row else None for row in rows_],
+        "max_ms": [row[4] if row else None for row in rows_],
+        "processing_ms": [row[5] if row else None for row in rows_],
+        "lag": _lags(watched, since),
+    }
+
+
+def _lags(watched: Watched, since: int) -> dict[str, Any]:
+    """Lag over time, of the samples that were taken while the page ran."""
+    samples = [sample for sample in tuple(watched.samples) if sample.at_ms >= since]
+    samples = samples[:: max(1, len(samples) // _POINTS)]
+    names = list(dict.fromkeys(name for sample in samples for name in sample.lag))
+    units = ("records", "files", "versions", "bytes", "seconds")
+    chosen: dict[str, str] = {}
+    for name in names:
+        lags = [sample.lag.get(name, {}) for sample in samples]
+        chosen[name] = next((u for u in units if any(u in lag for lag in lags)), "")
+    return {
+        "t": [sample.at_ms / 1000 for sample in samples],
+        "in_flight": [sample.in_flight for sample in samples],
+        "streams": [
+            {
+                "name": name,
+                "unit": unit,
+                "values": [sample.lag.get(name, {}).get(unit) for sample in samples],
+            }
+            for name, unit in chosen.items()
+            if unit
+        ],
+    }
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+def transactions(
+    watched: Watched, wanted: Filter, before: int | None, limit: int = PAGE
+) -> dict[str, Any]:
+    """A page of txids, newest first."""
+    found = watched.index.page(wanted, before, limit)
+    span = watched.index.span()
+    return {
+        "txids": [_line(watched, one) for one in found.txids],
+        "before": found.before,
+        "span": span,
+        "reads_old": watched.reads_old,
+        "committed": watched.committed,
+    }
+
+
+def _line(watched: Watched, one: IndexedTxid) -> dict[str, Any]:
+    return {
+        "txid": one.txid,
+        "attempt": one.attempt_id,
+        "epoch": one.epoch,
+        "at_ms": one.at_ms,
+        "rows": one.rows,
+        "read": one.read,
+        "total_ms": one.total_ms,
+        "group": [one.first, one.last] if one.last > one.first else None,
+        "quarantined": one.quarantined,
+        "replay_of": one.replay_of,
+        "broken": one.broken,
+        "failures": one.failures,
+        "committed": None if watched.committed is None else one.txid <= watched.committed,
+    }
+
+
+def transaction(watched: Watched, txid: int) -> dict[str, Any]:
+    """One txid whole.
+
+    Raises:
+        UserError: no log has it, and it is not open either.
+    """
+    found = watched.index.txid(txid)
+    failures = [
+        {"attempt": attempt, "at_ms": at_ms, "error": error}
+        for _, attempt, at_ms, error in watched.index.failures(txid)
+    ]
+    if found is None:
+        return {**_open_txid(watched, txid), "failures": failures}
+    one, parts = found
+    member = _member(watched, one, parts)
+    return {
+        **_line(watched, one),
+        "timings_ms": dict(one.timings_ms),
+        "metadata": _short(member.read if member else {}),
+        "violations": {s: dict(rules) for s, rules in member.violations.items()} if member else {},
+        "attempts": failures,
+        "tables": [
+            {
+                "table": watched.tables[part.table].name,
+                "version": part.version,
+                "rows": part.rows,
+                "attempt": part.attempt_id,
+                "queries": _queries(watched.tables[part.table], one, part),
+            }
+            for part in parts
+        ],
+        "missing": [
+            table.name
+            for table in watched.tables
+            if table.error is None and all(part.table != table.number for part in parts)
+        ],
+    }
+
+
+def _open_txid(watched: Watched, txid: int) -> dict[str, Any]:
+    """A txid that no table holds yet, as ZooKeeper has it."""
+    told = watched.status.to_json() if watched.status else {}
+    batch = next((b for b in told.get("batches", ()) if b["txid"] == txid), None)
+    span = watched.index.span()
+    if batch is None:
+        known = f"Those from {span[0]} to {span[1]} are here." if span else "None is here yet."
+        older = " Older ones are still being read." if watched.reads_old else ""
+        raise UserError(f"No log has txid {txid}, and it is not in flight. {known}{older}")
+    flight = next(
+        (f for f in (watched.note.in_flight if watched.note else ()) if f.txid == txid), None
+    )
+    return {
+        "txid": txid,
+        "attempt": batch["attempt"],
+        "epoch": batch["epoch"],
+        "open": True,
+        "phase": flight.phase if flight and watched.is_live else "open",
+        "blocked": flight.blocked if flight and watched.is_live else None,
+        "quarantined": batch["quarantined"],
+        "replay_of": batch["replay_of"],
+        "metadata": _short(batch["spouts"]),
+        "attempts": [],
+        "tables": [],
+    }
+
+
+def _member(watched: Watched, one: IndexedTxid, parts: tuple[Part, ...]) -> Member | None:
+    """A txid's own record, read again out of a table's log; None: its file is gone."""
+    best = max(parts, key=lambda part: (part.epoch, part.attempt_id), default=None)
+    storage = watched.tables[best.table].storage if best else None
+    if best is None or storage is None:
+        return None
+    commit = TableLog(storage).commit(best.version)
+    publication: Publication | None = commit.publication if commit else None
+    return next((m for m in publication.txids if m.txid == one.txid), None) if publication else None
+
+
+def _queries(table: WatchedTable, one: IndexedTxid, part: Part) -> list[dict[str, str]]:
+    """How to read the table as of the txid: in SQL, in Python with Spark, without Spark."""
+    name, version, txid = table.name, part.version, one.txid
+    kind = table.facts.kind if table.facts else ""
+    quoted = name.replace("`", "``")
+    sql = f"SELECT * FROM delta.`{quoted}` VERSION AS OF {version}"  # noqa: S608 - for people, never run
+    plain = f"DeltaTable({name!r}, version={version}).to_pyarrow_table()"
+    spark = f"spark.read.format('delta').option('versionAsOf', {version}).load({name!r})"
+    if kind in ("append", "") or kind.startswith("log"):
+        sql += f" WHERE txid <= {txid}"
+        spark += f".where('txid <= {txid}')"
+        plain = (
+            f"DeltaTable({name!r}, version={version}).to_pyarrow_dataset()"
+            f".to_table(filter=ds.field('txid') <= {txid})"
+        )
+    if kind == "upsert" or kind.startswith("log"):
+        spark = f"StateTable({name!r}).read(spark, txid={one.last})"
+    return [
+        {"title": "SQL", "text": sql},
+        {"title": "Spark", "text": spark},
+        {"title": "deltalake", "text": plain},
+    ]
+
+
+def _short(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata by stream; what is too long for a page is cut, and says so."""
+    short: dict[str, Any] = {}
+    for stream, value in metadata.items():
+        text = json.dumps(value, default=str)
+        if len(text) > _LONGEST_METADATA:
+            value = {"cut": f"{len(text):,} characters", "beginning": text[:2000]}
+        short[stream] = value
+    return short
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+def tables(watched: Watched) -> dict[str, Any]:
+    """The tables of a topology: versions, files, sizes, compaction."""
+    status = watched.status
+    committed = status.found.progress.committed.tables if status else {}
+    listed = []
+    for table in watched.tables:
+        follower = table.follower
+        compaction = watched.index.newest_version(table.number, "compaction")
+        listed.append(
+            {
+                "name": table.name,
+                "error": table.error,
+                "version": follower.newest if follower and follower.newest >= 0 else None,
+                "oldest_version": follower.oldest if follower and follower.newest >= 0 else None,
+                "committed_version": committed.get(table.name),
+                "span": watched.index.span(table.number),
+                "facts": table.facts.to_json() if table.facts else None,
+                "compacted_ms": compaction.at_ms if compaction else None,
+                "compacted_version": compaction.version if compaction else None,
+            }
+        )
+    return {"tables": listed, "reads_old": watched.reads_old}
+
+
+def versions(watched: Watched, name: str, before: int | None, kind: str | None) -> dict[str, Any]:
+    """A page of a table's versions, newest first."""
+    table = watched.table(name)
+    found = watched.index.versions(table.number, before, PAGE, kind)
+    return {
+        "versions": [{**asdict(one), "table": name} for one in found],
+        "before": found[-1].version if len(found) == PAGE else None,
+    }
+
+
+def rows(watched: Watched, name: str, txid: int | None, limit: int) -> dict[str, Any]:
+    """The first rows of a table as of a txid; None: of its newest version.
+
+    Raises:
+        UserError: the table has nothing of that txid, or cannot be read without Spark.
+    """
+    table = watched.table(name)
+    version = _version(watched, table, txid)
+    assert table.storage is not None
+    found = first_rows(table.storage, version, txid, min(limit, MOST_ROWS))
+    return {"txid": txid, **asdict(found)}
+
+
+def changes(watched: Watched, name: str, first: int, last: int) -> dict[str, Any]:
+    """What has changed in a table from one txid to a later one.
+
+    Raises:
+        UserError: the txids are not two that the table holds, or there is too much to compare.
+    """
+    if first >= last:
+        raise UserError("The first txid has to be smaller than the second.")
+    table = watched.table(name)
+    both = (_version(watched, table, first), _version(watched, table, last))
+    assert table.storage is not None
+    return asdict(difference(table.storage, both, (first, last), MOST_ROWS))
+
+
+def _version(watched: Watched, table: WatchedTable, txid: int | None) -> int:
+    """The version that holds a txid."""
+    follower = table.follower
+    if table.storage is None or follower is None or follower.newest < 0:
+        raise UserError(f"The table cannot be read: {table.error or 'it is not there yet'}.")
+    if txid is None:
+        return follower.newest
+    version, span = watched.index.version_of(table.number, txid), watched.index.span(table.number)
+    if version is None or span is None or txid > span[1]:
+        known = f"It has txids {span[0]} to {span[1]}." if span else "It has none."
+        raise UserError(f"The log of the table has no txid {txid}. {known}")
+    return version
+
+
+# --- trouble ---------------------------------------------------------------------------------
+
+
+def trouble(watched: Watched) -> dict[str, Any]:
+    """Everything that is wrong or was, with what to do."""
+    return {
+        "state": state_of(watched),
+        "troubles": [one.to_json() for one in troubles(watched)],
+        "log_read": watched.index.counts()["failures"] > 0 or watched.note is not None,
+    }
+
+
+def bad_rows(watched: Watched) -> dict[str, Any]:
+    """The rows that rules have set aside: how many by rule, and the newest.
+
+    Raises:
+        TxnError, DeltaError, OSError: a table cannot be read.
+    """
+    there = [table for table in watched.tables if table.facts is not None]
+    options = {table.name: table.options for table in there}
+    found = bad_rows_among(options, options, watched.committed)
+    if found is None:
+        return {"table": None, "rules": [], "rows": []}
+    return {
+        "table": found.table,
+        "rules": [rule.to_json() for rule in found.by_rule()],
+        "rows": [row.to_json() for row in found.newest(_BAD_ROWS)],
+    }
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,256 @@
+"""The page as an ASGI application: paths, parameters, server-sent events, files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
+from typing import Any, cast
+
+from deltalake.exceptions import DeltaError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from txn.dashboard import api
+from txn.dashboard.guard import Guard
+from txn.dashboard.scrub import Scrubber, secrets_in
+from txn.doctor.checkup import look
+from txn.errors import TxnError, UserError
+from txn.operations.watching.index import Filter, Only
+from txn.operations.watching.topologies import Watch, Watched
+from txn.text import first_line
+
+__all__ = ["page"]
+
+ASSETS = Path(__file__).parent / "assets"
+_LONGEST_TEXT = 500
+_LARGEST = 2**53
+_LOOK_SECS = 0.25
+_AT_LEAST_SECS = 10.0
+"""How often a stream says something although nothing has changed: proxies end silent ones."""
+_DOCTOR_SECS = 60.0
+
+log = logging.getLogger("txn.dashboard")
+
+Answer = Callable[[Request], dict[str, Any]]
+
+
+def page(watch: Watch, hosts: Collection[str] | None, token: str | None = None) -> ASGIApp:
+    """The application, with its guard.
+
+    Args:
+        watch: entered, and left by whoever has made it.
+        hosts: names in a request's Host header that are answered; see `Guard`.
+        token: what a reader has to show; None: nothing.
+    """
+    views = _Views(watch)
+    answers: dict[str, Answer] = {
+        "overview": lambda _: api.overview(watch),
+        "topology": lambda r: api.topology(views.topology(r)),
+        "series": lambda r: api.series(views.topology(r), _number(r, "minutes", 60, 600_000) or 0),
+        "transactions": views.transactions,
+        "transaction": lambda r: api.transaction(views.topology(r), _needed(r, "txid")),
+        "tables": lambda r: api.tables(views.topology(r)),
+        "versions": views.versions,
+        "rows": views.rows,
+        "changes": views.changes,
+        "trouble": lambda r: api.trouble(views.topology(r)),
+        "bad-rows": lambda r: api.bad_rows(views.topology(r)),
+        "doctor": views.doctor,
+    }
+    routes: list[BaseRoute] = [
+        Route(f"/api/{name}", views.endpoint(answer), methods=["GET"])
+        for name, answer in answers.items()
+    ]
+    routes += [
+        Route("/api/events", views.events, methods=["GET"]),
+        Route("/", _index, methods=["GET"]),
+        Mount("/assets", _Assets(directory=ASSETS)),
+    ]
+    return Guard(Starlette(routes=routes), hosts, token)
+
+
+class _Assets(StaticFiles):
+    """Files that a browser asks for again after an upgrade: unchanged ones cost it no bytes."""
+
+    def file_response(self, *args: Any, **more: Any) -> Response:
+        """The file, or that it has not changed."""
+        found = super().file_response(*args, **more)
+        found.headers["Cache-Control"] = "no-cache"
+        return found
+
+
+async def _index(_: Request) -> Response:
+    return FileResponse(ASSETS / "index.html", headers={"Cache-Control": "no-cache"})
+
+
+class _Views:
+    """Requests in, answers out."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._doctors: dict[str, _Doctor] = {}
+
+    def endpoint(self, answer: Answer) -> Callable[[Request], Response]:
+        """A view, run in a thread: its answer as JSON, an error as JSON too."""
+
+        def view(request: Request) -> Response:
+            began = time.perf_counter()
+            try:
+                told, status = answer(request), 200
+            except UserError as error:
+                told, status = {"error": str(error)}, 404
+            except (TxnError, DeltaError, OSError, ValueError) as error:
+                told, status = {"error": first_line(error)}, 502
+            found = self._json(told, status)
+            took = (time.perf_counter() - began) * 1000
+            found.headers["Server-Timing"] = f"app;dur={took:.1f}"
+            return found
+
+        return view
+
+    def _json(self, told: Any, status: int) -> Response:
+        headers = {"Cache-Control": "no-store"}
+        return Response(self._text(told), status, headers, "application/json")
+
+    def _text(self, told: Any) -> str:
+        return json.dumps(self._scrubber().answer(told), separators=(",", ":"))
+
+    def _scrubber(self) -> Scrubber:
+        names = self._watch.names
+        tables = [t for name in names for t in self._watch.topology(name).tables]
+        return Scrubber(secrets_in(table.options for table in tables))
+
+    def topology(self, request: Request) -> Watched:
+        """The topology that a request names; the only one if it names none."""
+        name = request.query_params.get("name")
+        names = self._watch.names
+        if name is None and len(names) == 1:
+            name = names[0]
+        return self._watch.topology(name or "")
+
+    # --- answers with several parameters -----------------------------------------------------
+
+    def transactions(self, request: Request) -> dict[str, Any]:
+        """A page of txids."""
+        watched, asked = self.topology(request), request.query_params
+        only = asked.get("only", "all")
+        if only not in Only.__args__:  # type: ignore[attr-defined]
+            raise UserError(f"only= is one of {', '.join(Only.__args__)}.")  # type: ignore[attr-defined]
+        table = watched.table(asked["table"]).number if asked.get("table") else None
+        wanted = Filter(
+            asked.get("q", "")[:_LONGEST_TEXT], cast("Only", only), table, watched.committed or 0
+        )
+        limit = _number(request, "limit", api.PAGE, api.PAGE) or 1
+        return api.transactions(watched, wanted, _number(request, "before"), limit)
+
+    def versions(self, request: Request) -> dict[str, Any]:
+        """A page of a table's versions."""
+        asked = request.query_params
+        before, kind = _number(request, "before"), asked.get("kind") or None
+        return api.versions(self.topology(request), asked.get("table", ""), before, kind)
+
+    def rows(self, request: Request) -> dict[str, Any]:
+        """The first rows of a table."""
+        table, txid = request.query_params.get("table", ""), _number(request, "txid")
+        limit = _number(request, "limit", 50, api.MOST_ROWS) or 1
+        return api.rows(self.topology(request), table, txid, limit)
+
+    def changes(self, request: Request) -> dict[str, Any]:
+        """The difference of a table between two txids."""
+        table = request.query_params.get("table", "")
+        first, last = _needed(request, "from"), _needed(request, "to")
+        return api.changes(self.topology(request), table, first, last)
+
+    def doctor(self, request: Request) -> dict[str, Any]:
+        """The newest findings of the doctor, and whether it is at it."""
+        watched = self.topology(request)
+        doctor = self._doctors.setdefault(watched.name, _Doctor())
+        return doctor.ask(self._watch, watched)
+
+    # --- live --------------------------------------------------------------------------------
+
+    async def events(self, request: Request) -> Response:
+        """Server-sent events: the overview whenever it changes, at most four times a second."""
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        if request.method == "HEAD":
+            return Response(None, 200, headers, "text/event-stream")
+        return StreamingResponse(self._stream(request), 200, headers, "text/event-stream")
+
+    async def _stream(self, request: Request) -> AsyncIterator[str]:
+        seen: Any = None
+        told_at = 0.0
+        yield "retry: 2000\n\n"
+        while not await request.is_disconnected():
+            now = (self._watch.revisions, self._watch.look.error)
+            if now != seen or time.monotonic() - told_at > _AT_LEAST_SECS:
+                seen, told_at = now, time.monotonic()
+                told = await asyncio.to_thread(api.overview, self._watch)
+                yield f"event: overview\ndata: {self._text(told)}\n\n"
+            await asyncio.sleep(_LOOK_SECS)
+
+
+class _Doctor:
+    """The doctor's look at one topology, made in the background and kept for a minute."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._at = 0.0
+        self._at_work = False
+        self._findings: list[dict[str, Any]] = []
+
+    def ask(self, watch: Watch, watched: Watched) -> dict[str, Any]:
+        """What was found; begins to look again when that is old."""
+        with self._lock:
+            if not self._at_work and time.time() - self._at > _DOCTOR_SECS:
+                self._at_work = True
+                threading.Thread(target=self._look, args=(watch, watched), daemon=True).start()
+            return {
+                "at_ms": int(self._at * 1000),
+                "at_work": self._at_work,
+                "findings": self._findings,
+            }
+
+    def _look(self, watch: Watch, watched: Watched) -> None:
+        found: list[dict[str, Any]] = []
+        try:
+            tables = {table.name: table.options for table in watched.tables}
+            hosts = watch.look.hosts
+            zookeeper = (watch.zookeeper, hosts) if hosts else None
+            findings = look(watched.name, watched.config, tables, zookeeper)
+            found = [finding.to_json() for finding in findings]
+        except Exception:
+            log.exception("the doctor could not look at topology '%s'", watched.name)
+        with self._lock:
+            self._findings, self._at, self._at_work = found, time.time(), False
+
+
+def _number(
+    request: Request, name: str, default: int | None = None, most: int = _LARGEST
+) -> int | None:
+    """A parameter that is a number from 0.
+
+    Raises:
+        UserError: it is none.
+    """
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
+        raise UserError(f"{name}= is not a number.")
+    return min(int(text), most)
+
+
+def _needed(request: Request, name: str) -> int:
+    found = _number(request, name)
+    if found is None:
+        raise UserError(f"{name}= is missing.")
+    return found

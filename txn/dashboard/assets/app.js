@@ -1,0 +1,123 @@
+// Which page is shown, for which topology; keys; light and dark; what is live.
+
+import { get, listen, live, topologyNamed } from "./data.js";
+import { h, show } from "./dom.js";
+import { ago } from "./format.js";
+import { overview } from "./overview.js";
+import { tables } from "./tables.js";
+import { topology } from "./topology.js";
+import { transactions } from "./transactions.js";
+import { trouble } from "./trouble.js";
+
+const PAGES = [["overview", "Overview", overview], ["topology", "Topology", topology], ["transactions", "Transactions", transactions], ["tables", "Tables", tables], ["trouble", "Trouble", trouble]];
+const $ = (id) => document.getElementById(id);
+let shown = null;
+let last = null;
+
+// The address says everything: #/t/NAME/PAGE/REST?PARAMETERS
+export function route() {
+  const [path, query] = location.hash.replace(/^#/, "").split("?");
+  const parts = path.split("/").filter(Boolean).map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
+  const params = Object.fromEntries(new URLSearchParams(query || ""));
+  if (parts[0] !== "t" || !parts[1]) return { page: "overview", name: null, rest: [], params };
+  return { page: PAGES.some(([id]) => id === parts[2]) ? parts[2] : "topology", name: parts[1], rest: parts.slice(3), params };
+}
+
+export function link(name, page, rest = [], params = {}) {
+  const query = new URLSearchParams(Object.entries(params).filter(([, v]) => v !== "" && v !== null && v !== undefined).map(([k, v]) => [k, String(v)])).toString();
+  return `#/t/${[name, page, ...rest].map((part) => encodeURIComponent(part)).join("/")}${query ? `?${query}` : ""}`;
+}
+
+export function go(address, replace = false) {
+  if (replace) { history.replaceState(null, "", address); render(); } else location.hash = address;
+}
+
+const current = () => route().name || last || live.overview?.topologies[0]?.name || null;
+
+function chrome() {
+  const at = route(), name = current(), names = live.overview?.topologies.map((t) => t.name) || [];
+  if (name) last = name;
+  const one = name ? topologyNamed(name) : null;
+  show($("nav"), [at.page, name, one?.troubles], () => PAGES.map(([id, words], i) => h("a", {
+    href: id === "overview" || !name ? "#/" : link(name, id), "aria-current": at.page === id ? "page" : null, "data-key": id, title: `${words} (${i + 1})`,
+  }, words, id === "trouble" && one && (one.troubles.error || one.troubles.warning) ? h("span", { class: `count ${one.troubles.error ? "err" : "warn"}` }, String(one.troubles.error + one.troubles.warning), h("span", { class: "sr" }, " open")) : null)));
+  const select = $("topology");
+  show(select, [names, name], () => names.map((each) => h("option", { value: each, selected: each === name }, each)));
+  select.hidden = names.length === 0;
+  if (name) select.value = name;
+  document.title = at.page === "overview" ? "txn" : `${name} · ${at.page} · txn`;
+  const words = !live.overview ? "connecting" : !live.connected ? "not connected" : live.overview.error ? "ZooKeeper away" : "live";
+  const kind = words === "live" ? "ok" : words === "connecting" ? "muted" : "err";
+  show($("live"), words, () => [h("i", { class: `dot ${kind}` }), h("span", {}, words)]);
+}
+
+function render() {
+  const at = route(), main = $("main");
+  chrome();
+  if (!live.overview) return;
+  const key = `${at.page}\n${at.name}`;
+  if (shown?.key === key) { shown.view.moved?.(at); return; }
+  if (at.name && !topologyNamed(at.name)) {
+    close();
+    main.replaceChildren(h("div", { class: "empty" }, h("p", { class: "empty-title" }, "No topology of that name is shown here."), h("p", {}, h("a", { href: "#/" }, "All topologies"))));
+    return;
+  }
+  close();
+  const make = PAGES.find(([id]) => id === at.page)[2];
+  const root = h("div", { class: `page page-${at.page}` });
+  main.replaceChildren(root);
+  shown = { key, view: make(root, at) };
+  scrollTo(0, 0);
+}
+
+function close() { shown?.view.close?.(); shown = null; }
+
+function changed() {
+  if (!shown) render(); else { chrome(); shown.view.changed?.(); }
+}
+
+// Ages go on between two events.
+setInterval(() => { for (const node of document.querySelectorAll("[data-ago]")) { const words = ago(Number(node.dataset.ago)); if (node.textContent !== words) node.textContent = words; } }, 1000);
+
+function turn() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem("txn-theme", root.dataset.theme); } catch { /* storage may be switched off */ }
+  shown?.view.painted?.();
+}
+
+function neighbour(step) {
+  const names = live.overview?.topologies.map((t) => t.name) || [];
+  const at = names.indexOf(current());
+  if (at < 0 || names.length < 2) return;
+  const page = route().page;
+  go(link(names[(at + step + names.length) % names.length], page === "overview" ? "topology" : page));
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.matches("input, textarea, select");
+  if (event.key === "Escape") { if (typing) event.target.blur(); else if (!$("keys").open) shown?.view.escape?.(); return; }
+  if (typing || $("keys").open) return;
+  const page = PAGES[Number(event.key) - 1];
+  if (page) { const name = current(); go(page[0] === "overview" || !name ? "#/" : link(name, page[0])); }
+  else if (event.key === "?") $("keys").showModal();
+  else if (event.key === "t") turn();
+  else if (event.key === "[" || event.key === "]") neighbour(event.key === "]" ? 1 : -1);
+  else if (event.key === "/") { event.preventDefault(); const name = current(); if (route().page !== "transactions" && name) go(link(name, "transactions")); setTimeout(() => document.querySelector("input[type=search]")?.focus(), 30); }
+  else if (shown?.view.key?.(event)) event.preventDefault();
+});
+
+$("theme").addEventListener("click", turn);
+$("help").addEventListener("click", () => $("keys").showModal());
+$("topology").addEventListener("change", (event) => { const page = route().page; go(link(event.target.value, page === "overview" ? "topology" : page)); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown?.view.painted?.());
+addEventListener("hashchange", render);
+live.listeners.add(changed);
+$("main").replaceChildren(h("p", { class: "loading" }, "Connecting…"));
+chrome();
+listen();
+get("overview").then((told) => { if (!live.overview) { live.overview = told; live.connected = true; render(); } }).catch((error) => {
+  if (!live.overview) $("main").replaceChildren(h("div", { class: "empty" }, h("p", { class: "empty-title" }, error.message), h("p", {}, "Start it again with ", h("code", {}, "txn dashboard"), ".")));
+});

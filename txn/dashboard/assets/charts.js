@@ -1,0 +1,92 @@
+// Charts over time (uPlot) and small lines (SVG), in the page's own colours.
+
+import { h, s } from "./dom.js";
+
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+export function spark(points, label) {
+  const width = 240, height = 36, most = Math.max(...points, 1e-9);
+  const step = width / Math.max(1, points.length - 1);
+  const at = (v, i) => `${(i * step).toFixed(1)},${(height - 1.5 - (v / most) * (height - 4)).toFixed(1)}`;
+  const line = points.map(at).join(" ");
+  return s("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    s("polygon", { points: `0,${height} ${line} ${width},${height}`, class: "spark-area" }),
+    s("polyline", { points: line, class: "spark-line", "vector-effect": "non-scaling-stroke" }));
+}
+
+const sync = () => (window.uPlot ? window.uPlot.sync("txn") : null);
+
+export class Chart {
+  // lines: [{label, colour, fill}]; format: value -> text with its unit.
+  constructor(title, lines, format) {
+    this.title = title;
+    this.lines = lines;
+    this.format = format;
+    this.legend = h("div", { class: "legend" });
+    this.place = h("div", { class: "plot" });
+    this.node = h("figure", { class: "chart" }, h("figcaption", {}, h("span", { class: "chart-title" }, title), this.legend), this.place);
+    this.plot = null;
+    this.data = null;
+    this.resizer = new ResizeObserver(() => this.resize());
+    this.resizer.observe(this.place);
+  }
+
+  set(data) {
+    this.data = data;
+    if (!this.plot) this.build();
+    else this.plot.setData(data);
+    this.tell(null);
+  }
+
+  build() {
+    if (!this.data || !window.uPlot || !this.place.clientWidth) return;
+    const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
+    const clockOf = (sec) => { const d = new Date(sec * 1000); return `${String(d.getHours()).padStart(2, "0")}:${String(d.getMinutes()).padStart(2, "0")}`; };
+    const dayOf = (sec) => { const d = new Date(sec * 1000); return `${d.getMonth() + 1}/${d.getDate()} ${clockOf(sec)}`; };
+    this.plot = new window.uPlot({
+      width: this.place.clientWidth, height: 132, cursor: { sync: { key: "txn" }, points: { size: 6 }, y: false },
+      legend: { show: false }, padding: [6, 6, 0, 0],
+      scales: { y: { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      axes: [
+        { ...axis, size: 22, space: 64, values: (u, at) => { const long = at.length > 1 && at[at.length - 1] - at[0] > 86400; return at.map(long ? dayOf : clockOf); } },
+        { ...axis, size: 62, space: 34, values: (u, at) => at.map((v) => (v === 0 ? "0" : this.format(v))) },
+      ],
+      series: [{}, ...this.lines.map((line) => ({
+        label: line.label, stroke: colour(line.colour), width: 1.5, spanGaps: !!line.span, points: { show: !!line.points, size: 3 },
+        fill: line.fill ? `color-mix(in srgb, ${colour(line.colour)} 14%, transparent)` : undefined,
+      }))],
+      hooks: { setCursor: [(u) => this.tell(u.cursor.idx)] },
+    }, this.data, this.place);
+    sync()?.sub(this.plot);
+    this.describe();
+  }
+
+  // The legend has the value under the cursor, or the newest one.
+  tell(at) {
+    if (!this.data) return;
+    const told = this.lines.map((line, i) => {
+      const values = this.data[i + 1];
+      let value = at === null || at === undefined ? null : values[at];
+      if (at === null || at === undefined) for (let j = values.length - 1; j >= 0 && value === null; j -= 1) value = values[j];
+      return h("span", { class: "legend-item" }, h("i", { class: `dot c-${line.colour}` }), `${line.label} `, h("b", {}, value === null || value === undefined ? "–" : this.format(value)));
+    });
+    this.legend.replaceChildren(...told);
+    this.describe();
+  }
+
+  describe() {
+    const canvas = this.place.querySelector("canvas");
+    if (!canvas) return;
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `${this.title} over time. ${this.legend.textContent}`);
+  }
+
+  resize() {
+    if (!this.plot) this.build();
+    else if (this.place.clientWidth) this.plot.setSize({ width: this.place.clientWidth, height: 132 });
+  }
+
+  redraw() { this.plot?.destroy(); this.plot = null; this.build(); this.tell(null); }
+
+  close() { this.resizer.disconnect(); if (this.plot) { sync()?.unsub(this.plot); this.plot.destroy(); } }
+}

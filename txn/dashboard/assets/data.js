@@ -1,0 +1,38 @@
+// What the server says: answers to questions, and the stream of what has changed.
+
+import { setNow } from "./format.js";
+
+export async function get(what, params, signal) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params || {})) {
+    if (value !== null && value !== undefined && value !== "") query.set(name, String(value));
+  }
+  let answer;
+  try {
+    answer = await fetch(`api/${what}?${query}`, { signal, credentials: "same-origin", cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The page's server does not answer.");
+  }
+  const text = await answer.text();
+  let told = null;
+  try { told = JSON.parse(text); } catch { /* an error page */ }
+  if (!answer.ok) throw new Error(told && told.error ? told.error : text || `HTTP ${answer.status}`);
+  return told;
+}
+
+export const live = { overview: null, connected: false, listeners: new Set() };
+
+export function listen() {
+  const source = new EventSource("api/events");
+  const tell = () => { for (const listener of [...live.listeners]) listener(); };
+  source.addEventListener("overview", (event) => {
+    live.overview = JSON.parse(event.data);
+    live.connected = true;
+    setNow(live.overview.now_ms);
+    tell();
+  });
+  source.addEventListener("error", () => { if (live.connected) { live.connected = false; tell(); } });
+}
+
+export const topologyNamed = (name) => live.overview?.topologies.find((t) => t.name === name) || null;

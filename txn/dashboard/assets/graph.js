@@ -1,0 +1,94 @@
+// The graph of a topology: spouts left, tables right; widths by rows, colour by what waits.
+
+import { s } from "./dom.js";
+import { num, tableName } from "./format.js";
+
+const WIDE = 176, HIGH = 46, GAP_X = 58, GAP_Y = 16, PAD = 6;
+const WAITING = { source: "stream", processing: "stage", commit: "table" };
+
+function layers(graph) {
+  const depth = new Map(graph.nodes.map((n) => [n.id, 0]));
+  const known = (id) => depth.has(id);
+  const edges = graph.edges.filter(([a, b]) => known(a) && known(b) && a !== b);
+  for (let round = 0; round < graph.nodes.length; round += 1) {
+    let moved = false;
+    for (const [from, to] of edges) {
+      if (depth.get(to) < depth.get(from) + 1 && depth.get(from) + 1 < graph.nodes.length + 1) { depth.set(to, depth.get(from) + 1); moved = true; }
+    }
+    if (!moved) break;
+  }
+  const last = Math.max(0, ...depth.values());
+  const feeds = new Set(edges.map(([from]) => from));
+  for (const node of graph.nodes) if (node.kind === "table" && !feeds.has(node.id)) depth.set(node.id, last);
+  return { depth, edges, last };
+}
+
+// Lines that pass a column get a place of their own in it, so that they cross no box.
+function withBends(graph, depth, edges) {
+  const nodes = graph.nodes.map((n) => ({ ...n, high: HIGH }));
+  const links = [];
+  for (const [from, to] of edges) {
+    let before = from;
+    for (let x = depth.get(from) + 1; x < depth.get(to); x += 1) {
+      const id = `bend\n${from}\n${to}\n${x}`;
+      depth.set(id, x);
+      nodes.push({ id, kind: "bend", high: 10, end: to });
+      links.push([before, id, to]);
+      before = id;
+    }
+    links.push([before, to, to]);
+  }
+  return { nodes, links };
+}
+
+export function drawGraph(graph, heldUpBy, lags) {
+  const { depth, edges, last } = layers(graph);
+  const { nodes, links } = withBends(graph, depth, edges);
+  const columns = Array.from({ length: last + 1 }, () => []);
+  for (const node of nodes) columns[depth.get(node.id)].push(node);
+  const place = new Map();
+  const tallOf = (column) => column.reduce((sum, n) => sum + n.high + GAP_Y, -GAP_Y);
+  const height = Math.max(...columns.map(tallOf)) + 2 * PAD;
+  const middle = (id) => { const at = place.get(id); return at ? at.y + at.high / 2 : 0; };
+  columns.forEach((column, x) => {
+    // Near what feeds it, so that lines cross seldom.
+    const at = (n) => { const above = links.filter(([, to]) => to === n.id).map(([from]) => middle(from)); return above.length ? above.reduce((a, b) => a + b, 0) / above.length : 0; };
+    if (x > 0) column.sort((a, b) => at(a) - at(b));
+    let y = (height - tallOf(column)) / 2;
+    for (const node of column) { place.set(node.id, { x: PAD + x * (WIDE + GAP_X), y, high: node.high, bend: node.kind === "bend" }); y += node.high + GAP_Y; }
+  });
+  const weight = new Map(graph.nodes.map((n) => [n.id, n.rows || 0]));
+  for (let x = last; x >= 0; x -= 1) {
+    for (const node of columns[x]) {
+      const below = edges.filter(([from]) => from === node.id).map(([, to]) => weight.get(to) || 0);
+      if (below.length) weight.set(node.id, Math.max(...below));
+    }
+  }
+  const most = Math.max(1, ...weight.values());
+  const thick = (id) => (weight.get(id) ? 1.5 + 5 * (Math.log10(1 + weight.get(id)) / Math.log10(1 + most)) : 1.5);
+  const lines = links.map(([from, to, end]) => {
+    const a = place.get(from), b = place.get(to);
+    const x0 = a.x, x1 = a.x + WIDE, y1 = middle(from), x2 = b.x, y2 = middle(to), half = (x2 - x1) / 2;
+    const through = a.bend ? `M${x0},${y1} H${x1}` : `M${x1},${y1}`;
+    return s("path", { class: "edge", d: `${through} C${x1 + half},${y1} ${x2 - half},${y2} ${x2},${y2}`, "stroke-width": thick(end).toFixed(1) });
+  });
+  const waits = WAITING[heldUpBy];
+  const boxes = graph.nodes.map((node) => {
+    const { x, y } = place.get(node.id);
+    const lag = lags && lags[node.label];
+    const label = node.kind === "table" ? tableName(node.label) : node.label;
+    const words = node.kind === "table" && node.rows ? `${num(node.rows)} rows · ${node.words}` : lag || node.words;
+    const slow = node.kind === waits || (heldUpBy === "away" && node.kind === "stream");
+    return s("g", { class: `node ${node.kind}${slow ? " slow" : ""}`, transform: `translate(${x},${y})` },
+      s("title", {}, [node.label, node.words, node.why].filter(Boolean).join("\n")),
+      s("rect", { width: WIDE, height: HIGH, rx: 5 }),
+      s("rect", { class: "mark", width: 3, height: HIGH - 12, x: 6, y: 6, rx: 1.5 }),
+      s("text", { x: 16, y: 19, class: "node-label" }, cut(label, 22)),
+      s("text", { x: 16, y: 35, class: "node-words" }, cut(words || "", 27)));
+  });
+  const width = (last + 1) * (WIDE + GAP_X) - GAP_X + 2 * PAD;
+  const told = graph.nodes.map((n) => n.label).join(", ");
+  return s("svg", { class: "graph", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `Graph of the topology: ${told}` }, lines, boxes);
+}
+
+const cut = (text, most) => ([...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text);

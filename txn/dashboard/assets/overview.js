@@ -1,0 +1,36 @@
+// All topologies.
+
+import { spark } from "./charts.js";
+import { copyable, empty, h, show } from "./dom.js";
+import { live } from "./data.js";
+import { link } from "./app.js";
+import { people, state, stats, troubleWords } from "./parts.js";
+import { short } from "./format.js";
+
+function card(one) {
+  const most = Math.max(...one.spark);
+  return h("article", { class: "card", "aria-label": one.name },
+    h("header", { class: "card-head" }, h("h2", {}, h("a", { href: link(one.name, "topology"), "data-key": one.name }, one.name)), state(one),
+      h("a", { class: "card-trouble", href: link(one.name, "trouble"), "data-key": `trouble ${one.name}` }, troubleWords(one))),
+    stats(one),
+    h("div", { class: "card-spark" }, spark(one.spark, `Rows per second in the last 30 minutes, at most ${short(most)}`), h("span", { class: "spark-words" }, most ? `30 min, at most ${short(most)} rows/s` : "nothing committed in 30 min")),
+    one.worst ? h("p", { class: `worst ${one.troubles.error ? "err" : "warn"}`, title: one.worst }, one.worst) : null,
+    people(one));
+}
+
+export function overview(root) {
+  const list = h("div", { class: "cards" });
+  root.append(h("h1", { class: "sr" }, "Overview"), list);
+  const draw = () => {
+    const told = live.overview;
+    list.classList.toggle("single", told.topologies.length === 1);
+    show(list, [told.topologies, told.error], () => {
+      if (told.topologies.length) return told.topologies.map(card);
+      if (told.error) return empty("ZooKeeper does not tell of any topology.", told.error, copyable(`txn dashboard --zookeeper ${told.zookeeper}`, "the command"));
+      if (!told.looked_ms) return empty("Looking…", `ZooKeeper at ${told.zookeeper} is being asked.`);
+      return empty("No topology has run here yet.", `ZooKeeper at ${told.zookeeper} knows none. Make one and run it; it appears here by itself:`, copyable("txn new sales && cd sales && txn run sales.py:sales", "the commands"));
+    });
+  };
+  draw();
+  return { changed: draw };
+}

@@ -1,0 +1,45 @@
+// Parts that several pages show alike.
+
+import { badge, h } from "./dom.js";
+import { ago, BOUNDS, iso, lag, num, short, STATES } from "./format.js";
+
+export function state(one) {
+  const [words, kind] = STATES[one.state] || [one.state, "muted"];
+  return h("span", { class: `state ${kind}` }, h("i", { class: `dot ${kind}` }), words);
+}
+
+export const stat = (label, value, unit, kind) => h("div", { class: `stat ${kind || ""}` }, h("dt", {}, label), h("dd", {}, value, unit ? h("span", { class: "unit" }, ` ${unit}`) : null));
+
+export const age = (at) => h("time", { datetime: iso(at), title: iso(at), "data-ago": at || null }, ago(at));
+
+export function stats(one) {
+  const lags = lag(one.lag);
+  const behind = lags === null ? [h("span", { class: "none", title: "Only the running process knows it: start it with txn run in this folder." }, "not told")]
+    : lags.length ? lags.map((l) => h("span", { class: "lag" }, lags.length > 1 ? h("span", { class: "lag-name" }, `${l.stream} `) : null, l.words)) : [h("span", { class: "none" }, "none")];
+  return h("dl", { class: "stats" },
+    stat("Committed txid", num(one.committed)),
+    stat("Throughput", short(one.rows_per_s), "rows/s"),
+    stat("Last commit", one.last_commit_ms ? age(one.last_commit_ms) : "never"),
+    stat("Lag", behind),
+    stat("In flight", num(one.in_flight), one.in_flight === 1 ? "txid" : "txids"),
+    stat("Held up by", one.held_up_by ? BOUNDS[one.held_up_by] || one.held_up_by : h("span", { class: "none" }, one.state === "running" ? "not told" : "not running")));
+}
+
+export function people(one) {
+  const who = (p) => `${p.host}:${p.pid}`;
+  const told = [];
+  if (one.leader) told.push(h("span", {}, one.leader.alive ? "Leader " : "Leader (gone) ", h("b", {}, who(one.leader)), ` since ${one.leader.started.replace("T", " ").replace("+00:00", " UTC")}, epoch ${num(one.leader.epoch)}`));
+  else if (one.last_leader) told.push(h("span", {}, "Last led by ", h("b", {}, who(one.last_leader)), `, epoch ${num(one.last_leader.epoch)}`));
+  else told.push(h("span", {}, "Nobody has led it yet"));
+  if (one.standbys.length) told.push(h("span", {}, one.standbys.length > 1 ? `${one.standbys.length} standbys: ` : "Standby ", h("b", {}, one.standbys.slice(0, 3).map(who).join(", "))));
+  else if (one.leader) told.push(h("span", { class: "muted" }, "No standby"));
+  return h("p", { class: "people" }, told);
+}
+
+export const levels = { error: ["err", "Error"], warning: ["warn", "Warning"], note: ["muted", "Note"] };
+
+export function troubleWords(one) {
+  const { error, warning } = one.troubles;
+  if (!error && !warning) return badge("no trouble", "ok");
+  return [error ? badge(`${error} ${error === 1 ? "error" : "errors"}`, "err") : null, warning ? badge(`${warning} ${warning === 1 ? "warning" : "warnings"}`, "warn") : null];
+}

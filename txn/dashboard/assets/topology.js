@@ -1,0 +1,101 @@
+// One topology: its graph, what is in flight, and how it goes over time.
+
+import { Chart } from "./charts.js";
+import { get, topologyNamed } from "./data.js";
+import { copyable, empty, h, panel, show } from "./dom.js";
+import { link } from "./app.js";
+import { BOUNDS, bytes, lagWords, ms, now, num, seconds, short } from "./format.js";
+import { drawGraph } from "./graph.js";
+import { people, state, stats } from "./parts.js";
+
+const SPANS = [[15, "15 min"], [60, "1 h"], [360, "6 h"], [1440, "24 h"], [10080, "7 d"], [0, "all"]];
+const PHASES = [["planning", "planning"], ["processing", "processing"], ["processed", "waiting for its turn"], ["committing", "committing"]];
+const COLOURS = ["accent", "c2", "c3", "c4"];
+
+function flight(one, name) {
+  const at = PHASES.findIndex(([phase]) => phase === one.phase);
+  const since = one.since ? now() - one.since * 1000 : null;
+  const words = one.blocked ? "blocked" : at >= 0 ? PHASES[at][1] : one.phase === "waiting" ? "waits to be replayed" : one.phase;
+  return h("li", { class: `flight ${one.blocked ? "blocked" : ""}` },
+    h("a", { href: link(name, "transactions", [one.txid]), class: "flight-id" }, `${one.txid}:${one.attempt_id}`),
+    h("span", { class: "track", "aria-hidden": "true" }, PHASES.map(([phase], i) => h("i", { class: `seg p-${phase} ${i < at ? "done" : i === at ? "now" : ""}` }))),
+    h("span", { class: "flight-words" }, words, since !== null ? ` ${seconds(Math.max(0, since / 1000))}` : ""),
+    one.failures ? h("span", { class: "badge warn" }, `${one.failures} failed`) : null,
+    one.blocked ? h("span", { class: "flight-error" }, one.blocked) : null);
+}
+
+export function topology(root, at) {
+  const name = at.name;
+  let minutes = 60, stop = new AbortController(), busy = false, again = false, lagChart = null, lagKey = null;
+  const head = h("div", { class: "head" }), held = h("div", { class: "held" });
+  const graphBox = h("div", { class: "graph-box" }), flights = h("div", {}), lagBox = h("div", {}), more = h("div", { class: "stack" });
+  const rate = new Chart("Throughput", [{ label: "rows", colour: "accent", fill: true }], (v) => `${short(v)}/s`);
+  const slow = new Chart("Latency, plan to commit turn", [{ label: "mean", colour: "c2", span: true, points: true }, { label: "slowest", colour: "c3", span: true }, { label: "processing", colour: "c4", span: true }], ms);
+  const spans = h("div", { class: "segmented", role: "group", "aria-label": "How far back" }, SPANS.map(([m, words]) => h("button", { type: "button", "aria-pressed": String(m === minutes), onclick: (e) => { minutes = m; for (const b of spans.children) b.setAttribute("aria-pressed", String(b === e.currentTarget)); lagKey = null; load(); } }, words)));
+  const graphPanel = panel("Graph", graphBox), flightPanel = panel("In flight", flights);
+  const charts = h("section", { class: "panel", "aria-labelledby": "p-time" }, h("div", { class: "panel-head" }, h("h2", { id: "p-time" }, "Over time"), spans), h("div", { class: "charts" }, rate.node, slow.node, lagBox));
+  root.append(h("h1", { class: "sr" }, name), head, held, graphPanel, h("div", { class: "columns" }, h("div", { class: "stack" }, flightPanel, more), charts));
+
+  const drawHead = () => {
+    const one = topologyNamed(name);
+    if (!one) return;
+    show(head, one, () => [h("div", { class: "head-line" }, h("span", { class: "title" }, name), state(one), people(one)), stats(one)]);
+    show(held, [one.waits, one.held_up_by, one.live], () => (one.live && (one.waits.length || one.held_up_by !== "idle") ? h("p", { class: "waits" }, h("b", {}, `Held up by ${BOUNDS[one.held_up_by] || one.held_up_by}. `), one.waits.join("; ")) : []));
+  };
+
+  const drawRest = (told) => {
+    const lags = {};
+    for (const [stream, by] of Object.entries(told.lag || {})) lags[stream] = `lag ${lagWords(by)}`;
+    show(graphBox, [told.graph, told.held_up_by, lags], () => {
+      if (!told.graph.nodes.length) return empty("Nothing is known of its streams and tables yet.", "They appear with the first commit.");
+      return [h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Graph" }, drawGraph(told.graph, told.held_up_by, lags)),
+        told.graph.declared ? null : h("p", { class: "hint" }, "Stages and who feeds whom are known to the program. Name it: ", h("code", {}, "txn dashboard FILE.py:TOPOLOGY"), ", or start it with ", h("code", {}, "txn run"), " in this folder.")];
+    });
+    show(flights, told.flights.map((f) => ({ ...f, age: f.since ? Math.round((now() - f.since * 1000) / 500) : 0 })), () => {
+      if (told.flights.length) return [h("ul", { class: "flights" }, told.flights.slice(0, 40).map((f) => flight(f, name))), told.flights.length > 40 ? h("p", { class: "hint" }, `and ${num(told.flights.length - 40)} more`) : null,
+        told.live ? h("p", { class: "key" }, PHASES.map(([phase, words]) => h("span", {}, h("i", { class: `seg p-${phase} now` }), words))) : h("p", { class: "hint" }, "Phases are told by a process that ", h("code", {}, "txn run"), " has started in this folder.")];
+      if (told.state === "running") return empty("Nothing is in flight.", "It waits for something to read.");
+      return empty("It is not running.", told.last_run ? `The last run ended: ${told.last_run.error || told.last_run.ended.replace("_", " ")}.` : "Start it; it goes on from what is durable:", copyable(`txn run FILE.py:${name}`, "the command"));
+    });
+    const spouts = Object.entries(told.spouts || {});
+    show(more, [spouts, told.settings, told.changes, told.notices], () => [
+      spouts.length ? panel("Positions", h("p", { class: "hint" }, `The newest metadata of each stream, as of txid ${num(told.committed)}.`), h("div", { class: "kv" }, spouts.map(([stream, value]) => h("details", {}, h("summary", {}, stream), h("pre", { tabindex: "0" }, value === null ? "nothing read yet" : JSON.stringify(value, null, 1)))))) : null,
+      told.changes ? panel("Newest change of the program", h("p", {}, `Since txid ${num(told.changes.since_txid)}:`), h("ul", { class: "plain" }, told.changes.changes.map((c) => h("li", {}, c)))) : null,
+      told.settings.length ? panel("Settings", h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Settings" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "setting"), h("th", {}, "value"), h("th", {}, "from"))), h("tbody", {}, told.settings.map((one) => h("tr", {}, h("td", {}, h("code", {}, one.name)), h("td", {}, h("code", {}, one.value)), h("td", {}, one.place))))))) : null,
+    ]);
+  };
+
+  const drawLag = (told) => {
+    const lag = told.lag, key = JSON.stringify(lag.streams.map((x) => [x.name, x.unit]));
+    if (!lag.streams.length) {
+      lagChart?.close(); lagChart = null; lagKey = key;
+      show(lagBox, "none", () => h("div", { class: "chart" }, h("div", { class: "chart-title" }, "Lag"), h("p", { class: "hint" }, "Lag is told by the running process, and kept while this page's server runs. There is none yet: start the topology with ", h("code", {}, "txn run"), " in this folder.")));
+      return;
+    }
+    if (key !== lagKey) {
+      lagChart?.close(); lagKey = key; lagBox.shownKey = null;
+      lagChart = new Chart("Lag", lag.streams.map((x, i) => ({ label: `${x.name}, ${x.unit}`, colour: COLOURS[i % COLOURS.length], span: true })), (v) => (lag.streams.every((x) => x.unit === "bytes") ? bytes(v) : short(v)));
+      lagBox.replaceChildren(lagChart.node);
+    }
+    lagChart.set([lag.t, ...lag.streams.map((x) => x.values)]);
+  };
+
+  async function load() {
+    if (busy) { again = true; return; }
+    busy = true;
+    try {
+      const [told, over] = await Promise.all([get("topology", { name }, stop.signal), get("series", { name, minutes }, stop.signal)]);
+      drawRest(told);
+      rate.set([over.t, over.rows_per_s]);
+      slow.set([over.t, over.mean_ms, over.max_ms, over.processing_ms]);
+      drawLag(over);
+    } catch (error) { if (error.name !== "AbortError") show(graphBox, error.message, () => empty(error.message)); }
+    busy = false;
+    if (again && !stop.signal.aborted) { again = false; setTimeout(load, 300); }
+  }
+
+  drawHead();
+  load();
+  const ticking = setInterval(() => { if (topologyNamed(name)?.live) load(); }, 1000);
+  return { changed() { drawHead(); load(); }, painted() { rate.redraw(); slow.redraw(); lagChart?.redraw(); }, close() { clearInterval(ticking); stop.abort(); rate.close(); slow.close(); lagChart?.close(); } };
+}

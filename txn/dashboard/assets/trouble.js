@@ -1,0 +1,68 @@
+// What is wrong, or was; each with what to do.
+
+import { get, topologyNamed } from "./data.js";
+import { badge, button, copyable, empty, h, panel, show } from "./dom.js";
+import { link } from "./app.js";
+import { clock, count, iso, num, tableName } from "./format.js";
+import { levels } from "./parts.js";
+
+function entry(one, name) {
+  const [kind, words] = levels[one.level];
+  return h("li", { class: `trouble ${one.is_over ? "over" : kind}` },
+    h("div", { class: "trouble-head" }, badge(one.is_over ? "over" : words, one.is_over ? "" : kind), h("span", { class: "area" }, one.area),
+      one.txid ? h("a", { href: link(name, "transactions", [one.txid]) }, `txid ${one.txid}${one.attempt_id !== null ? `:${one.attempt_id}` : ""}`) : null,
+      one.table ? h("a", { href: link(name, "tables", [one.table]), title: one.table }, tableName(one.table)) : null,
+      one.at_ms ? h("time", { datetime: iso(one.at_ms), title: iso(one.at_ms) }, clock(one.at_ms)) : null),
+    h("p", { class: "pre what" }, one.what), one.do ? h("p", { class: "do" }, one.do) : null, one.command ? copyable(one.command, "the command") : null);
+}
+
+export function trouble(root, at) {
+  const name = at.name, stop = new AbortController();
+  let seen = -1, busy = false, timer = 0;
+  const now = h("div", {}), history = h("div", {}), bad = h("div", {}), doctor = h("div", {});
+  root.append(h("h1", { class: "sr" }, `Trouble of ${name}`), panel("To do", now), panel("Bad rows", bad), panel("Doctor", doctor), panel("History", history));
+
+  async function load() {
+    if (busy) return;
+    busy = true;
+    try {
+      const told = await get("trouble", { name }, stop.signal);
+      const open = told.troubles.filter((t) => !t.is_over), over = told.troubles.filter((t) => t.is_over);
+      show(now, open, () => (open.length ? h("ul", { class: "troubles" }, open.map((t) => entry(t, name))) : empty("Nothing is wrong.", "Failures, quarantined txids, other writers' commits and storage that is away appear here as they happen.")));
+      show(history, [over, told.log_read], () => [over.length ? h("ul", { class: "troubles" }, over.map((t) => entry(t, name))) : empty("No failed attempt, and no foreign commit."), told.log_read ? null : h("p", { class: "hint" }, "Failed attempts are read out of ", h("code", {}, ".txn/logs"), ", which ", h("code", {}, "txn run"), " writes in its working folder. There is none here: start the page in that folder.")]);
+    } catch (error) { if (error.name !== "AbortError") show(now, error.message, () => empty(error.message)); }
+    busy = false;
+  }
+
+  async function loadBad() {
+    try {
+      const told = await get("bad-rows", { name }, stop.signal);
+      show(bad, told, () => {
+        if (!told.table) return empty("The topology has no table of bad rows.", "Rows that break a rule can be set aside instead of lost: Topology(..., bad_rows=AppendTable(path)) and Stream.expect.");
+        if (!told.rules.length) return empty("No row was set aside.");
+        return [h("div", { class: "scroller", role: "region", "aria-label": "Rules", tabindex: "0" }, h("table", {}, h("thead", {}, h("tr", {}, ["stream", "rule"].map((w) => h("th", { scope: "col" }, w)), ["rows", "txids"].map((w) => h("th", { scope: "col", class: "n" }, w)))), h("tbody", {}, told.rules.map((r) => h("tr", {}, h("td", {}, r.stream), h("td", {}, r.rule), h("td", { class: "n" }, num(r.rows)), h("td", { class: "n" }, `${num(r.first_txid)}–${num(r.last_txid)}`)))))),
+          h("p", { class: "do" }, "Export them, correct them, and let them go in again:"), copyable(`txn rows export FILE.py:${name} --stream ${told.rules[0].stream} open.csv`, "the command"),
+          h("details", {}, h("summary", {}, `The newest ${count(told.rows.length, "row")}`), h("div", { class: "scroller", role: "region", "aria-label": "Bad rows", tabindex: "0" }, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, ["txid", "rule", "row", "reason"].map((w) => h("th", { scope: "col" }, w)))), h("tbody", {}, told.rows.map((r) => h("tr", {}, h("td", {}, h("a", { href: link(name, "transactions", [r.txid]) }, String(r.txid))), h("td", {}, r.rule), h("td", { class: "mono wrap" }, r.row), h("td", { class: "wrap" }, r.reason)))))))];
+      });
+    } catch (error) { if (error.name !== "AbortError") show(bad, error.message, () => empty("The table of bad rows cannot be read.", error.message)); }
+  }
+
+  async function loadDoctor() {
+    clearTimeout(timer);
+    try {
+      const told = await get("doctor", { name }, stop.signal);
+      const wrong = told.findings.filter((f) => f.level === "error" || f.level === "warning"), fine = told.findings.filter((f) => !wrong.includes(f));
+      show(doctor, told, () => {
+        if (!told.findings.length) return h("p", { class: "loading" }, "Checking Java, disks, ZooKeeper and tables…");
+        return [h("p", { class: "hint" }, `${count(told.findings.filter((f) => f.level === "error").length, "error")}, ${count(wrong.filter((f) => f.level === "warning").length, "warning")}; looked ${clock(told.at_ms)}, without writing anything. `, h("code", {}, "txn doctor"), " also measures storage and ZooKeeper. ", told.at_work ? "Looking again…" : button("Look again", loadDoctor, { class: "button link" })),
+          wrong.length ? h("ul", { class: "troubles" }, wrong.map((f) => h("li", { class: `trouble ${levels[f.level][0]}` }, h("div", { class: "trouble-head" }, badge(levels[f.level][1], levels[f.level][0]), h("span", { class: "area" }, f.area), h("span", { class: "muted" }, f.check)), h("p", { class: "pre what" }, f.found), f.means ? h("p", {}, f.means) : null, f.do ? h("p", { class: "do" }, f.do) : null))) : null,
+          h("details", {}, h("summary", {}, `${count(fine.length, "check")} without a fault`), h("div", { class: "scroller", role: "region", "aria-label": "Checks", tabindex: "0" }, h("table", {}, h("tbody", {}, fine.map((f) => h("tr", {}, h("td", {}, f.area), h("td", {}, f.check), h("td", { class: "wrap" }, f.found)))))))];
+      });
+      if (told.at_work) timer = setTimeout(loadDoctor, 700);
+    } catch (error) { if (error.name !== "AbortError") show(doctor, error.message, () => empty(error.message)); }
+  }
+
+  load(); loadBad(); loadDoctor();
+  const slow = setInterval(loadBad, 15000);
+  return { changed() { const one = topologyNamed(name); if (one && one.revision !== seen) { seen = one.revision; load(); } }, close() { stop.abort(); clearInterval(slow); clearTimeout(timer); } };
+}

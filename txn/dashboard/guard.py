@@ -1,0 +1,142 @@
+"""Who may ask, and what an answer lets a browser do. Plain ASGI, before everything else.
+
+Nothing here changes anything, so the dangers are that a stranger reads the page, that a web site
+reads it by way of its visitor's browser (DNS rebinding, cross-site requests), and that text out of
+a table runs as a script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Collection
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["COOKIE", "HEADERS", "LOOPBACK", "Guard", "is_loopback"]
+
+COOKIE = "txn_dashboard"
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""Names by which a browser on this machine may ask."""
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Refuses what must not be answered, and adds `HEADERS` to what is.
+
+    Args:
+        hosts: names in a request's Host header that are answered; None: all, which is safe only
+            with a token, because a browser keeps its cookie to the name that it was given under.
+        token: what a browser has to show once, as `?token=`, and a program as a bearer token;
+            None: nobody has to.
+    """
+
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str] | None, token: str | None = None
+    ) -> None:
+        self._app = app
+        self._hosts = None if hosts is None else frozenset(hosts)
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or pass on."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("This page only shows.\n", 405, {"Allow": "GET, HEAD"})
+        if self._hosts is not None and _name(headers.get("host", "")) not in self._hosts:
+            return PlainTextResponse(
+                "This name of the server is not known. Ask by localhost, or start the page with "
+                "--allow-host NAME.\n",
+                421,
+            )
+        if scope["path"].startswith("/api/") and headers.get("sec-fetch-site", "none") not in (
+            "none",
+            "same-origin",
+        ):
+            return PlainTextResponse("Another site asks; it gets nothing.\n", 403)
+        return None if self._token is None else self._without_token(scope, headers, self._token)
+
+    def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+        """What to answer somebody who has not shown the token yet; None: they have."""
+        if _is(_cookie(headers), _proof(token)):
+            return None
+        kind, _, shown = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and _is(shown, token):
+            return None
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if any(name == "token" and _is(value, token) for name, value in query):
+            rest = urlencode([(name, value) for name, value in query if name != "token"])
+            path = scope.get("root_path", "") + scope["path"]
+            answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
+            answer.set_cookie(COOKIE, _proof(token), httponly=True, samesite="strict", path="/")
+            return answer
+        return PlainTextResponse(
+            "Open the page by the address that `txn dashboard` has printed: it has a token.\n", 401
+        )
+
+
+def _name(host: str) -> str:
+    """The Host header without its port, as lower case."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
+
+
+def _cookie(headers: Headers) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+def _proof(token: str) -> str:
+    """What a browser keeps: it shows that the token was known, and is not the token."""
+    return hmac.new(token.encode(), b"txn dashboard", hashlib.sha256).hexdigest()
+
+
+def _is(shown: str, expected: str) -> bool:
+    return hmac.compare_digest(shown.encode(), expected.encode())

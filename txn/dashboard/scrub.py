@@ -1,0 +1,67 @@
+"""Answers without secrets, and with nothing in them that a browser's JSON cannot hold."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from txn.text import printable
+
+__all__ = ["Scrubber", "secrets_in"]
+
+_SECRET = re.compile(r"key|secret|token|password|credential|sas|auth|sign", re.IGNORECASE)
+_SHORTEST = 4
+"""Characters of a secret: a shorter value, such as "true", stands in harmless words, too."""
+_USER_IN_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/@\s]*:[^/@\s]*@")
+_SIGNED = re.compile(r"([?&](?:sig|X-Amz-[A-Za-z-]+|se|sv|token)=)[^&\s\"']+")
+_EXACT = 2**53
+"""A browser's numbers are exact up to here."""
+_HIDDEN = "***"
+
+
+def secrets_in(options: Iterable[Mapping[str, str]]) -> frozenset[str]:
+    """The values among some `storage_options` that nobody is to see."""
+    return frozenset(
+        value
+        for each in options
+        for name, value in each.items()
+        if _SECRET.search(name) and len(value) >= _SHORTEST
+    )
+
+
+class Scrubber:
+    """Takes secrets out of answers.
+
+    Args:
+        secrets: texts that must not appear anywhere.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        # The longest first: one may be a part of another.
+        self._secrets = sorted(secrets, key=len, reverse=True)
+
+    def text(self, text: str) -> str:
+        """A text without secrets and without characters that hide or turn around others."""
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        if "://" in text:
+            text = _USER_IN_URI.sub(rf"\1{_HIDDEN}@", text)
+        if "=" in text:
+            text = _SIGNED.sub(rf"\1{_HIDDEN}", text)
+        return printable(text)
+
+    def answer(self, value: Any) -> Any:
+        """A JSON-able value, scrubbed; numbers that a browser would change become texts."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(name)): self.answer(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.answer(one) for one in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _EXACT:
+            return str(value)
+        return value

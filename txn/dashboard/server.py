@@ -1,0 +1,145 @@
+"""Serving the page: where it listens, who may reach it, and its end."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from txn.errors import SetupError, UserError
+from txn.operations.watching.topologies import Watch
+
+__all__ = ["Address", "address_of", "given_token", "serve"]
+
+TOKEN = "TXN_DASHBOARD_TOKEN"  # noqa: S105 - the name of the variable
+TOKEN_FILE = "TXN_DASHBOARD_TOKEN_FILE"  # noqa: S105
+_LEAST_TOKEN = 8
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the page listens."""
+
+    host: str
+    port: int
+    """0: any that is free."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        from txn.dashboard.guard import is_loopback
+
+        return is_loopback(self.host)
+
+
+def address_of(text: str) -> Address:
+    """Understand "HOST:PORT", "PORT" or "[::1]:PORT".
+
+    Raises:
+        UserError: it is none of them.
+    """
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and int(port) < 65536):
+        raise UserError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8321.")
+    host = host.strip("[]") or "127.0.0.1"
+    return Address(host, int(port))
+
+
+def given_token(environment: Mapping[str, str]) -> str | None:
+    """The token that readers have to show, out of a file or a variable; None: none is set.
+
+    Raises:
+        UserError: the file cannot be read, or the token is too short.
+    """
+    path, text = environment.get(TOKEN_FILE), environment.get(TOKEN)
+    if path:
+        try:
+            text = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{TOKEN_FILE} names a file that cannot be read: {type(error).__name__}.",
+                number="TXN-120",
+            ) from error
+    if text is not None and len(text) < _LEAST_TOKEN:
+        raise UserError(
+            f"The token of the page has fewer than {_LEAST_TOKEN} characters ({TOKEN_FILE} or "
+            f"{TOKEN}). Make one: openssl rand -hex 24.",
+            number="TXN-120",
+        )
+    return text
+
+
+def serve(
+    watch: Watch,
+    address: Address,
+    told: Callable[[str], None],
+    *,
+    names: Sequence[str] = (),
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Serve the page until this process is asked to end.
+
+    Args:
+        watch: entered.
+        told: called with the page's address once it answers.
+        names: further names under which a proxy may ask for it.
+        is_over: asked several times a second: whether to end.
+
+    Raises:
+        SetupError: the extra is not installed, or the address cannot be listened on.
+        UserError: a token is needed and cannot be taken.
+    """
+    try:
+        from txn.dashboard.app import page
+        from txn.dashboard.endable import EndableServer
+        from txn.dashboard.guard import LOOPBACK
+    except ImportError as error:
+        raise SetupError(
+            f"The page needs {error.name or 'packages'} of the extra 'dashboard'. Install it: "
+            "pip install 'txn-spark[dashboard]'.",
+            number="TXN-211",
+        ) from error
+    token = given_token(os.environ)
+    if token is None and not address.is_loopback:
+        token = secrets.token_urlsafe(24)
+    listening = _listen(address)
+    port = listening.getsockname()[1]
+    hosts = {*LOOPBACK, _in_url(address.host).lower(), *(name.lower() for name in names)}
+    is_any = token is not None and _is_any(address.host)
+    app = page(watch, None if is_any else hosts, token)
+    shown = "127.0.0.1" if _is_any(address.host) else address.host
+    url = f"http://{_in_url(shown)}:{port}/" + (f"?token={token}" if token else "")
+    try:
+        EndableServer(app, lambda: told(url), is_over).run(sockets=[listening])
+    finally:
+        listening.close()
+
+
+def _listen(address: Address) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        family, kind, _, _, where = found[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+    except OSError as error:
+        raise SetupError(
+            f"The page cannot listen on {_in_url(address.host)}:{address.port}: "
+            f"{error.strerror or error}. Choose another one with --port, or 0 for any that is free."
+        ) from error
+    return listening
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return host == ""
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,157 @@
+"""What ZooKeeper says of some topologies, asked again and again on a thread of its own.
+
+An embedded server ends with its run. While there is none, the last answer stays; one is started on
+the folder for a moment at the beginning and after each run, as `txn status` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from txn.config import TopologyConfig
+from txn.embedded.service import running_server, zookeeper_service
+from txn.errors import TxnError
+from txn.operations.status import Status, status_of
+from txn.zookeeper.location import resolve
+from txn.zookeeper.status import StatusReader, TopologyStatus
+
+__all__ = ["Look", "StatusFeed"]
+
+_EVERY_SECS = 0.8
+_PATIENCE_SECS = 5.0
+_AFTER_A_RUN_SECS = 5.0
+"""A run that is started again at once finds the folder of its embedded server free."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at ZooKeeper."""
+
+    at: float
+    """Seconds since 1970."""
+    statuses: Mapping[str, Status] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """topology -> why it cannot be read."""
+    error: str | None = None
+    """Why ZooKeeper itself could not be asked; the statuses are those of the look before."""
+    hosts: str | None = None
+    """Connect string of a server that goes on; None: there is none now."""
+
+
+class StatusFeed:
+    """Looks at ZooKeeper about once a second.
+
+    Args:
+        spec: as for `Topology.run`.
+        wanted: topology -> its settings; empty: every topology that ZooKeeper knows.
+        tell: called with each look, by the feed's thread.
+        starts_server: whether an embedded server may be started for a moment.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        wanted: Mapping[str, TopologyConfig],
+        tell: Callable[[Look], None],
+        *,
+        starts_server: bool = True,
+    ) -> None:
+        self._spec = spec
+        self._folder = resolve(spec).folder
+        self._wanted = {name: _patient(config) for name, config in wanted.items()}
+        self._default = _patient(TopologyConfig())
+        self._tell = tell
+        self._starts_server = starts_server
+        self._found: dict[str, TopologyStatus] = {}
+        self._errors: dict[str, str] = {}
+        self._error: str | None = None
+        self._readers: dict[int, StatusReader] = {}
+        self._hosts: str | None = None
+        self._due: float | None = 0.0 if starts_server else None
+        """When a server may be started for a moment; None: not."""
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="txn-watch-zookeeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; waits for a look that is under way."""
+        self._closed.set()
+        self._thread.join(2 * _PATIENCE_SECS)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._look()
+            except (TxnError, OSError) as failure:
+                self._error = str(failure)
+                self._forget_readers()
+            if not self._closed.is_set():
+                self._tell(self._told())
+            self._closed.wait(_EVERY_SECS)
+        self._forget_readers()
+
+    def _told(self) -> Look:
+        # Whether the processes that it names still run is asked anew each time.
+        statuses = {name: status_of(found) for name, found in self._found.items()}
+        return Look(time.time(), statuses, dict(self._errors), self._error, self._hosts)
+
+    def _look(self) -> None:
+        if self._folder is None:
+            self._ask(resolve(self._spec).hosts)
+            return
+        hosts = running_server(self._folder)
+        if hosts is not None:
+            self._ask(hosts)
+            if self._starts_server:
+                self._due = time.monotonic() + _AFTER_A_RUN_SECS
+            return
+        self._forget_readers()
+        if self._due is not None and time.monotonic() >= self._due:
+            self._due = time.monotonic() + _AFTER_A_RUN_SECS  # should it fail
+            with zookeeper_service(self._spec, share=True, must_exist=True) as own:
+                self._ask(own)
+            self._due = None
+            self._forget_readers()
+
+    def _ask(self, hosts: str) -> None:
+        if hosts != self._hosts:
+            self._forget_readers()
+            self._hosts = hosts
+        wanted = self._wanted or dict.fromkeys(
+            self._reader(self._default).topologies(), self._default
+        )
+        found, errors = {}, {}
+        for name, config in wanted.items():
+            try:
+                found[name] = self._reader(config).read(name)
+            except TxnError as error:
+                errors[name] = str(error)
+                if name in self._found:
+                    found[name] = self._found[name]
+        self._found, self._errors, self._error = found, errors, None
+
+    def _reader(self, config: TopologyConfig) -> StatusReader:
+        """One connection for all topologies with the same settings."""
+        assert self._hosts is not None
+        if id(config) not in self._readers:
+            self._readers[id(config)] = StatusReader(self._hosts, config)
+        return self._readers[id(config)]
+
+    def _forget_readers(self) -> None:
+        self._hosts = None
+        for reader in self._readers.values():
+            with contextlib.suppress(TxnError, OSError):
+                reader.close()
+        self._readers.clear()
+
+
+def _patient(config: TopologyConfig) -> TopologyConfig:
+    """The settings, for somebody who asks again in a second."""
+    return config.model_copy(update={"zookeeper_connect_secs": _PATIENCE_SECS})

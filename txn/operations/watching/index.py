@@ -1,0 +1,590 @@
+"""An index of what the tables' logs say of one topology, on disk: newest first, and bounded.
+
+A log has a file per version, and 100,000 of them cannot be read for every question. So each is
+read once, by `LogFollower`, and what it says is kept here in SQLite, whose memory is bounded by its
+page cache. The logs stay the truth: the index is thrown away when its owner ends.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from txn.delta.commits import Commit
+from txn.interfaces.publication import Member, Publication
+from txn.text import describe
+
+__all__ = [
+    "Filter",
+    "IndexedTxid",
+    "LogIndex",
+    "Only",
+    "Page",
+    "Part",
+    "Unreadable",
+    "Version",
+    "kind_of",
+]
+
+Only = Literal["all", "open", "quarantined", "replayed", "failed", "broken", "grouped"]
+"""Which txids: open: not committed in ZooKeeper; replayed: published by a later attempt than the
+first, or a replay of a quarantined txid; failed: an attempt's error is known; broken: rows broke
+a rule; grouped: one version has several txids."""
+
+_SCHEMA = """
+CREATE TABLE txids(
+  txid INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, epoch INTEGER NOT NULL,
+  at_ms INTEGER NOT NULL, rows INTEGER NOT NULL, read TEXT NOT NULL, search TEXT NOT NULL,
+  timings TEXT NOT NULL, total_ms REAL NOT NULL, processing_ms REAL NOT NULL,
+  quarantined TEXT, replay_of INTEGER, broken INTEGER NOT NULL,
+  first INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE INDEX txids_at ON txids(at_ms, rows, total_ms, processing_ms);
+CREATE TABLE parts(
+  txid INTEGER, tab INTEGER, version INTEGER NOT NULL, attempt INTEGER NOT NULL,
+  epoch INTEGER NOT NULL, rows INTEGER NOT NULL, PRIMARY KEY(txid, tab)) WITHOUT ROWID;
+CREATE INDEX parts_tab ON parts(tab, txid);
+CREATE TABLE versions(
+  tab INTEGER, version INTEGER, at_ms INTEGER NOT NULL, kind TEXT NOT NULL,
+  operation TEXT NOT NULL, writer TEXT NOT NULL, first INTEGER, last INTEGER,
+  adds INTEGER NOT NULL, bytes INTEGER NOT NULL, removes INTEGER NOT NULL, rows INTEGER,
+  PRIMARY KEY(tab, version)) WITHOUT ROWID;
+CREATE INDEX versions_kind ON versions(kind, tab, version);
+CREATE TABLE failures(
+  txid INTEGER, attempt INTEGER, at_ms INTEGER NOT NULL, error TEXT NOT NULL,
+  PRIMARY KEY(txid, attempt, error)) WITHOUT ROWID;
+CREATE INDEX failures_at ON failures(at_ms);
+"""
+_CACHE_KB = 4096
+"""Page cache of one connection; there are as many as threads that ask."""
+_WINDOW = 4000
+"""Txids that one step of a search looks at."""
+_SEARCH_SECS = 0.12
+"""How long one request searches; its answer says where the next one goes on."""
+_LONGEST_SEARCH = 100_000
+"""Characters of what a txid read that can be searched."""
+_LONGEST_READ = 300
+_KEPT_FAILURES = 20_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table's part of a txid."""
+
+    table: int
+    """Number of the table."""
+    version: int
+    attempt_id: int
+    epoch: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class IndexedTxid:
+    """One txid, as all tables together have it."""
+
+    txid: int
+    attempt_id: int
+    epoch: int
+    at_ms: int
+    """When the last of the tables was appended to, milliseconds since 1970."""
+    rows: int
+    """Rows staged for it, of all tables."""
+    read: str
+    """What it read, in a few words."""
+    timings_ms: Mapping[str, float]
+    """station -> milliseconds since the station before it, up to the commit turn."""
+    total_ms: float
+    quarantined: str | None
+    """The error for which it was committed empty."""
+    replay_of: int | None
+    broken: int
+    """Rows of it that broke a rule."""
+    first: int
+    """First txid of the group that was committed with it."""
+    last: int
+    failures: int = 0
+    """Its failed attempts, as far as known."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a table."""
+
+    table: int
+    version: int
+    at_ms: int
+    kind: str
+    """"publication", "fence", "settled", "compaction", "maintenance" (no rows came or went),
+    "created", "foreign" (somebody else's change) or "unreadable"."""
+    operation: str
+    writer: str
+    first: int | None
+    last: int | None
+    """First and last txid that it holds or folds."""
+    files_added: int
+    bytes_added: int
+    files_removed: int
+    rows_added: int | None
+    """None: the log does not say."""
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A version whose commit file cannot be understood."""
+
+    version: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which txids are wanted; all conditions hold together."""
+
+    text: str = ""
+    """A txid, a range such as 120-140, or a part of a file's name, a partition or an error."""
+    only: Only = "all"
+    table: int | None = None
+    committed: int = 0
+    """ZooKeeper's committed txid, for `open`."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some txids, newest first."""
+
+    txids: tuple[IndexedTxid, ...]
+    before: int | None
+    """Where the next page begins: txids below this one; None: there are no more now."""
+
+
+def kind_of(commit: Commit, topology: str) -> str:
+    """The kind of a version; see `Version.kind`."""
+    if commit.publication is not None:
+        return "publication" if commit.publication.topology == topology else "foreign"
+    for kind in ("fence", "settled", "compaction"):
+        if getattr(commit, kind) is not None:
+            return kind
+    if commit.version == 0:
+        return "created"
+    if commit.token is not None or not (commit.data_change or commit.metadata_change):
+        return "maintenance"
+    return "foreign"
+
+
+class LogIndex:
+    """The index of one topology. Safe from any thread; one of them writes.
+
+    Args:
+        path: of the file, which must not exist.
+        topology: its name.
+    """
+
+    def __init__(self, path: Path, topology: str) -> None:
+        self.topology = topology
+        self._path = path
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._all: list[sqlite3.Connection] = []
+        self._above: dict[int, int] = {}
+        with self._writing() as write:
+            write.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """Close all connections; the file stays with its owner."""
+        with self._lock:
+            for connection in self._all:
+                connection.close()
+            self._all.clear()
+
+    # --- what logs say -----------------------------------------------------------------------
+
+    def add_newer(self, table: int, commits: Sequence[Commit | Unreadable]) -> None:
+        """Versions that follow all that are there, in ascending order."""
+        with self._writing() as write:
+            touched: set[int] = set()
+            for commit in commits:
+                self._add_version(write, table, commit)
+                publication = self._own(commit)
+                if publication is None or isinstance(commit, Unreadable):
+                    continue
+                first = publication.first_txid
+                # A replay publishes txids again, and takes back whatever came with them.
+                taken = write.execute(
+                    "SELECT txid FROM parts WHERE tab = ? AND txid >= ?", (table, first)
+                ).fetchall()
+                write.execute("DELETE FROM parts WHERE tab = ? AND txid >= ?", (table, first))
+                touched.update(txid for (txid,) in taken)
+                touched.update(self._add_publication(write, table, commit, publication))
+                self._above[table] = min(self._above.get(table, first), first)
+            _recount(write, touched)
+
+    def add_older(self, table: int, commits: Sequence[Commit | Unreadable]) -> None:
+        """Versions that precede all that are there, in descending order."""
+        with self._writing() as write:
+            touched: set[int] = set()
+            for commit in commits:
+                self._add_version(write, table, commit)
+                publication = self._own(commit)
+                if publication is None or isinstance(commit, Unreadable):
+                    continue
+                above = self._above.get(table)
+                touched.update(self._add_publication(write, table, commit, publication, above))
+                first = publication.first_txid
+                self._above[table] = first if above is None else min(above, first)
+            _recount(write, touched)
+
+    def add_failures(self, failures: Iterable[tuple[int, int, int, str]]) -> None:
+        """(txid, attempt, milliseconds since 1970, error) of failed attempts; the newest stay."""
+        with self._writing() as write:
+            write.executemany("INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?)", failures)
+            write.execute(
+                "DELETE FROM failures WHERE at_ms < (SELECT at_ms FROM failures "
+                "ORDER BY at_ms DESC LIMIT 1 OFFSET ?)",
+                (_KEPT_FAILURES - 1,),
+            )
+
+    def _own(self, commit: Commit | Unreadable) -> Publication | None:
+        found = None if isinstance(commit, Unreadable) else commit.publication
+        return found if found is not None and found.topology == self.topology else None
+
+    def _add_version(
+        self, write: sqlite3.Connection, table: int, commit: Commit | Unreadable
+    ) -> None:
+        if isinstance(commit, Unreadable):
+            unknown = (None, None, 0, 0, 0, None)
+            row = (table, commit.version, 0, "unreadable", commit.why, "", *unknown)
+            write.execute(_ADD_VERSION, row)
+            return
+        kind = kind_of(commit, self.topology)
+        first, last = _txids_of(commit)
+        rows = [add.rows for add in commit.adds]
+        known = sum(rows) if all(count >= 0 for count in rows) else None
+        size = sum(add.size for add in commit.adds)
+        what = (first, last, len(commit.adds), size, len(commit.removes), known)
+        who = (commit.timestamp_ms, kind, commit.operation, commit.writer)
+        write.execute(_ADD_VERSION, (table, commit.version, *who, *what))
+
+    def _add_publication(
+        self,
+        write: sqlite3.Connection,
+        table: int,
+        commit: Commit,
+        publication: Publication,
+        above: int | None = None,
+    ) -> list[int]:
+        """Add its txids, of those below `above`. Returns them."""
+        members = [m for m in publication.txids if above is None or m.txid < above]
+        version, epoch = commit.version, publication.epoch
+        write.executemany(
+            "INSERT OR REPLACE INTO parts VALUES(?, ?, ?, ?, ?, ?)",
+            [(m.txid, table, version, m.attempt_id, epoch, m.rows) for m in members],
+        )
+        write.executemany(
+            _ADD_TXID,
+            [_row(member, publication, commit.timestamp_ms) for member in members],
+        )
+        return [member.txid for member in members]
+
+    # --- questions ---------------------------------------------------------------------------
+
+    def page(self, wanted: Filter, before: int | None = None, limit: int = 100) -> Page:
+        """The newest txids below `before` that fit; at most `limit`, and bounded in time.
+
+        A search that finds little stops after a moment: `Page.before` says where to go on.
+        """
+        where, values = _conditions(wanted)
+        ask = self._reading()
+        (lowest, highest) = ask.execute("SELECT min(txid), max(txid) FROM txids").fetchone()
+        if lowest is None:
+            return Page((), None)
+        top = highest + 1 if before is None else before
+        found: list[IndexedTxid] = []
+        ends = time.monotonic() + _SEARCH_SECS
+        step = _WINDOW if where else highest + 1
+        while top > lowest and len(found) < limit and time.monotonic() < ends:
+            bottom = max(lowest, top - step)
+            rows = ask.execute(
+                f"SELECT {_COLUMNS} FROM txids t WHERE txid >= ? AND txid < ?{where} "
+                "ORDER BY txid DESC LIMIT ?",
+                (bottom, top, *values, limit - len(found)),
+            ).fetchall()
+            found += map(_indexed, rows)
+            top = found[-1].txid if len(found) >= limit else bottom
+        return Page(tuple(found), top if top > lowest else None)
+
+    def txid(self, txid: int) -> tuple[IndexedTxid, tuple[Part, ...]] | None:
+        """One txid and its part of each table; None: it is not in the index."""
+        ask = self._reading()
+        row = ask.execute(f"SELECT {_COLUMNS} FROM txids t WHERE txid = ?", (txid,)).fetchone()
+        if row is None:
+            return None
+        parts = ask.execute(
+            "SELECT tab, version, attempt, epoch, rows FROM parts WHERE txid = ? ORDER BY tab",
+            (txid,),
+        )
+        return _indexed(row), tuple(Part(*part) for part in parts)
+
+    def failures(
+        self, txid: int | None = None, limit: int = 100
+    ) -> list[tuple[int, int, int, str]]:
+        """(txid, attempt, milliseconds since 1970, error), newest first; of one txid or of all."""
+        where = "" if txid is None else "WHERE txid = ? "
+        values = (limit,) if txid is None else (txid, limit)
+        return (
+            self._reading()
+            .execute(
+                f"SELECT txid, attempt, at_ms, error FROM failures {where}"
+                "ORDER BY at_ms DESC, txid DESC, attempt DESC LIMIT ?",
+                values,
+            )
+            .fetchall()
+        )
+
+    def versions(
+        self, table: int, before: int | None = None, limit: int = 100, kind: str | None = None
+    ) -> list[Version]:
+        """A table's versions below `before`, newest first."""
+        where, values = ("AND kind = ? ", [kind]) if kind else ("", [])
+        rows = self._reading().execute(
+            f"SELECT * FROM versions WHERE tab = ? AND version < ? {where}"
+            "ORDER BY version DESC LIMIT ?",
+            (table, 2**62 if before is None else before, *values, limit),
+        )
+        return [Version(*row) for row in rows]
+
+    def strange(self, limit: int = 100) -> list[Version]:
+        """Versions that neither the topology nor plain maintenance has made, newest first."""
+        rows = self._reading().execute(
+            "SELECT * FROM versions WHERE kind IN ('foreign', 'unreadable') "
+            "ORDER BY at_ms DESC, version DESC LIMIT ?",
+            (limit,),
+        )
+        return [Version(*row) for row in rows]
+
+    def version_of(self, table: int, txid: int) -> int | None:
+        """The version that holds the newest txid of a table up to this one; None: unknown."""
+        row = (
+            self._reading()
+            .execute(
+                "SELECT version FROM parts WHERE tab = ? AND txid <= ? ORDER BY txid DESC LIMIT 1",
+                (table, txid),
+            )
+            .fetchone()
+        )
+        return None if row is None else int(row[0])
+
+    def span(self, table: int | None = None) -> tuple[int, int] | None:
+        """The lowest and the highest txid that is indexed, of all tables or of one."""
+        source = "txids" if table is None else "parts WHERE tab = ?"
+        values = () if table is None else (table,)
+        low, high = (
+            self._reading().execute(f"SELECT min(txid), max(txid) FROM {source}", values).fetchone()
+        )
+        return None if low is None else (low, high)
+
+    def rows_by_table(self, txids: int) -> dict[int, int]:
+        """Table -> rows staged for it by the newest txids."""
+        rows = self._reading().execute(
+            "SELECT tab, sum(rows) FROM parts WHERE txid > (SELECT max(txid) FROM txids) - ? "
+            "GROUP BY tab",
+            (txids,),
+        )
+        return dict(rows.fetchall())
+
+    def newest_version(self, table: int, kind: str) -> Version | None:
+        """A table's newest version of a kind; None: none is indexed."""
+        found = self.versions(table, None, 1, kind)
+        return found[0] if found else None
+
+    def times_ms(self) -> tuple[int, int]:
+        """When the oldest and the newest txid were appended, milliseconds since 1970; 0: never."""
+        first, last = (
+            self._reading()
+            .execute("SELECT min(at_ms), max(at_ms) FROM txids WHERE at_ms > 0")
+            .fetchone()
+        )
+        return first or 0, last or 0
+
+    def rate(self, since_ms: int) -> tuple[int, int]:
+        """(rows, txids) that were published since then."""
+        rows, txids = (
+            self._reading()
+            .execute("SELECT total(rows), count(*) FROM txids WHERE at_ms >= ?", (since_ms,))
+            .fetchone()
+        )
+        return int(rows), txids
+
+    def series(self, since_ms: int, until_ms: int, bucket_ms: int) -> list[tuple[Any, ...]]:
+        """By time, for charts.
+
+        Returns:
+            (milliseconds since 1970 at which a bucket begins, txids, rows, mean and greatest
+            milliseconds from planning to the commit turn, mean milliseconds of processing).
+        """
+        return (
+            self._reading()
+            .execute(
+                "SELECT (at_ms / ?) * ? AS bucket, count(*), sum(rows), avg(total_ms), "
+                "max(total_ms), avg(processing_ms) FROM txids WHERE at_ms >= ? AND at_ms <= ? "
+                "GROUP BY bucket ORDER BY bucket",
+                (bucket_ms, bucket_ms, since_ms, until_ms),
+            )
+            .fetchall()
+        )
+
+    def counts(self) -> dict[str, int]:
+        """How many txids, versions and failures there are in the index."""
+        ask = self._reading()
+        tables = ("txids", "versions", "failures")
+        return {t: ask.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in tables}
+
+    # --- connections -------------------------------------------------------------------------
+
+    def _reading(self) -> sqlite3.Connection:
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = sqlite3.connect(self._path, timeout=30, check_same_thread=False)
+            found.execute("PRAGMA journal_mode = WAL")
+            found.execute("PRAGMA synchronous = OFF")
+            found.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+            with self._lock:
+                self._all.append(found)
+            self._local.connection = found
+        return found
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        connection = self._reading()
+        with self._lock, connection:
+            yield connection
+
+
+_ADD_VERSION = "INSERT OR REPLACE INTO versions VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_TXID = """
+INSERT INTO txids VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT(txid) DO UPDATE SET
+  attempt=excluded.attempt, epoch=excluded.epoch, read=excluded.read, search=excluded.search,
+  timings=excluded.timings, total_ms=excluded.total_ms, processing_ms=excluded.processing_ms,
+  quarantined=excluded.quarantined, replay_of=excluded.replay_of,
+  broken=max(broken, excluded.broken), first=excluded.first, last=excluded.last,
+  at_ms=max(at_ms, excluded.at_ms)
+WHERE (excluded.epoch, excluded.attempt) >= (epoch, attempt)
+"""
+_COLUMNS = (
+    "txid, attempt, epoch, at_ms, rows, read, timings, total_ms, quarantined, replay_of, broken, "
+    "first, last, (SELECT count(*) FROM failures f WHERE f.txid = t.txid)"
+)
+
+
+def _indexed(row: Sequence[Any]) -> IndexedTxid:
+    txid, attempt, epoch, at_ms, rows, read, timings, *rest = row
+    return IndexedTxid(txid, attempt, epoch, at_ms, rows, read, json.loads(timings), *rest)
+
+
+def _recount(write: sqlite3.Connection, txids: Iterable[int]) -> None:
+    """Add up the rows of txids again; those that no table has any more go away."""
+    chosen = [(txid,) for txid in txids]
+    write.executemany(
+        "UPDATE txids SET rows = (SELECT total(rows) FROM parts WHERE parts.txid = txids.txid) "
+        "WHERE txid = ?",
+        chosen,
+    )
+    write.executemany(
+        "DELETE FROM txids WHERE txid = ? "
+        "AND NOT EXISTS (SELECT 1 FROM parts WHERE parts.txid = txids.txid)",
+        chosen,
+    )
+
+
+def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...]:
+    timings = publication.timings_ms
+    error = publication.quarantined
+    read = "; ".join(f"{name} {describe(metadata)}" for name, metadata in member.read.items())
+    words = "\n".join([*_strings(member.read), error or ""]).casefold()
+    return (
+        member.txid,
+        member.attempt_id,
+        publication.epoch,
+        at_ms,
+        0,
+        read if len(read) <= _LONGEST_READ else f"{read[:_LONGEST_READ]}...",
+        words[:_LONGEST_SEARCH],
+        json.dumps(timings),
+        sum(timings.values()),
+        sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed")),
+        error,
+        publication.replay_of,
+        sum(rows for rules in member.violations.values() for rows in rules.values()),
+        publication.first_txid,
+        publication.last_txid,
+    )
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every name and text in a spout's metadata."""
+    waiting: list[Any] = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            # What was read says it; `latest` repeats every partition in every txid.
+            if set(one) == {"read", "latest"}:
+                one = one["read"] if isinstance(one["read"], Mapping) else {}
+            yield from (str(key) for key in one)
+            waiting += one.values()
+        elif isinstance(one, list | tuple):
+            waiting += one
+        elif isinstance(one, str):
+            yield one
+
+
+def _txids_of(commit: Commit) -> tuple[int | None, int | None]:
+    if commit.publication is not None:
+        return commit.publication.first_txid, commit.publication.last_txid
+    if commit.compaction is not None:
+        first, last = commit.compaction["txids"]
+        return int(first), int(last)
+    return None, commit.settled_txid or None
+
+
+def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
+    """SQL after WHERE, and its values."""
+    where, values = {
+        "all": ("", []),
+        "open": (" AND txid > ?", [wanted.committed]),
+        "quarantined": (" AND quarantined IS NOT NULL", []),
+        "replayed": (" AND (attempt > 0 OR replay_of IS NOT NULL)", []),
+        "failed": (" AND EXISTS (SELECT 1 FROM failures f WHERE f.txid = t.txid)", []),
+        "broken": (" AND broken > 0", []),
+        "grouped": (" AND last > first", []),
+    }[wanted.only]
+    values = [*values]
+    if wanted.table is not None:
+        where += " AND EXISTS (SELECT 1 FROM parts p WHERE p.txid = t.txid AND p.tab = ?)"
+        values.append(wanted.table)
+    text = wanted.text.strip()
+    if not text:
+        return where, values
+    first, dash, last = text.partition("-")
+    low, high = _txid(first), _txid(last if dash else first)
+    # "2013-01" is no range, but a part of a file's name.
+    if low is not None and high is not None and low <= high:
+        return f"{where} AND txid BETWEEN ? AND ?", [*values, low, high]
+    for special in "\\%_":
+        text = text.replace(special, f"\\{special}")
+    like = f"%{text.casefold()}%"
+    where += (
+        " AND (search LIKE ? ESCAPE '\\' OR EXISTS (SELECT 1 FROM failures f "
+        "WHERE f.txid = t.txid AND f.error LIKE ? ESCAPE '\\'))"
+    )
+    return where, [*values, like, like]
+
+
+def _txid(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None

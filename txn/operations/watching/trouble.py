@@ -1,0 +1,237 @@
+"""What is wrong with a topology, or was, and what to do about it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from txn.operations.watching.topologies import Watched
+from txn.text import duration
+
+__all__ = ["Trouble", "state_of", "troubles"]
+
+Area = Literal[
+    "zookeeper", "leader", "batch", "table", "failure", "quarantine", "foreign commit", "notice"
+]
+State = Literal["running", "starting", "lost", "standby", "stopped", "unknown"]
+"""running: a process leads it; lost: the process that led it is gone, and its node goes with its
+session; standby: nobody leads, and somebody waits to; unknown: ZooKeeper does not tell."""
+
+_NEWEST = 50
+_OLD_BATCH_SECS = 300.0
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One thing that is wrong, or was."""
+
+    area: Area
+    level: Literal["error", "warning", "note"]
+    what: str
+    do: str
+    """What to do; empty: nothing."""
+    command: str = ""
+    """A command that helps; empty: none does."""
+    at_ms: int = 0
+    """When, milliseconds since 1970; 0: now, or unknown."""
+    txid: int | None = None
+    attempt_id: int | None = None
+    table: str | None = None
+    is_over: bool = False
+    """Whether it is history: nothing is to be done now."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+def state_of(watched: Watched) -> State:
+    """Whether a topology runs, and if not, why."""
+    status = watched.status
+    if status is None:
+        return "unknown" if watched.error else "starting"
+    if status.found.leader is not None:
+        return "running" if status.leader_alive else "lost"
+    return "standby" if any(each.alive for each in status.standbys) else "stopped"
+
+
+def troubles(watched: Watched) -> list[Trouble]:
+    """Everything that is known, what is to be done now first, then the newest."""
+    found = [
+        *_zookeeper(watched),
+        *_batches(watched),
+        *_tables(watched),
+        *_quarantine(watched),
+        *_foreign(watched),
+        *_failures(watched),
+        *_notices(watched),
+    ]
+    rank = {"error": 0, "warning": 1, "note": 2}
+    return sorted(found, key=lambda one: (one.is_over, rank[one.level], -one.at_ms))
+
+
+def _zookeeper(watched: Watched) -> Iterator[Trouble]:
+    if watched.error is not None:
+        yield Trouble(
+            "zookeeper",
+            "error" if watched.status is None else "warning",
+            watched.error,
+            "What is shown of ZooKeeper is the last that was known. Check its address and that it "
+            "runs; tables are still read.",
+            "txn doctor",
+        )
+    state, status = state_of(watched), watched.status
+    if state == "lost" and status is not None:
+        yield Trouble(
+            "leader",
+            "error",
+            f"The leader is gone: {status.found.leader}.",
+            "A standby takes over when its session has ended. Without one, start the topology "
+            "again: it goes on from what is durable.",
+        )
+    note = watched.note
+    if state == "stopped" and note is not None and note.error:
+        yield Trouble(
+            "leader",
+            "error",
+            f"The last run ended with an error: {note.error}",
+            "Correct the cause, and start the topology again: it goes on from what is durable.",
+            at_ms=int(note.at * 1000),
+        )
+
+
+def _batches(watched: Watched) -> Iterator[Trouble]:
+    note = watched.note
+    if note is None or not watched.is_live:
+        return
+    for flight in note.in_flight:
+        if flight.blocked:
+            since = flight.blocked_since or flight.since
+            yield Trouble(
+                "batch",
+                "warning",
+                f"Waits for a source or storage that is away, for {duration(_ago(since))}: "
+                f"{flight.blocked}",
+                "It goes on by itself when that answers again. No attempt is counted meanwhile.",
+                at_ms=int(since * 1000),
+                txid=flight.txid,
+                attempt_id=flight.attempt_id,
+            )
+        elif flight.phase in ("processing", "committing") and _ago(flight.since) > _OLD_BATCH_SECS:
+            yield Trouble(
+                "batch",
+                "note",
+                f"Has been {flight.phase} for {duration(_ago(flight.since))}.",
+                "Look at Spark's UI for a task that hangs. After message_timeout_secs without "
+                "progress the attempt fails and is replayed.",
+                at_ms=int(flight.since * 1000),
+                txid=flight.txid,
+                attempt_id=flight.attempt_id,
+            )
+
+
+def _ago(moment: float) -> float:
+    return max(0.0, time.time() - moment)
+
+
+def _tables(watched: Watched) -> Iterator[Trouble]:
+    for table in watched.tables:
+        if table.error is not None:
+            yield Trouble(
+                "table",
+                "warning",
+                table.error,
+                "Check that it was not moved and that its storage can be reached from here. If it "
+                "needs storage_options, name the program: txn dashboard FILE.py:TOPOLOGY.",
+                table=table.name,
+            )
+
+
+def _quarantine(watched: Watched) -> Iterator[Trouble]:
+    for entry in watched.status.quarantine if watched.status else ():
+        record, replay = entry.record, entry.replay
+        found = watched.index.txid(record.txid)
+        command = f"txn quarantine replay {shlex.quote(watched.name)} {record.txid}"
+        do = "Correct the cause, then replay it: its records are read in a txid of their own."
+        if replay is not None:
+            do = "Its replay is asked for." if replay == "requested" else f"Txid {replay} reads it."
+        yield Trouble(
+            "quarantine",
+            "error" if replay is None else "note",
+            f"Committed empty after attempt {record.attempt}: {record.error}",
+            do,
+            command if replay is None else "",
+            at_ms=found[0].at_ms if found else 0,
+            txid=record.txid,
+            attempt_id=record.attempt,
+        )
+
+
+def _foreign(watched: Watched) -> Iterator[Trouble]:
+    for version in watched.index.strange(_NEWEST):
+        name = watched.tables[version.table].name
+        if version.kind == "unreadable":
+            yield Trouble(
+                "foreign commit",
+                "error",
+                version.operation,
+                "Restore that file from a backup. A start that needs it is refused.",
+                "txn explain TXN-315",
+                version.at_ms,
+                table=name,
+            )
+            continue
+        yield Trouble(
+            "foreign commit",
+            "warning",
+            f"Version {version.version}: {version.operation} by {version.writer}.",
+            "Somebody else changed rows, columns or properties of the table. A state that others "
+            "change no longer follows from its sources: restore the version before it, or take the "
+            "change into the program.",
+            "txn explain TXN-307",
+            version.at_ms,
+            table=name,
+            is_over=True,
+        )
+
+
+def _failures(watched: Watched) -> Iterator[Trouble]:
+    committed = watched.committed or 0
+    for txid, attempt, at_ms, error in watched.index.failures(limit=_NEWEST):
+        is_over = txid <= committed
+        do = "" if is_over else "It is replayed. If it fails again and again, correct the cause."
+        yield Trouble(
+            "failure",
+            "note" if is_over else "warning",
+            error,
+            "A later attempt has committed the txid: nothing is to be done." if is_over else do,
+            at_ms=at_ms,
+            txid=txid,
+            attempt_id=attempt,
+            is_over=is_over,
+        )
+
+
+def _notices(watched: Watched) -> Iterator[Trouble]:
+    notices = watched.status.notices if watched.status else None
+    for stream, lines in notices.streams.items() if notices else ():
+        for line in lines:
+            yield Trouble(
+                "notice",
+                "note",
+                f"{stream}: {line}",
+                "A source has noticed it. If it is not meant, correct the path, pattern or topic.",
+                at_ms=_milliseconds(notices.at) if notices else 0,
+                txid=notices.txid if notices else None,
+            )
+
+
+def _milliseconds(moment: str) -> int:
+    try:
+        return int(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1000)
+    except ValueError:
+        return 0
