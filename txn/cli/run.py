@@ -63,6 +63,16 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
     is_flag=True,
     help="While another process leads, start everything, wait, and take over when it ends.",
 )
+@click.option(
+    "--traces/--no-traces",
+    default=None,
+    help="Send OpenTelemetry traces. Default: if OTEL_* name an exporter or an endpoint.",
+)
+@click.option(
+    "--lineage/--no-lineage",
+    default=None,
+    help="Send OpenLineage events. Default: if OPENLINEAGE_* say where to.",
+)
 @session_options
 @settings_option
 @zookeeper_option
@@ -75,18 +85,22 @@ def run(
     log_level: str,
     log_format: str,
     standby: bool,
+    traces: bool | None,
+    lineage: bool | None,
     settings: Sequence[str],
     zookeeper: str,
     as_json: bool,
 ) -> None:
     """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
     from txn.cli.driver import drive
+    from txn.cli.exporting import following, tracing
     from txn.cli.run_log import logging_to_file
     from txn.zookeeper.location import resolve, resolve_shared
 
     (resolve_shared if standby else resolve)(zookeeper)
     topology = load_topology(target, settings)
     topology.check_complete(until)
+    observers = [*tracing(traces), *following(lineage)]
     with logging_to_file(topology.name, log_level, log_format) as path:
         try:
             drive(
@@ -97,6 +111,7 @@ def run(
                 until=until,
                 conf=conf,
                 standby=standby,
+                observers=observers,
             )
         except (FencedError, LeaderExistsError):
             raise
