@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, overload
 from txn.text import describe
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
     from matplotlib.figure import Figure
     from pyspark.sql import DataFrame, SparkSession
@@ -124,7 +123,7 @@ class History(Sequence["HistoryEntry"]):
             row |= {name: list(value.items()) for name, value in row.items() if _is_map(value)}
         return pa.Table.from_pylist(rows, schema=schema)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> Any:
         """As a DataFrame of pandas, which must be installed; maps are dicts."""
         return self.to_arrow().to_pandas(maps_as_pydicts="strict")
 
