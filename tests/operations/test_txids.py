@@ -51,7 +51,7 @@ def test_the_history_is_a_table_of_spark_arrow_and_pandas(
 
     figure = report.plot()
     assert [axes.get_title(loc="left").split(" ")[0] for axes in figure.axes] == [
-        *("Throughput", "Latency", "Timeline")
+        *("Throughput", "Latency", "Lag:", "Timeline")
     ]
 
 
