@@ -87,6 +87,12 @@ class Listing:
             self._spark = address.for_spark(account) if address else self._base.rstrip("/")
 
     @property
+    def folder(self) -> str:
+        """The folder below which all its files lie: a URI, or an absolute path."""
+        found = self._base.rpartition("/")[0]
+        return found if self.remote else os.path.normpath(os.path.join(self._folder, found))
+
+    @property
     def kind(self) -> str:
         """How names are spelled: "relative", "absolute" or the URI's scheme."""
         if self.remote:

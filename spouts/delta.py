@@ -100,7 +100,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         schema: str | StructType | None = None,
     ) -> None:
         """See the class."""
-        location = os.fspath(path)
+        self._location = location = os.fspath(path)
         self._name = f"DeltaSpout({location!r})"
         is_version = isinstance(start, int) and not isinstance(start, bool) and start >= 0
         if not is_version and start not in ("first", "latest"):
@@ -128,6 +128,10 @@ class DeltaSpout(Spout[DeltaBatch]):
     def __repr__(self) -> str:
         """The path that it reads."""
         return self._name
+
+    def locations(self) -> tuple[str, ...]:
+        """The table's folder."""
+        return (self._location,)
 
     # --- plan --------------------------------------------------------------------------------
 

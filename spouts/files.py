@@ -194,6 +194,10 @@ class FileSpout(Spout[FileBatch]):
         """The pattern that it reads."""
         return self._name
 
+    def locations(self) -> tuple[str, ...]:
+        """The folder above the first pattern in its path."""
+        return (self._listing.folder,)
+
     def open(self, spark: SparkSession, previous: FileBatch | None) -> StructType:
         """Determine the schema: the given one, that of earlier runs, or an inferred one.
 

@@ -152,6 +152,7 @@ class KafkaSpout(PartitionedSpout):
         """See the class."""
         what = f"topics={list(topics)!r}" if pattern is None and topics else f"pattern={pattern!r}"
         self._name = f"KafkaSpout({bootstrap_servers!r}, {what})"
+        self._first_broker = bootstrap_servers.partition(",")[0].strip()
         self.kind = _one_of(self._name, "kind", kind, ("opaque", "transactional"), SpoutKind)
         self._first_poll = _one_of(self._name, "first_poll", first_poll, get_args(FirstPoll), str)
         self._on_loss = _one_of(self._name, "on_data_loss", on_data_loss, _LOSS, str)
@@ -201,6 +202,11 @@ class KafkaSpout(PartitionedSpout):
             return None
         beside = len(_COLUMNS.split(", ")) - 1 + self._include_headers
         return Values(self._name, form, schema, bad_rows, options, beside)
+
+    def locations(self) -> tuple[str, ...]:
+        """Each topic at the first of the brokers; a pattern stands as it is."""
+        topics = self._topics or (self._pattern,)
+        return tuple(f"kafka://{self._first_broker}/{topic}" for topic in topics)
 
     def __repr__(self) -> str:
         """Brokers and topics; no options, because they may hold secrets."""

@@ -10,9 +10,17 @@ from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.errors import FailedException, TxnError
 from txn.hidden import explain_missing_modules
+from txn.operations.txids import history
 from txn.topology import Topology
 
-__all__ = ["FailedException", "Topology", "TopologyConfig", "TransactionAttempt", "TxnError"]
+__all__ = [
+    "FailedException",
+    "Topology",
+    "TopologyConfig",
+    "TransactionAttempt",
+    "TxnError",
+    "history",
+]
 
 __version__ = "0.1.0"
 

@@ -149,6 +149,9 @@ class RunBegan(RunEvent):
     tables: tuple[str, ...]
     """In the order in which they publish."""
     standby: bool
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """stream -> the places that it reads, as `Spout.locations` says; a stream whose spout does not
+    say is not in it."""
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,16 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
     metavar="HOST:PORT",
     help="Show the run in a browser, for as long as it goes on (docs/dashboard.md).",
 )
+@click.option(
+    "--traces/--no-traces",
+    default=None,
+    help="Send OpenTelemetry traces. Default: if OTEL_* name an exporter or an endpoint.",
+)
+@click.option(
+    "--lineage/--no-lineage",
+    default=None,
+    help="Send OpenLineage events. Default: if OPENLINEAGE_* say where to.",
+)
 @session_options
 @settings_option
 @zookeeper_option
@@ -82,12 +92,15 @@ def run(
     log_format: str,
     standby: bool,
     dashboard: str | None,
+    traces: bool | None,
+    lineage: bool | None,
     settings: Sequence[str],
     zookeeper: str,
     as_json: bool,
 ) -> None:
     """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
     from txn.cli.driver import drive
+    from txn.cli.exporting import following, tracing
     from txn.cli.run_log import logging_to_file
     from txn.cli.run_notes import NotedRun, page_of_run
     from txn.dashboard.server import address_of
@@ -97,6 +110,7 @@ def run(
     (resolve_shared if standby else resolve)(zookeeper)
     topology = load_topology(target, settings)
     topology.check_complete(until)
+    observers = [*tracing(traces), *following(lineage)]
     address = None if dashboard is None else address_of(dashboard)
     observer = NotedRun(_observer(as_json), topology.name, plan_topology(topology).to_json())
     with contextlib.ExitStack() as resources:
@@ -113,6 +127,7 @@ def run(
                 until=until,
                 conf=conf,
                 standby=standby,
+                observers=observers,
             )
         except (FencedError, LeaderExistsError):
             raise

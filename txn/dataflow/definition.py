@@ -38,6 +38,13 @@ class Definition:
         return tuple(source.name for source in self.sources)
 
     @property
+    def edges(self) -> tuple[tuple[str, str], ...]:
+        """(stream, table) for each stream whose rows reach a table."""
+        return tuple(
+            (source.name, sink.name) for sink in self.sinks for source in sink.parent.sources()
+        )
+
+    @property
     def opaque_streams(self) -> frozenset[str]:
         """The streams that are planned anew when a batch is replayed."""
         kinds = {source.name: source.spout.kind for source in self.sources}

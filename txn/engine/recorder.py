@@ -16,6 +16,7 @@ from txn.engine.broadcast import Broadcast
 from txn.engine.report import BatchReport, InFlight, Input, RunReport, RunStatus, Timeline
 from txn.interfaces import Lag
 from txn.logs import fields_of
+from txn.notebook.charts import LagPoint
 from txn.observers import (
     AttemptBlocked,
     AttemptCancelled,
@@ -26,6 +27,7 @@ from txn.observers import (
     BatchUnblocked,
     BoundChanged,
     GroupDissolved,
+    LagChanged,
     RunEvent,
     Station,
     StationBegan,
@@ -87,6 +89,7 @@ class Recorder:
             AttemptCancelled: self._cancelled,
             GroupDissolved: self._dissolved,
             BatchCommitted: self._committed,
+            LagChanged: self._lagged,
         }
         broadcast.read_by(self.read)
 
@@ -125,6 +128,7 @@ class Recorder:
             "[%s %s] failed: %s", event.topology, attempt, event.error, extra=fields_of(attempt)
         )
         self.report.failures.append(f"{attempt}: {event.error}")
+        self.report.failed.append((attempt.txid, event.at, event.error))
         self.report.replays += 1
 
     def _dissolved(self, event: GroupDissolved) -> None:
@@ -149,6 +153,12 @@ class Recorder:
                 event.error,
                 extra=fields_of(attempt),
             )
+
+    def _lagged(self, event: LagChanged) -> None:
+        units = () if event.lag is None else vars(event.lag).items()
+        known = next(((unit, amount) for unit, amount in units if amount is not None), None)
+        if known is not None:
+            self.report.lags.append(LagPoint(event.at, event.stream, known[1], known[0]))
 
     def _cancelled(self, event: AttemptCancelled) -> None:
         self._timelines.pop(event.attempt, None)

@@ -10,12 +10,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txn.attempts import TransactionAttempt
 from txn.interfaces import Lag
 from txn.interfaces.publication import Violations, summed_violations
+from txn.notebook.charts import LagPoint, TxidFacts, draw
 from txn.text import size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = [
     "NOTHING_READ",
@@ -142,6 +146,16 @@ class BatchReport:
     quarantined: bool = False
     """Whether it was committed empty."""
 
+    def facts(self, *, records: bool) -> TxidFacts:
+        """What a chart shows: with the records that it read, or else the rows that it staged."""
+        seconds = {
+            mark: ms / 1000 for mark, ms in Timeline(dict(self.times)).durations_ms().items()
+        }
+        amounts = self.read.records.values() if records else self.rows.values()
+        ended = self.times.get("committed", 0.0)
+        amount = _sum(0, *amounts)
+        return TxidFacts(self.attempt.txid, ended, seconds, amount, self.quarantined)
+
 
 @dataclass(repr=False)
 class RunReport:
@@ -182,6 +196,10 @@ class RunReport:
     seconds: float = 0.0
     bound_seconds: dict[str, float] = field(default_factory=dict)
     """Bound -> seconds for which it held the run up; see `txn.engine.bottleneck`."""
+    lags: deque[LagPoint] = field(default_factory=lambda: deque(maxlen=4 * KEPT_BATCHES))
+    """What the streams lagged by, newest last; for `plot`."""
+    failed: deque[tuple[int, float, str]] = field(default_factory=lambda: deque(maxlen=100))
+    """(txid, when, error) of the newest failures; for `plot`."""
     observers: list[str] = field(default_factory=list)
     """What went wrong with observers, a sentence each: events dropped, errors, one left behind."""
     ended: str = "running"
@@ -207,6 +225,20 @@ class RunReport:
         )
         lines = "<br>".join(map(escape, (self._headline(), *self._numbers(), *self.observers)))
         return f"<p>{lines}</p><table>{head}{body}</table>{self._chart()}"
+
+    def plot(self) -> Figure:
+        """Throughput, latency by station, lag, and the timeline of the newest txids.
+
+        A notebook shows the figure; `figure.savefig("run.png")` writes it. Needs the extra `plot`.
+
+        Raises:
+            SetupError: matplotlib is not installed.
+        """
+        batches = list(self.batches)
+        is_known = all(None not in batch.read.records.values() for batch in batches)
+        txids = [batch.facts(records=is_known) for batch in batches]
+        unit = "records" if is_known else "rows"
+        return draw(self._headline(), txids, unit, list(self.lags), list(self.failed))
 
     def _chart(self) -> str:
         """Rows staged by the newest txids, a bar each; empty for fewer than two."""
@@ -289,9 +321,8 @@ class RunReport:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able summary, with the newest batches."""
-        summary = {
-            key: value for key, value in asdict(self).items() if key not in ("batches", "failures")
-        }
+        apart = ("batches", "failures", "lags", "failed")
+        summary = {key: value for key, value in asdict(self).items() if key not in apart}
         summary["failures"] = list(self.failures)
         summary["batches"] = [
             {

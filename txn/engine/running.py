@@ -30,7 +30,9 @@ from txn.errors import (
     ProgressUnavailableError,
     TxnError,
 )
+from txn.interfaces import Lag
 from txn.logs import Work, working_on
+from txn.notebook.live import Moment, show
 from txn.observers import (
     LeadershipConfirmed,
     LeadershipInDoubt,
@@ -131,6 +133,36 @@ class RunningTopology:
         now = f"held up by {status.held_up_by}" if self.is_active else f"ended: {self.report.ended}"
         told = f"committed txid {status.committed_txid}, {len(status.in_flight)} in flight"
         return f"<RunningTopology '{self._name}': {told}, {now}>"
+
+    def _ipython_display_(self) -> None:
+        """What a notebook shows below the cell, live until the run has ended."""
+        show(self._moment, lambda: not self.is_active)
+
+    def _moment(self) -> Moment:
+        status, report = self.status(), self.report
+        if self.standby is not None:
+            state = f"standing by, waiting for {self.standby}"
+        elif self.is_active:
+            state = f"running, held up by {status.held_up_by}"
+        else:
+            state = "ended with an error" if self._error else f"ended: {report.ended}"
+        now = self._clock()
+        return Moment(
+            topology=self._name,
+            state=state,
+            committed_txid=status.committed_txid,
+            txids=status.batches_committed,
+            records=status.totals.input_records,
+            rows=status.rows_committed,
+            seconds=status.seconds if self.is_active else report.seconds,
+            edges=self._definition.edges,
+            in_flight=[
+                (f"{each.txid}:{each.attempt_id}", each.blocked or each.phase, now - each.since)
+                for each in (status.in_flight if self.is_active else ())
+            ],
+            lags={stream: _lag(lag) for stream, lag in status.lags.items()},
+            failure=status.last_failure if self._error is None else first_line(self._error),
+        )
 
     def begin(self) -> None:
         """Lead, check, recover, and start the pipeline's thread. Called by `Topology.start`.
@@ -310,6 +342,11 @@ class RunningTopology:
                 streams=definition.streams,
                 tables=tuple(sink.name for sink in definition.sinks),
                 standby=self._is_standby,
+                sources={
+                    source.name: locations
+                    for source in definition.sources
+                    if (locations := tuple(source.spout.locations()))
+                },
             )
         )
 
@@ -398,3 +435,9 @@ class RunningTopology:
         finally:
             for number, previous in before.items():
                 signal.signal(number, previous)
+
+
+def _lag(lag: Lag) -> str:
+    """The first number that is known."""
+    known = ((unit, amount) for unit, amount in vars(lag).items() if amount is not None)
+    return next((f"{amount:,} {unit}" for unit, amount in known), "unknown")

@@ -234,6 +234,13 @@ class Spout(ABC, Generic[M]):
         """
         return None
 
+    def locations(self) -> Sequence[str]:
+        """The places that it reads, as URIs or local paths without a secret; for lineage.
+
+        Called once per run. A topic is `kafka://HOST:PORT/TOPIC`. Empty: it has none to name.
+        """
+        return ()
+
     def notices(self) -> Sequence[str]:
         """What a user should know of the source now, such as that there is nothing to read.
 

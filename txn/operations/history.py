@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from txn.interfaces.publication import merged_violations
+from txn.notebook.charts import TxidFacts
 from txn.operations.table_logs import table_log
 from txn.text import describe
 
@@ -45,6 +46,11 @@ class HistoryEntry:
     """When the last of the tables was appended to, milliseconds since 1970."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     """station -> milliseconds since the station before it, up to the commit turn."""
+
+    def facts(self) -> TxidFacts:
+        """What a chart shows; the commit turn's end is when the last table held it."""
+        seconds = {mark: ms / 1000 for mark, ms in self.timings_ms.items()}
+        return TxidFacts(self.txid, self.timestamp_ms / 1000, seconds, sum(self.rows.values()))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able object with everything in it."""

@@ -1,0 +1,73 @@
+"""Which exporters `txn run` has."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from typing import Any
+
+import pytest
+
+from txn.cli.exporting import following, tracing
+from txn.errors import SetupError
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("OTEL_", "OPENLINEAGE_")):
+            monkeypatch.delenv(name)
+
+
+def without(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, the package is not installed."""
+    real = builtins.__import__
+
+    def imported(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith(package):
+            raise ImportError(f"No module named '{name}'")
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", imported)
+
+
+def kinds(observers: list[Any]) -> list[str]:
+    return [type(observer).__name__ for observer in observers]
+
+
+def test_options_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an option, what OTEL_* and OPENLINEAGE_* ask for; nothing if they are silent."""
+    assert tracing(None) == following(None) == []
+    assert kinds(tracing(True)) == ["Traces"]
+    assert kinds(following(True)) == ["Lineage"]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
+    assert kinds(tracing(None)) == ["Traces"]
+    assert kinds(following(None)) == ["Lineage"]
+    assert tracing(False) == following(False) == []
+
+
+def test_a_missing_package_is_told_or_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An environment may be a whole cluster's: the run goes on. The option is refused."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
+    without("opentelemetry.sdk", monkeypatch)
+    assert tracing(None) == []
+    assert "pip install 'txn-spark[otel]'. The run goes on without." in capsys.readouterr().err
+    with pytest.raises(SetupError, match=r"txn-spark\[otel\]"):
+        tracing(True)
+    without("openlineage", monkeypatch)
+    assert following(None) == []
+    assert "txn-spark[openlineage]" in capsys.readouterr().err
+    with pytest.raises(SetupError) as refused:
+        following(True)
+    assert refused.value.number == "TXN-211"
+
+
+def test_a_setting_that_cannot_be_is_refused_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody meant a run without traces by an exporter that does not exist."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    with pytest.raises(SetupError, match="OTEL_TRACES_EXPORTER"):
+        tracing(None)

@@ -1,0 +1,49 @@
+"""Charts of txids."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from txn.notebook.charts import LagPoint, TxidFacts, draw
+
+BEGAN = 1_770_000_000.0
+
+
+def facts(count: int, amount: int | None = 1_000) -> list[TxidFacts]:
+    seconds = {"started": 0.01, "staged": 0.2, "turn": 0.05, "published": 0.04, "committed": 0.0}
+    return [
+        TxidFacts(txid, BEGAN + txid + 0.3, seconds, amount, quarantined=txid == 2)
+        for txid in range(1, count + 1)
+    ]
+
+
+def test_a_figure_has_throughput_latency_lag_and_a_timeline() -> None:
+    """Rates add up to what was read, bars to how long a txid took, on one scale of seconds."""
+    lags = [LagPoint(BEGAN + at, "s", 100 - at, "records") for at in range(8)]
+    figure = draw("orders", facts(8), "records", lags, [(3, BEGAN + 3.1, "ValueError: no")])
+    throughput, latency, lag, timeline = figure.axes
+    (stairs,) = [patch for patch in throughput.patches if hasattr(patch, "get_data")]
+    values, edges, _ = stairs.get_data()
+    read = sum(v * (b - a) for v, a, b in zip(values, edges, edges[1:], strict=False))
+    assert read == pytest.approx(8_000)
+    tops = {round(bar.get_y() + bar.get_height(), 6) for bar in latency.patches}
+    assert max(tops) == pytest.approx(300)
+    assert [line.get_label() for line in lag.lines] == ["lag of s"]
+    cross = timeline.collections[-1].get_offsets()[0]
+    assert (round(float(cross[0]), 2), float(cross[1])) == (2.1, 3.0)
+    assert timeline.get_xlim()[1] < 10
+    names = [text.get_text() for text in latency.get_legend().get_texts()]
+    assert {"process", "wait for its turn", "quarantined", "failed"} <= set(names)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 1_000])
+def test_any_number_of_txids_is_drawn(count: int) -> None:
+    """None, one, or more than there are bars; without a warning of matplotlib's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = draw("<orders> $x$", facts(count, None if count == 2 else 5), "records")
+        made = figure._repr_png_()  # type: ignore[attr-defined]
+    assert made.startswith(b"\x89PNG")
+    assert all(len(axes.patches) < 1_300 for axes in figure.axes)

@@ -1,0 +1,250 @@
+"""Traces of a run, as a receiver of OTLP gets them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from committers.aggregates import Count
+from committers.append_table import AppendTable
+from committers.state_table import StateTable
+from spouts.memory import MemoryPosition, MemoryTransactionalSpout
+from tests.observers.otlp import Received, attributes, name_of, over_grpc, over_http
+from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
+from txn.errors import BatchError, SetupError
+from txn.observers import (
+    AttemptBegan,
+    BatchCommitted,
+    EventsDropped,
+    RunBegan,
+    RunEnded,
+    StationBegan,
+    StationEnded,
+)
+from txn.testing import run_in_memory
+from txn.tracing import Traces, traces_wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txn.engine.report import RunReport
+
+ROWS: list[Any] = [[("a", 1), ("b", 2)], [("c", 3)], [("a", 4)], [("a", 5)]]
+OK, ERROR = 1, 2
+
+
+@pytest.fixture(autouse=True)
+def no_otel(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("OTEL_"):
+            monkeypatch.delenv(name)
+
+
+class FailsOnce(MemoryTransactionalSpout):
+    """Fails the first attempt of txid 2."""
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: MemoryPosition
+    ) -> DataFrame:
+        """The rows of the batch."""
+        if attempt == TransactionAttempt(2):
+            raise FailedException("the source lost its connection")
+        return super().emit_batch(spark, attempt, metadata)
+
+
+def traced(
+    spark: SparkSession, warehouse: Path, rows: list[Any] = ROWS, pending: int = 1
+) -> RunReport:
+    """A run into an append table and a state."""
+    config = TopologyConfig(max_spout_pending=pending, retry_backoff_ms=1)
+    topology = Topology("traced", config)
+    stream = topology.stream("s", FailsOnce(rows, "k string, v bigint"))
+    stream.partition_persist(AppendTable(warehouse / "rows"))
+    stream.group_by("k").persistent_aggregate(StateTable(warehouse / "counts"), n=Count())
+    return run_in_memory(topology, spark, observers=[Traces()])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "receiver"), [("http/protobuf", over_http), ("grpc", over_grpc)]
+)
+def test_a_trace_for_each_attempt(
+    protocol: str, receiver: Any, spark: SparkSession, warehouse: Path, monkeypatch: Any
+) -> None:
+    """Over OTLP: attempts as roots, their stations with tables as children, tags, versions."""
+    received: Received
+    context: AbstractContextManager[Received] = receiver()
+    with context as received:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        report = traced(spark, warehouse)
+    assert report.observers == []
+    assert received.service() == "traced"
+    assert set(received.attempts) == {"1:0", "2:0", "2:1", "3:0", "4:0"}
+    root = received.attempts["1:0"]
+    about = attributes(root)
+    tables = [str(warehouse / "rows"), str(warehouse / "counts")]
+    assert (root.status.code, about["txn.outcome"], root.parent_span_id) == (OK, "committed", b"")
+    assert about["txn.tables"] == tables
+    assert about["txn.versions"] == list(report.batches[0].tables.values())
+    assert (about["txn.topology"], about["txn.epoch"], about["txn.input_records.s"]) == (
+        "traced",
+        1,
+        2,
+    )
+    stations = received.stations("1:0")
+    assert about["txn.stations"] == len(stations)
+    by_name = {span.name: span for span in stations}
+    alone = {"plan", "start", "process", "emit", "ack", "turn", "commit", "success", "clean_up"}
+    both = {f"{name} {table}" for name in ("stage", "prepare", "publish") for table in tables}
+    assert set(by_name) == alone | both | {"prepare", "publish"}
+    assert {span.trace_id for span in stations} == {root.trace_id}
+    within = {"emit": "process", f"stage {tables[0]}": "process", "prepare": "turn"}
+    within |= {f"prepare {tables[1]}": "prepare", f"publish {tables[0]}": "publish"}
+    for child, parent in within.items():
+        assert by_name[child].parent_span_id == by_name[parent].span_id
+    assert by_name["process"].parent_span_id == root.span_id
+    published = attributes(by_name[f"publish {tables[0]}"])
+    assert published["txn.table"] == tables[0]
+    assert published["txn.table.version"] == report.batches[0].tables[tables[0]]
+    assert published["txn.table.rows"] == 2
+    (tag,) = attributes(by_name["process"])["txn.spark.job_tags"]
+    assert tag.endswith("-1-0")
+    for span in stations:
+        assert span.start_time_unix_nano >= root.start_time_unix_nano
+        assert span.end_time_unix_nano >= span.start_time_unix_nano
+
+
+def test_a_failed_attempt_is_an_error_that_its_replay_links_to(
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status and exception at the attempt and at the station; the replay's trace names it."""
+    with over_http() as received:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{received.url}/v1/traces")
+        traced(spark, warehouse)
+    failed, replay = received.attempts["2:0"], received.attempts["2:1"]
+    message = "FailedException: the source lost its connection"
+    assert (failed.status.code, failed.status.message) == (ERROR, message)
+    (event,) = failed.events
+    assert (event.name, attributes(event)["exception.type"]) == ("exception", "FailedException")
+    assert attributes(failed)["txn.cause"] == "failed"
+    in_error = {s.name for s in received.stations("2:0") if s.status.code == ERROR}
+    assert in_error == {"emit", "process"}
+    (link,) = replay.links
+    assert (link.trace_id, link.span_id) == (failed.trace_id, failed.span_id)
+    assert attributes(link) == {"txn.link": "attempt before"}
+    assert replay.status.code == OK
+
+
+def test_what_a_group_shares_is_linked(
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Txids that are committed together: one turn, in the trace of the first, linked both ways."""
+    with over_http() as received:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
+        report = traced(spark, warehouse, [[(str(at), at)] for at in range(40)], pending=8)
+    grouped = [each for each in report.batches if each.group > 1]
+    assert grouped
+    roots = {name_of(root): root for root in received.attempts.values()}
+    spans = {(root.trace_id, root.span_id): name for name, root in roots.items()}
+    shared = [s for s in received.spans if s.name == "turn" and "txn.attempts" in attributes(s)]
+    assert shared
+    for turn in shared:
+        first, *others = attributes(turn)["txn.attempts"]
+        assert turn.trace_id == roots[first].trace_id
+        linked = {spans[link.trace_id, link.span_id] for link in roots[first].links}
+        assert set(others) <= linked
+        for other in others:
+            back = {spans[link.trace_id, link.span_id] for link in roots[other].links}
+            assert first in back
+
+
+def test_the_end_with_an_error_is_traced(
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt that ended the run is sent before the run is over."""
+    with over_http() as received:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
+        with pytest.raises(BatchError):
+            traced(spark, warehouse, [[ValueError("no")]])
+    (root,) = received.attempts.values()
+    assert (root.status.code, attributes(root)["txn.outcome"]) == (ERROR, "failed")
+
+
+def test_no_receiver_costs_the_run_nothing(
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is committed, and the end is not held up by more than observers may."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    assert traced(spark, warehouse).batches_committed == len(ROWS)
+
+
+def test_attempts_without_an_end_are_marked() -> None:
+    """Events were dropped, a station hangs, the run ends: each span says what it lacks."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    traces = Traces(provider)
+    one, two = TransactionAttempt(1), TransactionAttempt(2)
+    traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
+    for at, attempt in ((2.0, one), (3.0, two)):
+        traces.observe(StationEnded(at, "t", 1, (attempt,), "plan", at - 0.5))
+        traces.observe(AttemptBegan(at, "t", 1, attempt, at, {"s": {"at": 1}}, 0, None, None))
+    traces.observe(EventsDropped(3.5, "t", 1, 7))
+    traces.observe(BatchCommitted(4.0, "t", 1, two, (two,), {"rows": 1}, {"rows": 3}))
+    traces.observe(StationBegan(4.5, "t", 1, (two,), "success"))
+    traces.observe(RunEnded(5.0, "t", 1, "stopped", None, None, 2, 4.0))
+    roots = {
+        span.attributes["txn.txid"]: span
+        for span in exporter.get_finished_spans()
+        if span.attributes is not None and span.name == "attempt"
+    }
+    assert [dict(roots[txid].attributes or {})["txn.outcome"] for txid in (1, 2)] == [
+        "open",
+        "committed",
+    ]
+    assert [(roots[t].attributes or {})["txn.events_dropped"] for t in (1, 2)] == [7, 7]
+    assert roots[1].start_time == 1_500_000_000
+    assert roots[2].end_time == 4_000_000_000
+    (success,) = [span for span in exporter.get_finished_spans() if span.name == "success"]
+    assert (success.attributes or {})["txn.unfinished"] is True
+    names = [span.name for span in exporter.get_finished_spans()]
+    assert names == ["attempt", "plan", "attempt", "plan", "success"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4318"}, True),
+        ({"OTEL_TRACES_EXPORTER": "console"}, True),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a"}, False),
+        ({"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a"}, False),
+        ({"OTEL_SERVICE_NAME": "x"}, False),
+    ],
+)
+def test_when_the_environment_asks_for_traces(environment: dict[str, str], wanted: bool) -> None:
+    """An exporter or an endpoint asks for them; `none` and a disabled SDK do not."""
+    assert traces_wanted(environment) is wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OTEL_TRACES_EXPORTER", "zipkin"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier-pigeon")],
+)
+def test_a_setting_that_cannot_be_is_refused(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name, where traces are asked for and not when the run has begun."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SetupError, match=f"{name} is '{value}'") as refused:
+        Traces()
+    assert refused.value.number == "TXN-214"

@@ -1,0 +1,32 @@
+"""The facets that `txn.lineage` adds to those of OpenLineage; imports its client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attr
+from openlineage.client.generated.base import InputDatasetFacet, RunFacet
+
+__all__ = ["PositionFacet", "TransactionFacet"]
+
+
+@attr.define(kw_only=True)
+class TransactionFacet(RunFacet):
+    """Of a run: which txid of which topology it is."""
+
+    topology: str
+    txid: int
+    attempt: int
+    epoch: int
+    firstTxidOfGroup: int  # noqa: N815 - as OpenLineage's facets are spelled
+    lastTxidOfGroup: int  # noqa: N815
+    quarantined: bool
+    """It was committed empty."""
+
+
+@attr.define(kw_only=True)
+class PositionFacet(InputDatasetFacet):
+    """Of an input: what of it the txid read, as the spout's own JSON."""
+
+    stream: str
+    position: Any

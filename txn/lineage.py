@@ -1,0 +1,230 @@
+"""OpenLineage events: for each committed txid what it read and which table versions hold it.
+
+    topology.run(spark, observers=[Lineage()])
+
+A txid is a run of a job that has the topology's name. See docs/tracing.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from txn.errors import SetupError
+from txn.observers import AttemptBegan, BatchCommitted, RunBegan, RunEnded, RunEvent, TablePublished
+from txn.storage.locations import identity
+from txn.text import first_line
+
+if TYPE_CHECKING:
+    from openlineage.client import OpenLineageClient
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+
+__all__ = ["Lineage", "lineage_wanted"]
+
+_PRODUCER = "https://pypi.org/project/txn-spark"
+_NAMESPACE = "OPENLINEAGE_NAMESPACE"
+_KEPT = 10_000
+"""Facts of attempts that were not committed yet; a run has fewer in flight."""
+
+
+def lineage_wanted(environment: Mapping[str, str]) -> bool:
+    """Whether the environment says where OpenLineage's client sends events."""
+    if environment.get("OPENLINEAGE_DISABLED", "").lower() == "true":
+        return False
+    return any(
+        value
+        and name.startswith(("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__TRANSPORT"))
+        for name, value in environment.items()
+    )
+
+
+class Lineage:
+    """An observer that sends OpenLineage events. Needs the extra `openlineage`.
+
+    Args:
+        client: sends them; it stays open. None: a client for each run, as `OPENLINEAGE_*` or the
+            file `openlineage.yml` describes it.
+
+    Raises:
+        SetupError: the package is missing, or the client's settings cannot be.
+    """
+
+    def __init__(self, client: OpenLineageClient | None = None) -> None:
+        try:
+            import openlineage.client  # noqa: F401
+        except ImportError as error:
+            raise SetupError(
+                f"Lineage needs OpenLineage's client, which is missing ({error}). Install it: pip "
+                "install 'txn-spark[openlineage]'.",
+                number="TXN-211",
+            ) from error
+        self._given = client
+        self._client = client or _client()
+        self._sources: Mapping[str, tuple[str, ...]] = {}
+        self._planned: dict[Any, float] = {}
+        """attempt -> when it was planned."""
+        self._published: dict[tuple[str, int], TablePublished] = {}
+        """(table, version) -> what its log has of it."""
+
+    def observe(self, event: RunEvent) -> None:
+        """Take an event; send one for each committed txid."""
+        match event:
+            case RunBegan():
+                self._sources = event.sources
+                self._client = self._given or self._client or _client()
+            case AttemptBegan():
+                self._planned[event.attempt] = event.planned_at
+                _bound(self._planned)
+            case TablePublished():
+                self._published[event.table, event.version] = event
+                _bound(self._published)
+            case BatchCommitted():
+                self._send(event)
+            case RunEnded():
+                self._end()
+
+    def _end(self) -> None:
+        self._planned, self._published = {}, {}
+        if self._given is None and self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _send(self, event: BatchCommitted) -> None:
+        from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+        from openlineage.client.facet_v2 import job_type_job, nominal_time_run
+        from openlineage.client.uuid import generate_new_uuid
+
+        from txn._lineage_facets import TransactionFacet
+
+        assert self._client is not None
+        at = datetime.fromtimestamp(event.at, timezone.utc)
+        planned = datetime.fromtimestamp(self._planned.pop(event.attempt, event.at), timezone.utc)
+        facets: dict[str, Any] = {
+            "nominalTime": nominal_time_run.NominalTimeRunFacet(
+                planned.isoformat(), at.isoformat(), producer=_PRODUCER
+            ),
+            "txn": TransactionFacet(
+                topology=event.topology,
+                txid=event.attempt.txid,
+                attempt=event.attempt.attempt_id,
+                epoch=event.epoch,
+                firstTxidOfGroup=event.group[0].txid,
+                lastTxidOfGroup=event.group[-1].txid,
+                quarantined=event.quarantined,
+                producer=_PRODUCER,
+            ),
+        }
+        kind = job_type_job.JobTypeJobFacet("BATCH", "TXN", "TRANSACTION", producer=_PRODUCER)
+        self._client.emit(
+            RunEvent(
+                eventType=RunState.COMPLETE,
+                eventTime=at.isoformat(),
+                run=Run(str(generate_new_uuid(planned)), facets),
+                job=Job(_namespace(), event.topology, {"jobType": kind}),
+                inputs=self._inputs(event),
+                outputs=self._outputs(event),
+                producer=_PRODUCER,
+            )
+        )
+        if event.attempt == event.group[-1]:
+            for table, version in event.tables.items():
+                self._published.pop((table, version), None)
+
+    def _inputs(self, event: BatchCommitted) -> list[InputDataset]:
+        """What each stream read; streams that had nothing to read are left out."""
+        from openlineage.client.event_v2 import InputDataset
+        from openlineage.client.facet_v2 import input_statistics_input_dataset as statistics
+
+        from txn._lineage_facets import PositionFacet
+
+        found = []
+        for stream, metadata in event.metadata.items():
+            if metadata is None:
+                continue
+            places = [dataset_of(place) for place in self._sources.get(stream, ())]
+            facets: dict[str, Any] = {
+                "txn_position": PositionFacet(
+                    stream=stream, position=_read(metadata), producer=_PRODUCER
+                )
+            }
+            if len(places) <= 1:
+                # Of several places, the spout does not say how much came from which.
+                facets["inputStatistics"] = statistics.InputStatisticsInputDatasetFacet(
+                    rowCount=event.input_records.get(stream),
+                    size=event.input_bytes.get(stream),
+                    producer=_PRODUCER,
+                )
+            for namespace, name in places or [(_namespace(), f"{event.topology}.{stream}")]:
+                found.append(InputDataset(namespace, name, inputFacets=facets))
+        return found
+
+    def _outputs(self, event: BatchCommitted) -> list[OutputDataset]:
+        """The tables, each with the version that holds the txid."""
+        from openlineage.client.event_v2 import OutputDataset
+        from openlineage.client.facet_v2 import dataset_version_dataset as versions
+        from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
+
+        found = []
+        for table, version in event.tables.items():
+            published = self._published.get((table, version))
+            facets: dict[str, Any] = {}
+            # A group's version is counted once, at its last txid.
+            if published is not None and event.attempt == event.group[-1]:
+                facets["outputStatistics"] = statistics.OutputStatisticsOutputDatasetFacet(
+                    rowCount=published.rows,
+                    size=published.bytes,
+                    fileCount=published.files,
+                    producer=_PRODUCER,
+                )
+            version_facet = versions.DatasetVersionDatasetFacet(str(version), producer=_PRODUCER)
+            found.append(
+                OutputDataset(
+                    *dataset_of(table), facets={"version": version_facet}, outputFacets=facets
+                )
+            )
+        return found
+
+
+def dataset_of(place: str) -> tuple[str, str]:
+    """OpenLineage's (namespace, name) of a local path or a URI, by its naming convention."""
+    parts = urlsplit(place)
+    if parts.scheme == "kafka":
+        return f"kafka://{parts.netloc}", parts.path.lstrip("/")
+    known = identity(place)
+    parts = urlsplit(known)
+    if known.startswith("/") or len(parts.scheme) <= 1:
+        return "file", Path(known).as_posix()
+    return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/") or "/"
+
+
+def _read(metadata: Any) -> Any:
+    """What was read; a PartitionedSpout's positions of other partitions are left out."""
+    if isinstance(metadata, Mapping) and set(metadata) == {"read", "latest"}:
+        return metadata["read"]
+    return metadata
+
+
+def _namespace() -> str:
+    return os.environ.get(_NAMESPACE) or "txn"
+
+
+def _bound(kept: dict[Any, Any]) -> None:
+    if len(kept) > _KEPT:
+        del kept[next(iter(kept))]
+
+
+def _client() -> OpenLineageClient:
+    from openlineage.client import OpenLineageClient
+
+    try:
+        return OpenLineageClient()
+    except Exception as error:
+        raise SetupError(
+            f"OpenLineage's client cannot be made from its settings: {first_line(error)}. Correct "
+            "the variables OPENLINEAGE_*, or the file openlineage.yml.",
+            number="TXN-214",
+        ) from error

@@ -1,0 +1,166 @@
+"""A run as it goes, in a notebook: its graph, its rates and what is in flight, kept up to date."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from txn.text import duration, printable
+
+__all__ = ["Moment", "Rates", "page", "show"]
+
+_LOOK_SECS = 0.5
+_WINDOW_SECS = 10.0
+_SHOWN = 12
+"""Txids in flight that are listed."""
+_BOX = (190, 26, 10)
+"""Width, height and gap of a box of the graph."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run at one moment."""
+
+    topology: str
+    state: str
+    """What it does, in one line."""
+    committed_txid: int
+    txids: int
+    """Committed by this run."""
+    records: int | None
+    """Read by them; None: not known."""
+    rows: int
+    """Staged by them."""
+    seconds: float
+    edges: Sequence[tuple[str, str]] = ()
+    """(stream, table) of the graph."""
+    in_flight: Sequence[tuple[str, str, float]] = ()
+    """txid:attempt, phase and seconds in it."""
+    lags: Mapping[str, str] = field(default_factory=dict)
+    """stream -> what it lags by, for people."""
+    failure: str | None = None
+
+
+class Rates:
+    """Rates over the last seconds, out of the moments that it was told."""
+
+    def __init__(self) -> None:
+        self._known: deque[tuple[float, int, int | None, int]] = deque()
+
+    def of(self, moment: Moment) -> tuple[float, float | None, float]:
+        """Txids, records and rows per second."""
+        self._known.append((moment.seconds, moment.txids, moment.records, moment.rows))
+        while len(self._known) > 2 and self._known[0][0] < moment.seconds - _WINDOW_SECS:
+            self._known.popleft()
+        at, txids, records, rows = self._known[0]
+        passed = moment.seconds - at
+        if passed <= 0:
+            at, txids, records, rows, passed = 0.0, 0, 0, 0, max(moment.seconds, 1e-3)
+        known = moment.records is not None and records is not None
+        return (
+            (moment.txids - txids) / passed,
+            ((moment.records or 0) - (records or 0)) / passed if known else None,
+            (moment.rows - rows) / passed,
+        )
+
+
+def show(now: Callable[[], Moment], is_over: Callable[[], bool]) -> None:
+    """Show a run below the cell, and bring it up to date until it is over, on a thread."""
+    from IPython.display import display
+
+    rates = Rates()
+
+    def made() -> dict[str, str]:
+        moment = now()
+        return {"text/html": page(moment, rates), "text/plain": moment.state}
+
+    shown = display(made(), raw=True, display_id=True)
+
+    def follow() -> None:
+        over = False
+        while not over:
+            time.sleep(_LOOK_SECS)
+            over = is_over()  # asked first: the last look comes after the end
+            shown.update(made(), raw=True)
+
+    threading.Thread(target=follow, name="txn-notebook", daemon=True).start()
+
+
+def page(moment: Moment, rates: Rates) -> str:
+    """The HTML of a moment. Names and errors come from strangers: they are escaped."""
+    txids, records, rows = rates.of(moment)
+    numbers = {
+        "committed txid": f"{moment.committed_txid:,}",
+        "txids / s": f"{txids:,.1f}",
+        "records / s": "unknown" if records is None else f"{records:,.0f}",
+        "rows staged / s": f"{rows:,.0f}",
+        "in flight": str(len(moment.in_flight)),
+        "running for": duration(moment.seconds),
+    }
+    cells = "".join(
+        f"<td style='text-align:left;padding-right:2em'><span style='font-size:150%'>"
+        f"{_safe(value)}</span><br><small>{_safe(name)}</small></td>"
+        for name, value in numbers.items()
+    )
+    failure = f"<p>Last failure: {_safe(moment.failure)}</p>" if moment.failure else ""
+    return (
+        f"<p><b>{_safe(moment.topology)}</b>: {_safe(moment.state)}</p>"
+        f"<table><tr>{cells}</tr></table>{_graph(moment)}{_in_flight(moment)}{failure}"
+    )
+
+
+def _in_flight(moment: Moment) -> str:
+    if not moment.in_flight:
+        return ""
+    lines = "".join(
+        f"<tr><td>{_safe(attempt)}</td><td>{_safe(phase)}</td><td>{duration(seconds)}</td></tr>"
+        for attempt, phase, seconds in moment.in_flight[:_SHOWN]
+    )
+    more = len(moment.in_flight) - _SHOWN
+    rest = f"<p>and {more} more</p>" if more > 0 else ""
+    head = "<tr><th>txid:attempt</th><th>phase</th><th>for</th></tr>"
+    return f"<table>{head}{lines}</table>{rest}"
+
+
+def _graph(moment: Moment) -> str:
+    """Streams on the left, tables on the right, and which feeds which."""
+    width, height, gap = _BOX
+    streams = list(dict.fromkeys(stream for stream, _ in moment.edges))
+    tables = list(dict.fromkeys(table for _, table in moment.edges))
+    far = width + 110
+    middle = height / 2
+    lines = "".join(
+        f'<path d="M {width} {streams.index(s) * (height + gap) + middle} C {width + 55} '
+        f"{streams.index(s) * (height + gap) + middle}, {far - 55} "
+        f"{tables.index(t) * (height + gap) + middle}, {far} "
+        f'{tables.index(t) * (height + gap) + middle}" fill="none" stroke="#7f8c9a"/>'
+        for s, t in moment.edges
+    )
+    boxes = "".join(
+        _box(0, at * (height + gap), name, moment.lags.get(name)) for at, name in enumerate(streams)
+    ) + "".join(_box(far, at * (height + gap), name, None) for at, name in enumerate(tables))
+    tall = max(len(streams), len(tables)) * (height + gap)
+    return (
+        f'<svg width="{far + width + 2}" height="{tall}" role="img" font-size="11" '
+        f'font-family="sans-serif"><title>streams and tables of {_safe(moment.topology)}</title>'
+        f"{lines}{boxes}</svg>"
+    )
+
+
+def _box(left: float, top: float, name: str, lag: str | None) -> str:
+    width, height, _ = _BOX
+    told = name if lag is None else f"{name}, lag {lag}"
+    short = told if len(told) <= 30 else f"…{told[-29:]}"
+    return (
+        f'<g><title>{_safe(told)}</title><rect x="{left + 1}" y="{top + 1}" width="{width - 2}" '
+        f'height="{height - 2}" rx="4" fill="none" stroke="#2f6fb0"/><text x="{left + 8}" '
+        f'y="{top + 17}" fill="currentColor">{_safe(short)}</text></g>'
+    )
+
+
+def _safe(text: str) -> str:
+    return escape(printable(text))

@@ -1,0 +1,174 @@
+"""The committed txids of a topology as a table: for Spark, Arrow, pandas, a chart, or a loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, overload
+
+from txn.text import describe
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from matplotlib.figure import Figure
+    from pyspark.sql import DataFrame, SparkSession
+
+    from txn.operations.history import HistoryEntry
+    from txn.topology import Topology
+
+__all__ = ["History", "history"]
+
+_SHOWN = 20
+_COLUMNS = ("txid", "attempt", "committed", "published_at", "read", "rows", "versions")
+
+
+def history(
+    topology: Topology | str, *, zookeeper: str = "embedded", limit: int | None = None
+) -> History:
+    """The newest txids of a topology, out of its tables' logs. Changes nothing.
+
+    Args:
+        topology: the object; or a name, whose tables ZooKeeper knows; or "FILE.py:TOPOLOGY".
+        zookeeper: as for `Topology.run`. The object needs none: what all its tables hold is then
+            taken for committed.
+        limit: at most so many of the newest txids; None: all that the logs still have.
+
+    Raises:
+        TxnError: a table or ZooKeeper is not there, or cannot be read.
+    """
+    from txn.operations.history import history as read
+
+    if isinstance(topology, str):
+        from txn.operations.topology_tables import tables_of
+
+        found = tables_of(topology, zookeeper)
+        entries = read(found.topology, found.tables, found.committed, limit, found.storage_options)
+        return History(found.topology, entries)
+    options = {sink.name: sink.committer.storage_options for sink in topology.sinks}
+    return History(topology.name, read(topology.name, options, None, limit, options))
+
+
+class History(Sequence["HistoryEntry"]):
+    """Txids of a topology, the newest first; a sequence of `HistoryEntry`.
+
+    As a table it has a row for each txid with the columns `topology`, `txid`, `attempt`, `epoch`,
+    `committed`, `published_at` (when the last table held it), `read` (stream -> what it read, in a
+    few words), `metadata` (all of that, as JSON), `rows` (table -> rows staged), `versions`
+    (table -> version that holds it), `violations` (JSON) and `timings_ms` (station ->
+    milliseconds).
+    """
+
+    def __init__(self, topology: str, entries: Sequence[HistoryEntry]) -> None:
+        self.topology = topology
+        self._entries = tuple(entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, at: int) -> HistoryEntry: ...
+    @overload
+    def __getitem__(self, at: slice) -> History: ...
+    def __getitem__(self, at: int | slice) -> HistoryEntry | History:
+        """One entry; of a slice, a history."""
+        if isinstance(at, slice):
+            return History(self.topology, self._entries[at])
+        return self._entries[at]
+
+    def __iter__(self) -> Iterator[HistoryEntry]:
+        return iter(self._entries)
+
+    def __repr__(self) -> str:
+        """Name, and which txids there are."""
+        if not self._entries:
+            return f"<History of '{self.topology}': no txid>"
+        newest, oldest = self._entries[0].txid, self._entries[-1].txid
+        return f"<History of '{self.topology}': {len(self)} txids, {oldest} to {newest}>"
+
+    def _repr_html_(self) -> str:
+        """The newest txids as a table."""
+        rows = [self._row(entry) for entry in self._entries[:_SHOWN]]
+        head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(_cell(row[name]))}</td>' for name in _COLUMNS)}</tr>"
+            for row in rows
+        )
+        return f"<p>{escape(repr(self)[1:-1])}</p><table><tr>{head}</tr>{body}</table>"
+
+    def to_arrow(self) -> pa.Table:
+        """As a table of Arrow."""
+        import pyarrow as pa
+
+        counts = pa.map_(pa.string(), pa.int64())
+        words = pa.map_(pa.string(), pa.string())
+        schema = pa.schema(
+            [
+                ("topology", pa.string()),
+                ("txid", pa.int64()),
+                ("attempt", pa.int64()),
+                ("epoch", pa.int64()),
+                ("committed", pa.bool_()),
+                ("published_at", pa.timestamp("us", "UTC")),
+                ("read", words),
+                ("metadata", pa.string()),
+                ("rows", counts),
+                ("versions", counts),
+                ("violations", pa.string()),
+                ("timings_ms", pa.map_(pa.string(), pa.float64())),
+            ]
+        )
+        rows = [self._row(entry) for entry in self._entries]
+        for row in rows:
+            row |= {name: list(value.items()) for name, value in row.items() if _is_map(value)}
+        return pa.Table.from_pylist(rows, schema=schema)
+
+    def to_pandas(self) -> Any:
+        """As a DataFrame of pandas, which must be installed; maps are dicts."""
+        return self.to_arrow().to_pandas(maps_as_pydicts="strict")
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """As a DataFrame of Spark."""
+        return spark.createDataFrame(self.to_arrow())
+
+    def plot(self) -> Figure:
+        """Throughput, latency by station, and the timeline of the newest txids.
+
+        A notebook shows the figure; `figure.savefig("txids.png")` writes it. Needs the extra
+        `plot`. What a source lagged by is in no log: `RunReport.plot` shows it.
+
+        Raises:
+            SetupError: matplotlib is not installed.
+        """
+        from txn.notebook.charts import draw
+
+        facts = [entry.facts() for entry in reversed(self._entries)]
+        return draw(repr(self)[1:-1], facts, "rows staged")
+
+    def _row(self, entry: HistoryEntry) -> dict[str, Any]:
+        from datetime import datetime, timezone
+
+        return {
+            "topology": self.topology,
+            "txid": entry.txid,
+            "attempt": entry.attempt_id,
+            "epoch": entry.epoch,
+            "committed": entry.committed,
+            "published_at": datetime.fromtimestamp(entry.timestamp_ms / 1000, timezone.utc),
+            "read": {stream: describe(metadata) for stream, metadata in entry.read.items()},
+            "metadata": json.dumps(dict(entry.read)),
+            "rows": dict(entry.rows),
+            "versions": dict(entry.tables),
+            "violations": json.dumps({s: dict(rules) for s, rules in entry.violations.items()}),
+            "timings_ms": dict(entry.timings_ms),
+        }
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {each}" for key, each in value.items())
+    return f"{value:%Y-%m-%d %H:%M:%S}" if hasattr(value, "strftime") else str(value)

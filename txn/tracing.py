@@ -1,0 +1,499 @@
+"""OpenTelemetry traces: a trace for each attempt, with its stations (docs/tracing.md).
+
+    topology.run(spark, observers=[Traces()])
+
+Spans are made when an attempt has ended, out of what was told of it until then. So a process that
+is killed leaves no trace of an attempt that was under way, rather than a part of one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from txn.attempts import TransactionAttempt
+from txn.errors import SetupError
+from txn.observers import (
+    AttemptBegan,
+    AttemptBlocked,
+    AttemptCancelled,
+    AttemptFailed,
+    BadRows,
+    BatchCommitted,
+    EventsDropped,
+    GroupDissolved,
+    Quarantined,
+    ReplayScheduled,
+    RunBegan,
+    RunEnded,
+    RunEvent,
+    StationBegan,
+    StationEnded,
+    TablePublished,
+)
+from txn.text import describe
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+__all__ = ["Traces", "traces_wanted"]
+
+_WITHIN = {"emit": "process", "stage": "process", "prepare": "turn", "publish": "turn"}
+"""station -> the station in which it is."""
+_COMMITTED = ("committed", "quarantined")
+_EXPORTER = "OTEL_TRACES_EXPORTER"
+_ASKING = (_EXPORTER, "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+_OfAttempt: TypeAlias = (
+    AttemptBegan | AttemptFailed | AttemptBlocked | AttemptCancelled | BadRows | Quarantined
+)
+_OF_ATTEMPT = (AttemptBegan, AttemptFailed, AttemptBlocked, AttemptCancelled, BadRows, Quarantined)
+
+Attributes = dict[str, Any]
+
+
+def traces_wanted(environment: Mapping[str, str]) -> bool:
+    """Whether the environment asks for traces: `OTEL_*` names an exporter or where to send them."""
+    off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if off or environment.get(_EXPORTER) == "none":
+        return False
+    return any(environment.get(name) for name in _ASKING)
+
+
+class Traces:
+    """An observer that makes OpenTelemetry spans. Needs the extra `otel`.
+
+    Args:
+        provider: where spans go; it stays open. None: the provider that the program has set with
+            `opentelemetry.trace.set_tracer_provider`, if any; otherwise, one for each run, which
+            the variables `OTEL_*` configure and which sends by OTLP unless they say otherwise.
+
+    Raises:
+        SetupError: a package is missing, or `OTEL_TRACES_EXPORTER` or
+            `OTEL_EXPORTER_OTLP_PROTOCOL` has an unknown value.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        try:
+            import opentelemetry.sdk.trace  # noqa: F401
+        except ImportError as error:
+            raise _missing(error) from error
+        self._given = provider
+        # Here, so that what cannot be is refused where it was asked for.
+        self._processors = [] if provider or _of_program() else _processors(os.environ)
+        self._provider: TracerProvider | None = None
+        self._is_own = False
+        self._tracer: Tracer | None = None
+        self._open: dict[TransactionAttempt, _Attempt] = {}
+        self._failed: dict[int, tuple[int, SpanContext]] = {}
+        """txid -> attempt id and span of its newest attempt that ended and was not committed."""
+        self._committed_txid = 0
+
+    def observe(self, event: RunEvent) -> None:
+        """Take an event; at an attempt's end, hand its spans to the provider."""
+        match event:
+            case RunBegan():
+                self._begin(event)
+            case RunEnded():
+                self._end(event)
+            case StationBegan():
+                self._station_began(event)
+            case StationEnded():
+                self._station_ended(event)
+            case TablePublished() | GroupDissolved():
+                for attempt in event.attempts:
+                    if attempt in self._open:
+                        self._open[attempt].take(event)
+            case BatchCommitted():
+                self._committed(event)
+            case ReplayScheduled():
+                self._replayed(event)
+            case EventsDropped():
+                self._missed(event.count)
+            case _ if isinstance(event, _OF_ATTEMPT):
+                self._attempt(event)
+
+    # --- the run -----------------------------------------------------------------------------
+
+    def _begin(self, event: RunBegan) -> None:
+        self._provider = self._given or _of_program()
+        self._is_own = self._provider is None
+        if self._provider is None:
+            self._provider = _provider(event.topology, self._processors)
+        self._tracer = self._provider.get_tracer("txn")
+        self._open, self._failed, self._committed_txid = {}, {}, 0
+
+    def _end(self, event: RunEnded) -> None:
+        for attempt in sorted(self._open):
+            self._write(attempt, event.at)
+        if self._provider is not None:
+            self._provider.shutdown() if self._is_own else self._provider.force_flush()
+
+    def _missed(self, events: int) -> None:
+        for each in self._open.values():
+            each.missing += events
+
+    # --- attempts ----------------------------------------------------------------------------
+
+    def _of(
+        self, attempt: TransactionAttempt, event: RunEvent, at: float | None = None
+    ) -> _Attempt:
+        """What is known of an attempt; its span begins with the first that is told of it."""
+        found = self._open.get(attempt)
+        if found is None:
+            assert self._tracer is not None
+            began = event.at if at is None else at
+            span = self._tracer.start_span("attempt", _nothing(), start_time=_nanos(began))
+            found = self._open[attempt] = _Attempt(attempt, span, began)
+            before = self._failed.get(attempt.txid)
+            if before is not None:
+                span.add_link(before[1], {"txn.link": "attempt before"})
+        found.topology, found.epoch = event.topology, event.epoch
+        return found
+
+    def _attempt(self, event: _OfAttempt) -> None:
+        at = event.planned_at if isinstance(event, AttemptBegan) else None
+        if self._is_written(event.attempt):
+            return
+        self._of(event.attempt, event, at).take(event)
+        self._write_if_over(event.attempt, event.at)
+
+    def _is_written(self, attempt: TransactionAttempt) -> bool:
+        """Whether its spans are handed over; a thread that hung in it may still tell of it."""
+        if attempt in self._open:
+            return False
+        last = self._failed.get(attempt.txid)
+        is_dead = last is not None and attempt.attempt_id <= last[0]
+        return is_dead or attempt.txid <= self._committed_txid
+
+    def _replayed(self, event: ReplayScheduled) -> None:
+        """Another attempt follows: those before it have ended, whatever hangs in them."""
+        for attempt in [a for a in self._open if a.txid == event.attempt.txid]:
+            if attempt.attempt_id < event.attempt.attempt_id:
+                self._write(attempt, event.at)
+
+    def _committed(self, event: BatchCommitted) -> None:
+        self._of(event.attempt, event).take(event)
+        self._failed.pop(event.attempt.txid, None)
+        self._committed_txid = event.attempt.txid
+        # Txids are committed in order: the end of an earlier one was among the dropped events.
+        for attempt in [a for a in self._open if a.txid < event.attempt.txid]:
+            if self._open[attempt].ended is None or self._open[attempt].missing:
+                self._write(attempt, event.at)
+
+    # --- stations ----------------------------------------------------------------------------
+
+    def _station_began(self, event: StationBegan) -> None:
+        if self._is_written(event.attempts[0]):
+            return
+        told = [a for a in event.attempts if not self._is_written(a)]
+        first, *others = [self._of(attempt, event) for attempt in told]
+        first.under_way[(event.station, event.table, event.attempts)] = event
+        for other in others:
+            first.link(other)
+            other.link(first)
+
+    def _station_ended(self, event: StationEnded) -> None:
+        first = self._open.get(event.attempts[0])
+        if first is None:
+            if event.station != "plan":
+                return
+            first = self._of(event.attempts[0], event, event.began)
+        first.under_way.pop((event.station, event.table, event.attempts), None)
+        first.stations.append(event)
+        self._write_if_over(event.attempts[0], event.at)
+
+    # --- spans -------------------------------------------------------------------------------
+
+    def _write_if_over(self, attempt: TransactionAttempt, at: float) -> None:
+        found = self._open.get(attempt)
+        if found is not None and found.is_over:
+            self._write(attempt, at)
+
+    def _write(self, attempt: TransactionAttempt, at: float) -> None:
+        """Hand over the spans of an attempt: first its own, then those of its stations."""
+        assert self._tracer is not None
+        found = self._open.pop(attempt)
+        if found.outcome not in _COMMITTED:
+            self._failed[attempt.txid] = (attempt.attempt_id, found.span.get_span_context())
+        found.finish(self._tracer, at)
+
+
+@dataclass
+class _Attempt:
+    """What was told of one attempt so far."""
+
+    attempt: TransactionAttempt
+    span: Span
+    began: float
+    topology: str = ""
+    epoch: int = 0
+    outcome: str = "open"
+    """committed, quarantined, failed, blocked, cancelled; open: the run ended before."""
+    ended: float | None = None
+    error: str | None = None
+    missing: int = 0
+    """Events that the observer was not told while the attempt was open."""
+    attributes: Attributes = field(default_factory=dict)
+    notes: list[tuple[str, float, Attributes]] = field(default_factory=list)
+    """Events of its span: name, when, attributes."""
+    stations: list[StationEnded] = field(default_factory=list)
+    under_way: dict[tuple[Any, ...], StationBegan] = field(default_factory=dict)
+    linked: set[TransactionAttempt] = field(default_factory=set)
+    published: dict[str, TablePublished] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will be told of it."""
+        if self.ended is None or self.under_way:
+            return False
+        if self.outcome not in _COMMITTED:
+            return True
+        return {"success", "clean_up"} <= {each.station for each in self.stations}
+
+    def link(self, other: _Attempt) -> None:
+        """Link to another attempt of the group, once."""
+        if other.attempt not in self.linked:
+            self.linked.add(other.attempt)
+            about: Attributes = {"txn.link": "group", "txn.txid": other.attempt.txid}
+            self.span.add_link(other.span.get_span_context(), about)
+
+    def take(self, event: RunEvent) -> None:
+        """Something was told of it."""
+        match event:
+            case AttemptBegan():
+                self._began(event)
+            case AttemptFailed():
+                self._over("failed", event.at, event.error)
+                self.attributes["txn.cause"] = event.cause
+                self.attributes["txn.phase"] = event.phase
+                self.notes.append(("exception", event.at, _exception(event.error)))
+            case AttemptBlocked():
+                self._over("blocked", event.at)
+                self.notes.append(("blocked", event.at, {"txn.error": event.error}))
+            case AttemptCancelled():
+                self._over("cancelled", event.at)
+            case GroupDissolved():
+                self.notes.append(("group dissolved", event.at, {"txn.error": event.error}))
+            case TablePublished():
+                self.published[event.table] = event
+            case BadRows():
+                about = {"txn.stream": event.stream, "txn.rule": event.rule, "txn.rows": event.rows}
+                self.notes.append(("bad rows", event.at, about))
+            case Quarantined():
+                self.outcome = "quarantined"
+                self.notes.append(("quarantined", event.at, {"txn.error": event.error}))
+            case BatchCommitted():
+                self._committed(event)
+
+    def _over(self, outcome: str, at: float, error: str | None = None) -> None:
+        if self.ended is None:
+            self.outcome, self.ended, self.error = outcome, at, error
+
+    def _began(self, event: AttemptBegan) -> None:
+        self.attributes["txn.failures"] = event.failures
+        for stream, metadata in event.metadata.items():
+            self.attributes[f"txn.read.{stream}"] = describe(metadata)
+        if event.replay_of is not None:
+            self.attributes["txn.replay_of"] = event.replay_of
+
+    def _committed(self, event: BatchCommitted) -> None:
+        self._over("quarantined" if event.quarantined else "committed", event.at)
+        told: Attributes = {
+            "txn.group.first_txid": event.group[0].txid,
+            "txn.group.last_txid": event.group[-1].txid,
+            "txn.tables": list(event.tables),
+            "txn.versions": list(event.tables.values()),
+            "txn.rows_staged": sum(event.rows.values()),
+        }
+        for stream, records in event.input_records.items():
+            if records is not None:
+                told[f"txn.input_records.{stream}"] = records
+        self.attributes |= told
+
+    # --- its spans -----------------------------------------------------------------------------
+
+    def finish(self, tracer: Tracer, at: float) -> None:
+        """Make and end its spans."""
+        from opentelemetry.trace import Status, StatusCode, set_span_in_context
+
+        stations = sorted([*self.stations, *self._unfinished(at)], key=_outermost_first)
+        self.span.set_attributes(self._ids() | self.attributes | {"txn.outcome": self.outcome})
+        self.span.set_attribute("txn.stations", len(stations))
+        if self.missing:
+            self.span.set_attribute("txn.events_dropped", self.missing)
+        for name, when, attributes in self.notes:
+            self.span.add_event(name, attributes, _nanos(when))
+        if self.error is not None:
+            self.span.set_status(Status(StatusCode.ERROR, self.error))
+        elif self.outcome in _COMMITTED:
+            self.span.set_status(Status(StatusCode.OK))
+        self.span.end(_nanos(at if self.ended is None else self.ended))
+        made: dict[tuple[str, str | None], Span] = {}
+        for station in stations:
+            parent = made.get((station.station, None)) if station.table is not None else None
+            parent = parent or made.get((_WITHIN.get(station.station, ""), None)) or self.span
+            name = (
+                station.station if station.table is None else f"{station.station} {station.table}"
+            )
+            span = tracer.start_span(
+                name, set_span_in_context(parent), start_time=_nanos(station.began)
+            )
+            span.set_attributes(self._ids() | self._about(station))
+            if station.error is not None:
+                span.add_event("exception", _exception(station.error), _nanos(station.at))
+                span.set_status(Status(StatusCode.ERROR, station.error))
+            span.end(_nanos(max(station.at, station.began)))
+            made.setdefault((station.station, station.table), span)
+
+    def _unfinished(self, at: float) -> Iterator[StationEnded]:
+        """Stations without an end, as if they had ended now."""
+        for each in self.under_way.values():
+            told = (at, each.topology, each.epoch, each.attempts, each.station, each.at)
+            yield _Unfinished(*told, each.table, each.spark_tags)
+
+    def _ids(self) -> Attributes:
+        return {
+            "txn.topology": self.topology,
+            "txn.txid": self.attempt.txid,
+            "txn.attempt": self.attempt.attempt_id,
+            "txn.epoch": self.epoch,
+        }
+
+    def _about(self, station: StationEnded) -> Attributes:
+        told: Attributes = {"txn.station": station.station}
+        if station.table is not None:
+            told["txn.table"] = station.table
+        if station.spark_tags:
+            told["txn.spark.job_tags"] = list(station.spark_tags)
+        if len(station.attempts) > 1:
+            told["txn.attempts"] = [str(attempt) for attempt in station.attempts]
+        if isinstance(station, _Unfinished):
+            told["txn.unfinished"] = True
+        published = self.published.get(station.table or "")
+        if station.station == "publish" and published is not None:
+            told |= {
+                "txn.table.version": published.version,
+                "txn.table.bytes": published.bytes,
+                "txn.table.files": published.files,
+                "txn.table.skipped": published.skipped,
+            }
+            if published.rows is not None:
+                told["txn.table.rows"] = published.rows
+        return told
+
+
+class _Unfinished(StationEnded):
+    """A station of which no end was told: a turn that was given up, or a thread that hangs."""
+
+
+def _outermost_first(station: StationEnded) -> tuple[int, int, float]:
+    """Spans are made after those in which they are."""
+    return station.station in _WITHIN, station.table is not None, station.began
+
+
+def _exception(error: str) -> Attributes:
+    kind, _, said = error.partition(": ")
+    return {"exception.type": kind, "exception.message": said or kind}
+
+
+def _nanos(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+def _nothing() -> Any:
+    """No span around: an attempt is the root of a trace, whatever the program traces itself."""
+    from opentelemetry.context import Context
+
+    return Context()
+
+
+# --- the provider --------------------------------------------------------------------------------
+
+
+def _of_program() -> TracerProvider | None:
+    """The provider that the program has set, if it is one that exports."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import get_tracer_provider
+
+    found = get_tracer_provider()
+    return found if isinstance(found, TracerProvider) else None
+
+
+def _provider(topology: str, processors: Sequence[Callable[[], SpanProcessor]]) -> TracerProvider:
+    """A provider of our own; `topology` names the service unless `OTEL_*` does."""
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+
+    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in given
+    resource = Resource.create({} if is_named else {"service.name": topology})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    for make in processors:
+        provider.add_span_processor(make())
+    return provider
+
+
+def _processors(environment: Mapping[str, str]) -> list[Callable[[], SpanProcessor]]:
+    """What makes the processors that `OTEL_*` ask for."""
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+    made: list[Callable[[], SpanProcessor]] = []
+    for kind in (environment.get(_EXPORTER) or "otlp").split(","):
+        match kind.strip():
+            case "otlp":
+                made.append(partial(_batched, _otlp(environment)))
+            case "console":
+                made.append(lambda: SimpleSpanProcessor(ConsoleSpanExporter()))
+            case "none":
+                pass
+            case unknown:
+                raise SetupError(
+                    f"{_EXPORTER} is {unknown!r}, which Traces does not have. Use otlp, console or "
+                    "none; for another exporter, give Traces(provider) a TracerProvider with it.",
+                    number="TXN-214",
+                )
+    return made
+
+
+def _batched(exporter: Callable[[], SpanExporter]) -> SpanProcessor:
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    return BatchSpanProcessor(exporter())
+
+
+def _otlp(environment: Mapping[str, str]) -> Callable[[], SpanExporter]:
+    """The exporter by OTLP, over the protocol that `OTEL_*` name."""
+    name = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+    if not environment.get(name):
+        name = "OTEL_EXPORTER_OTLP_PROTOCOL"
+    protocol = environment.get(name) or "http/protobuf"
+    if protocol not in ("grpc", "http/protobuf"):
+        raise SetupError(
+            f"{name} is {protocol!r}, which Traces does not have. Use http/protobuf or grpc.",
+            number="TXN-214",
+        )
+    try:
+        if protocol == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+            return OTLPSpanExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter as OverHttp,
+        )
+    except ImportError as error:
+        raise _missing(error) from error
+    return OverHttp
+
+
+def _missing(error: ImportError) -> SetupError:
+    return SetupError(
+        f"Traces need OpenTelemetry, and a part of it is missing ({error}). Install it: pip "
+        "install 'txn-spark[otel]'.",
+        number="TXN-211",
+    )
