@@ -14,6 +14,7 @@ KAFKA := $(VENV)/.kafka
 S3 := $(VENV)/.s3
 STORES := $(VENV)/.stores
 BENCH := $(VENV)/.bench
+PROMETHEUS := $(VENV)/.prometheus
 
 # How many tests run at once: each worker has a JVM of a gigabyte or more, and often waits for it.
 WORKERS := 3
@@ -44,18 +45,18 @@ help: ## list the targets
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"
 
-setup: $(JARS) $(KAFKA) $(S3)
+setup: $(JARS) $(KAFKA) $(S3) $(PROMETHEUS)
 
 demo: $(JARS) ## run the example
 	@$(PY) -m examples.demo
 
-test: $(JARS) $(KAFKA) $(S3) ## run the tests
+test: $(JARS) $(KAFKA) $(S3) $(PROMETHEUS) ## run the tests
 	@TXN_TEST_SHARD=$(SHARD) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(STAMP) ## the tests that need no JVM
 	@$(PY) -m pytest -q -n $(WORKERS) -m fast
 
-test-thorough: $(JARS) $(KAFKA) $(S3) $(STORES) ## all tests, nothing left short
+test-thorough: $(JARS) $(KAFKA) $(S3) $(STORES) $(PROMETHEUS) ## all tests, nothing left short
 	@TXN_TEST_THOROUGH=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 fuzz: $(STAMP) ## broken inputs to everything that is parsed
@@ -145,6 +146,12 @@ $(S3): $(STAMP)
 	@echo "Fetching the jars of an S3 server and of Spark's S3 client for the tests (once; two minutes) ..."
 	@$(PY) -m tests.stores.s3 </dev/null
 	@touch $(S3)
+
+# What only the tests need: a Prometheus server (Debian's package, if this is root on Debian or Ubuntu).
+$(PROMETHEUS): $(STAMP)
+	@echo "Looking for Prometheus for the tests of metrics (once; half a minute) ..."
+	@$(PY) -m tests.metrics.server </dev/null
+	@touch $(PROMETHEUS)
 
 # What only `make test-thorough` needs: Azure's, HDFS's and a second S3 server. Node 20 and Go are
 # asked for by their installers.

@@ -30,6 +30,7 @@ from txn.zookeeper.status import require_answer
 
 if TYPE_CHECKING:
     from txn.engine.running import RunningTopology
+    from txn.observers import Observer as RunObserver
     from txn.topology import Topology, Until
 
 __all__ = ["drive"]
@@ -50,6 +51,7 @@ def drive(
     until: Until,
     conf: Mapping[str, str],
     standby: bool = False,
+    observers: Sequence[RunObserver] = (),
 ) -> RunReport:
     """Run a topology to its end and keep the observer informed.
 
@@ -57,6 +59,7 @@ def drive(
         zookeeper: as for `Topology.run`; so is `standby`.
         master: Spark's; None: as for `delta_session`.
         conf: Spark settings.
+        observers: as for `Topology.run`.
 
     Raises:
         TxnError: why the run ended otherwise; state is intact.
@@ -81,7 +84,9 @@ def drive(
             spark = delta_session(topology.name, master, conf, packages=packages)
             resources.callback(spark.stop)
             connect = hosts.result()
-        running = topology.start(spark, zookeeper=connect, until=until, standby=standby)
+        running = topology.start(
+            spark, zookeeper=connect, until=until, standby=standby, observers=observers
+        )
         with received_signals() as received:
             if standby:
                 _stand_by(topology.name, running, observer, received)

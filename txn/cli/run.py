@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -21,6 +23,7 @@ from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
     from txn.cli.observers import Observer
+    from txn.observers import Observer as RunObserver
     from txn.topology import Until
 
 __all__ = ["run"]
@@ -63,6 +66,11 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
     is_flag=True,
     help="While another process leads, start everything, wait, and take over when it ends.",
 )
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve metrics to Prometheus there, on loopback without HOST, as long as this runs.",
+)
 @session_options
 @settings_option
 @zookeeper_option
@@ -75,6 +83,7 @@ def run(
     log_level: str,
     log_format: str,
     standby: bool,
+    metrics: str | None,
     settings: Sequence[str],
     zookeeper: str,
     as_json: bool,
@@ -87,7 +96,9 @@ def run(
     (resolve_shared if standby else resolve)(zookeeper)
     topology = load_topology(target, settings)
     topology.check_complete(until)
-    with logging_to_file(topology.name, log_level, log_format) as path:
+    with contextlib.ExitStack() as resources:
+        observers = _exporters(metrics, resources)
+        path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
         try:
             drive(
                 topology,
@@ -97,6 +108,7 @@ def run(
                 until=until,
                 conf=conf,
                 standby=standby,
+                observers=observers,
             )
         except (FencedError, LeaderExistsError):
             raise
@@ -104,6 +116,27 @@ def run(
             if path is not None and path.stat().st_size and not as_json:
                 click.echo(f"The log is in {path}.", err=True)
             raise
+
+
+def _exporters(address: str | None, resources: contextlib.ExitStack) -> list[RunObserver]:
+    """Who hands the run's metrics on. Made before anything starts, and closed whatever happens.
+
+    Raises:
+        SetupError: the address is in use, or a package is missing.
+    """
+    from txn.metrics.opentelemetry import OpenTelemetryMetrics, is_asked_for
+    from txn.metrics.prometheus import PrometheusMetrics
+
+    observers: list[RunObserver] = []
+    if address is not None:
+        served = PrometheusMetrics(address)
+        resources.callback(served.close)
+        observers.append(served)
+    if is_asked_for(os.environ):
+        sent = OpenTelemetryMetrics()
+        resources.callback(sent.close)
+        observers.append(sent)
+    return observers
 
 
 def _observer(as_json: bool) -> Observer:
