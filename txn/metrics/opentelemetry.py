@@ -110,7 +110,8 @@ class _Meters:
 
     def add(self, what: Metric, by: float, *labels: str) -> None:
         """See `Meters`."""
-        self._made[what.name].add(by, _attributes(what, labels))
+        # Always a double: OTLP has another field for ints, and a series should not change between.
+        self._made[what.name].add(float(by), _attributes(what, labels))
 
     def record(self, what: Metric, value: float, *labels: str) -> None:
         """See `Meters`."""
@@ -119,7 +120,7 @@ class _Meters:
     def set(self, what: Metric, to: float, *labels: str) -> None:
         """See `Meters`."""
         with self._lock:
-            self._gauges[what.name][labels] = to
+            self._gauges[what.name][labels] = float(to)
 
     def forget(self, what: Metric, *labels: str) -> None:
         """See `Meters`."""
