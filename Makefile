@@ -15,6 +15,7 @@ S3 := $(VENV)/.s3
 STORES := $(VENV)/.stores
 BENCH := $(VENV)/.bench
 BROWSER := $(VENV)/.browser
+PROMETHEUS := $(VENV)/.prometheus
 
 # How many tests run at once: each worker has a JVM of a gigabyte or more, and often waits for it.
 WORKERS := 3
@@ -46,18 +47,18 @@ help: ## list the targets
 	@echo "make setup   set up only (the others do so themselves)"
 	@echo "make clean   delete what set-up and runs have made in this folder"
 
-setup: $(JARS) $(KAFKA) $(S3) $(BROWSER)
+setup: $(JARS) $(KAFKA) $(S3) $(BROWSER) $(PROMETHEUS)
 
 demo: $(JARS) ## run the example
 	@$(PY) -m examples.demo
 
-test: $(JARS) $(KAFKA) $(S3) $(BROWSER) ## run the tests
+test: $(JARS) $(KAFKA) $(S3) $(BROWSER) $(PROMETHEUS) ## run the tests
 	@TXN_TEST_SHARD=$(SHARD) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(STAMP) ## the tests that need no JVM
 	@$(PY) -m pytest -q -n $(WORKERS) -m fast
 
-test-thorough: $(JARS) $(KAFKA) $(S3) $(STORES) $(BROWSER) ## all tests, nothing left short
+test-thorough: $(JARS) $(KAFKA) $(S3) $(STORES) $(BROWSER) $(PROMETHEUS) ## all tests, nothing left short
 	@TXN_TEST_THOROUGH=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 fuzz: $(STAMP) ## broken inputs to everything that is parsed
@@ -156,6 +157,12 @@ $(BROWSER): $(STAMP)
 	@echo "Looking for Chromium and axe-core for the tests of the page (once; a minute) ..."
 	@$(PY) -m tests.dashboard.browser </dev/null
 	@touch $(BROWSER)
+
+# What only the tests need: a Prometheus server (Debian's package, if this is root on Debian or Ubuntu).
+$(PROMETHEUS): $(STAMP)
+	@echo "Looking for Prometheus for the tests of metrics (once; half a minute) ..."
+	@$(PY) -m tests.metrics.server </dev/null
+	@touch $(PROMETHEUS)
 
 # What only `make test-thorough` needs: Azure's, HDFS's and a second S3 server. Node 20 and Go are
 # asked for by their installers.

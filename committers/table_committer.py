@@ -276,7 +276,8 @@ class TableCommitter(Committer):
         """Append the prepared version on condition that it is the next one; read it back."""
         if prepared.skipped:
             commit = self._log.read_commit(prepared.read_version)
-            return Published(prepared.read_version, commit.adds if commit else (), skipped=True)
+            adds = commit.adds if commit else ()
+            return self._log.published(prepared.read_version, adds, skipped=True)
         for _ in range(MAX_TRIES):
             try:
                 return replace(self._publish(prepared, publication), prepared=prepared)

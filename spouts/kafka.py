@@ -177,7 +177,7 @@ class KafkaSpout(PartitionedSpout):
             self._settings, bootstrap_servers, self._name, refresh_interval_secs
         )
         self._decided: dict[str, Position] = {}
-        self._left = 0
+        self._left: Mapping[str, int] = {}
         """Offsets after those that were decided last."""
         self._gone: set[str] = set()
         self._losses: dict[str, str] = {}
@@ -312,7 +312,7 @@ class KafkaSpout(PartitionedSpout):
             turns,
         )
         records = shares.records
-        self._left = sum(available.values()) - sum(records.values())
+        self._left = {name: count - records[name] for name, count in available.items()}
         return {
             name: Position(
                 start=start.offset,
@@ -417,7 +417,7 @@ class KafkaSpout(PartitionedSpout):
 
         Transactions and compaction leave gaps, so there may be fewer records.
         """
-        return Lag(records=self._left)
+        return Lag(records=sum(self._left.values()), partitions=self._left)
 
     def notices(self) -> Sequence[str]:
         """Topics that are gone, and records that this run has skipped (`on_data_loss="skip"`)."""

@@ -201,12 +201,11 @@ class MemoryPartitionedSpout(PartitionedSpout):
         with self._lock:
             left = {name: len(self._rows[name]) for name in {*self._rows} - self._disabled}
         latest = {} if newest is None else newest.latest
-        return Lag(
-            records=sum(
-                max(0, rows - (latest[name]["end"] if name in latest else 0))
-                for name, rows in left.items()
-            )
-        )
+        behind = {
+            name: max(0, rows - (latest[name]["end"] if name in latest else 0))
+            for name, rows in left.items()
+        }
+        return Lag(records=sum(behind.values()), partitions=behind)
 
     def _check_there(self, attempt: TransactionAttempt, partition: str, end: int) -> None:
         if partition in self._rows and partition not in self._disabled:

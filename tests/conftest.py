@@ -25,6 +25,7 @@ STARTERS = {
     "EmbeddedZooKeeper",
     "GcsServer",
     "HdfsServer",
+    "PrometheusServer",
     "S3Server",
     "ServerProcess",
     "VersityServer",

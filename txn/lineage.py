@@ -63,7 +63,7 @@ class Lineage:
                 number="TXN-211",
             ) from error
         self._given = client
-        self._client = client or _client()
+        self._client: OpenLineageClient | None = _client() if client is None else client
         self._sources: Mapping[str, tuple[str, ...]] = {}
         self._planned: dict[Any, float] = {}
         """attempt -> when it was planned."""
@@ -75,7 +75,8 @@ class Lineage:
         match event:
             case RunBegan():
                 self._sources = event.sources
-                self._client = self._given or self._client or _client()
+                if self._client is None:
+                    self._client = _client()
             case AttemptBegan():
                 self._planned[event.attempt] = event.planned_at
                 _bound(self._planned)

@@ -21,7 +21,15 @@ from typing import Any, ParamSpec, TypeVar
 
 from txn.attempts import TransactionAttempt
 
-__all__ = ["BatchFields", "JsonFormatter", "Work", "carried", "fields_of", "working_on"]
+__all__ = [
+    "BatchFields",
+    "JsonFormatter",
+    "Work",
+    "carried",
+    "current_work",
+    "fields_of",
+    "working_on",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,6 +53,11 @@ class Work:
 
 
 _work: ContextVar[Work | None] = ContextVar("txn_work", default=None)
+
+
+def current_work() -> Work | None:
+    """What this thread is at; None: nothing of a run."""
+    return _work.get()
 
 
 @contextlib.contextmanager

@@ -49,6 +49,7 @@ __all__ = [
     "Observer",
     "Quarantined",
     "ReplayScheduled",
+    "RequestEnded",
     "RunBegan",
     "RunEnded",
     "RunEvent",
@@ -374,6 +375,10 @@ class TablePublished(RunEvent):
     files: int
     skipped: bool
     """The table held them already, from an identical attempt."""
+    table_files: int | None = None
+    """Files of the whole table from now on; None: the committer does not know."""
+    table_bytes: int | None = None
+    """Of these files."""
 
 
 @dataclass(frozen=True)
@@ -457,6 +462,23 @@ class MaintenanceDone(RunEvent):
     """Of those files."""
     written_files: int | None = None
     """Files that they became."""
+
+
+@dataclass(frozen=True)
+class RequestEnded(RunEvent):
+    """ZooKeeper or storage answered a request of the run, or failed to.
+
+    Of storage those that the driver makes itself: Spark's tasks and delta-rs have clients of their
+    own.
+    """
+
+    service: Literal["zookeeper", "storage"]
+    operation: str
+    """Of ZooKeeper "get", "get_children", "get_acls", "sync" or "multi"; of storage a method of
+    `txn.storage.store.Store`, such as "put_if_absent"."""
+    seconds: float
+    error: str | None = None
+    """The name of the exception that came in place of an answer."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from txn.delta.definition import Definition
 from txn.delta.loading import is_there, load_own
 from txn.delta.log import TableLog
 from txn.errors import CommitConflictError, TableChangedError, TableRefusedError
-from txn.interfaces import Publication, StagedFile
+from txn.interfaces import Publication, Published, StagedFile
 from txn.storage.storage import Storage
 
 __all__ = ["FollowedTable", "exclusive"]
@@ -80,6 +80,7 @@ class FollowedTable:
         self._spec: TableSpec | None = None
         self._topology = ""
         self._files: dict[str, ActiveFile] = {}
+        self._bytes = 0
         self._files_lock = threading.Lock()
         self._lock = threading.RLock()
         self._version = -1
@@ -117,6 +118,18 @@ class FollowedTable:
         """The files of `version`, for another thread than that of the commit turns."""
         with self._files_lock:
             return tuple(self._files.values())
+
+    def published(
+        self, version: int, adds: Sequence[StagedFile], *, skipped: bool = False
+    ) -> Published:
+        """What a publication has come to, in a table as large as it is now."""
+        return Published(
+            version,
+            tuple(adds),
+            skipped,
+            table_files=len(self._files),
+            table_bytes=self._bytes,
+        )
 
     def last_publication(self) -> tuple[int, Publication] | None:
         """(version, publication) of the newest publication; None if there was none."""
@@ -257,9 +270,11 @@ class FollowedTable:
         if not commit.is_ours:
             added = with_bounds(added, self._storage)
         with self._files_lock:
-            for path in commit.removes:
-                self._files.pop(path, None)
+            for path in (*commit.removes, *added):
+                if (gone := self._files.pop(path, None)) is not None:
+                    self._bytes -= gone.size
             self._files.update(added)
+            self._bytes += sum(file.size for file in added.values())
         self._known, self._version = now, commit.version
         self._unchecked = self._unchecked or commit.metadata_change
         recent = () if commit.is_ours else self._recent
@@ -280,6 +295,7 @@ class FollowedTable:
         txid = table.transaction_version(txid_app(self._topology))
         with self._files_lock:
             self._files = files
+            self._bytes = sum(file.size for file in files.values())
         self._known, self._version, self._unchecked = known, version, True
         self._epoch = table.transaction_version(epoch_app(self._topology)) or 0
         self._leader = table.transaction_version(incarnation_app(self._topology)) or 0

@@ -257,7 +257,7 @@ class DeltaLog(FollowedTable):
             actions = file_actions(adds, removes, self._now_ms(), data_change=True)
             landed = self._append(actions, metadata, app)
             if landed is not None:
-                return Published(landed.version, landed.adds)
+                return self.published(landed.version, landed.adds)
             for commit in self.refresh():
                 judge(commit, commit.version, publication, self._name)
         raise self._exhausted(f"publish txid {publication.last_txid}")

@@ -16,17 +16,20 @@ import txn.engine.broadcast
 from tests.faults.harness import wait_for
 from txn.attempts import TransactionAttempt
 from txn.engine.broadcast import Broadcast
+from txn.logs import Work, working_on
 from txn.observers import (
     AttemptCancelled,
     BoundChanged,
     EventsDropped,
     LagChanged,
     Observer,
+    RequestEnded,
     RunEnded,
     RunEvent,
     StationBegan,
     StationEnded,
 )
+from txn.requests import asked
 
 ATTEMPT, NEXT = TransactionAttempt(7, 1), TransactionAttempt(8)
 SOON = 10.0
@@ -99,6 +102,28 @@ def test_without_observers_there_is_no_thread_and_no_queue() -> None:
         cancelled(broadcast, 1)
         assert threading.active_count() == before
         assert end(broadcast) == []
+
+
+def test_requests_of_the_run_are_told_and_no_others() -> None:
+    """Those of threads that work for it; not of another run, nor what an observer asks itself."""
+
+    def ask() -> None:
+        asked("storage", "get", lambda: None)
+
+    kept, curious = Kept(), Doing(ask)
+    with telling(kept, curious) as broadcast:
+        ask()
+        with working_on(Work("another")):
+            ask()
+        with working_on(Work("flights", 3)), pytest.raises(OSError, match="away"):
+            asked("zookeeper", "multi", raises(OSError("away")))
+        cancelled(broadcast, 1)
+        assert end(broadcast) == []
+        with working_on(Work("flights", 3)):
+            ask()
+    (told,) = [event for event in kept.events if isinstance(event, RequestEnded)]
+    assert (told.service, told.operation, told.error) == ("zookeeper", "multi", "OSError")
+    assert (curious.taken, len(kept.events)) == (3, 3)
 
 
 def test_every_observer_is_told_in_the_order_of_telling() -> None:

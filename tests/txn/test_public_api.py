@@ -31,6 +31,7 @@ PUBLIC = {
     "txn.errors": "BatchError FailedException FencedError LeaderExistsError TopologyError TxnError",
     "txn.interfaces": "Aggregate Committer PartitionedSpout Spout SpoutKind State",
     "txn.logs": "BatchFields JsonFormatter",
+    "txn.metrics": "OpenTelemetryMetrics PrometheusMetrics",
     "txn.observers": "AttemptBegan BatchCommitted Observer RunEnded RunEvent StationEnded",
     "txn.session": "delta_session",
     "txn.testing": "ManualClock MemoryProgress RecordingCommitter SpoutContract run_in_memory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -22,6 +23,8 @@ from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
     from txn.cli.observers import Observer
+    from txn.dashboard.server import Address
+    from txn.observers import Observer as RunObserver
     from txn.topology import Until
 
 __all__ = ["run"]
@@ -79,6 +82,11 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
     default=None,
     help="Send OpenLineage events. Default: if OPENLINEAGE_* say where to.",
 )
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve metrics to Prometheus there, on loopback without HOST, as long as this runs.",
+)
 @session_options
 @settings_option
 @zookeeper_option
@@ -94,6 +102,7 @@ def run(
     dashboard: str | None,
     traces: bool | None,
     lineage: bool | None,
+    metrics: str | None,
     settings: Sequence[str],
     zookeeper: str,
     as_json: bool,
@@ -103,17 +112,16 @@ def run(
     from txn.cli.exporting import following, tracing
     from txn.cli.run_log import logging_to_file
     from txn.cli.run_notes import NotedRun, page_of_run
-    from txn.dashboard.server import address_of
     from txn.operations.plan import plan_topology
     from txn.zookeeper.location import resolve, resolve_shared
 
     (resolve_shared if standby else resolve)(zookeeper)
     topology = load_topology(target, settings)
     topology.check_complete(until)
-    observers = [*tracing(traces), *following(lineage)]
-    address = None if dashboard is None else address_of(dashboard)
+    address = None if dashboard is None else _address_of(dashboard)
     observer = NotedRun(_observer(as_json), topology.name, plan_topology(topology).to_json())
     with contextlib.ExitStack() as resources:
+        observers = [*_exporters(metrics, resources), *tracing(traces), *following(lineage)]
         path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
         if address is not None:
             where = (zookeeper, address.host, address.port, observer)
@@ -135,6 +143,34 @@ def run(
             if path is not None and path.stat().st_size and not as_json:
                 click.echo(f"The log is in {path}.", err=True)
             raise
+
+
+def _address_of(text: str) -> Address:
+    # Only then: the page reads tables, for which it loads much.
+    from txn.dashboard.server import address_of
+
+    return address_of(text)
+
+
+def _exporters(address: str | None, resources: contextlib.ExitStack) -> list[RunObserver]:
+    """Who hands the run's metrics on. Made before anything starts, and closed whatever happens.
+
+    Raises:
+        SetupError: the address is in use, or a package is missing.
+    """
+    from txn.metrics.opentelemetry import OpenTelemetryMetrics, is_asked_for
+    from txn.metrics.prometheus import PrometheusMetrics
+
+    observers: list[RunObserver] = []
+    if address is not None:
+        served = PrometheusMetrics(address)
+        resources.callback(served.close)
+        observers.append(served)
+    if is_asked_for(os.environ):
+        sent = OpenTelemetryMetrics()
+        resources.callback(sent.close)
+        observers.append(sent)
+    return observers
 
 
 def _observer(as_json: bool) -> Observer:

@@ -16,8 +16,17 @@ from types import TracebackType
 
 from txn.attempts import TransactionAttempt
 from txn.engine.threads import straggler
-from txn.logs import Work, working_on
-from txn.observers import EventsDropped, Observer, RunEvent, Station, StationBegan, StationEnded
+from txn.logs import Work, current_work, working_on
+from txn.observers import (
+    EventsDropped,
+    Observer,
+    RequestEnded,
+    RunEvent,
+    Station,
+    StationBegan,
+    StationEnded,
+)
+from txn.requests import Request, listen
 from txn.spark.causes import cause_line
 
 __all__ = ["Broadcast", "Passage"]
@@ -51,8 +60,10 @@ class Broadcast:
         self._reader: Callable[[RunEvent], None] | None = None
         self._order = threading.Lock()
         """Every observer is told in the same order."""
+        self._observing = Work(topology)
+        self._deaf: Callable[[], None] | None = None
         self._outlets = [
-            _Outlet(observer, name, Work(topology))
+            _Outlet(observer, name, self._observing)
             for observer, name in zip(observers, _names(observers), strict=True)
         ]
 
@@ -89,6 +100,8 @@ class Broadcast:
 
     def open(self) -> None:
         """Observers are there from now on."""
+        if self._outlets:
+            self._deaf = listen(self._asked)
         for outlet in self._outlets:
             outlet.start()
 
@@ -98,6 +111,8 @@ class Broadcast:
         Returns:
             What went wrong with whom, a sentence each; it is in the log, too.
         """
+        if self._deaf is not None:
+            self._deaf()
         with self._order:
             outlets, self._outlets = self._outlets, []  # threads left behind may still tell
             for outlet in outlets:
@@ -107,6 +122,18 @@ class Broadcast:
         for said in told:
             log.warning("[%s] %s", self._topology, said)
         return told
+
+    def _asked(self, request: Request) -> None:
+        """ZooKeeper or storage was asked, perhaps by another run of this process."""
+        work = current_work()
+        # What observers ask is not told: each answer would make them ask again.
+        if work is None or work.topology != self._topology or work is self._observing:
+            return
+        self.send(
+            RequestEnded(
+                *self.stamp(), request.service, request.operation, request.seconds, request.error
+            )
+        )
 
 
 class Passage:

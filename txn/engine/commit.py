@@ -193,6 +193,8 @@ class Committing:
                 bytes=sum(file.size for file in done.files),
                 files=len(done.files),
                 skipped=done.skipped,
+                table_files=done.table_files,
+                table_bytes=done.table_bytes,
             )
         )
 

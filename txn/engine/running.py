@@ -153,7 +153,7 @@ class RunningTopology:
             committed_txid=status.committed_txid,
             txids=status.batches_committed,
             records=status.totals.input_records,
-            rows=status.rows_committed,
+            rows=status.totals.rows_staged,
             seconds=status.seconds if self.is_active else report.seconds,
             edges=self._definition.edges,
             in_flight=[

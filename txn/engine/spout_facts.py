@@ -169,6 +169,12 @@ def _checked(lag: Lag | None) -> Lag | None:
     seconds = None if lag.seconds is None else float(lag.seconds)
     if seconds is not None and not 0 <= seconds < math.inf:
         raise ValueError(f"{seconds} seconds")
+    parts = {str(name): _count(left) or 0 for name, left in (lag.partitions or {}).items()}
     return Lag(
-        _count(lag.records), _count(lag.bytes), _count(lag.files), _count(lag.versions), seconds
+        _count(lag.records),
+        _count(lag.bytes),
+        _count(lag.files),
+        _count(lag.versions),
+        seconds,
+        parts or None,
     )

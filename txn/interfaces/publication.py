@@ -295,6 +295,10 @@ class Published:
     skipped: bool = False
     prepared: Prepared | None = None
     """The `Prepared` that was published, if an OPTIMIZE made another one necessary."""
+    table_files: int | None = None
+    """Files of the whole table as of now; None: not known. Only shown."""
+    table_bytes: int | None = None
+    """Of these files."""
 
 
 @dataclass(frozen=True)

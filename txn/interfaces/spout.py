@@ -97,6 +97,8 @@ class Lag:
     """Versions of a table."""
     seconds: float | None = None
     """For how long the next batch has been due."""
+    partitions: Mapping[str, int] | None = None
+    """Partition -> its records of `records`."""
 
 
 class Spout(ABC, Generic[M]):

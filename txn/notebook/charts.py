@@ -159,7 +159,7 @@ def _throughput(axis: Axes, txids: Sequence[TxidFacts], unit: str) -> None:
     axis.stairs([each / width for each in amounts], edges, fill=True, color="#2f6fb0", alpha=0.85)
     axis.set_xlim(0, edges[-1])
     axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_formatter(_thousands)
+    _thousands(axis.yaxis)
     told = datetime.fromtimestamp(began, timezone.utc)
     axis.set_xlabel(f"seconds since {told:%Y-%m-%d %H:%M:%S} UTC", fontsize=8)
 
@@ -181,7 +181,7 @@ def _latency(axis: Axes, txids: Sequence[TxidFacts]) -> None:
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axis.set_xlabel("txid", fontsize=8)
     axis.set_xlim(txids[0].txid - 0.7, txids[-1].txid + 0.7)
-    axis.yaxis.set_major_formatter(_thousands)
+    _thousands(axis.yaxis)
     _whole(axis.xaxis)
 
 
@@ -199,7 +199,7 @@ def _lag(axis: Axes, lags: Sequence[LagPoint], began: float) -> None:
         )
     axis.set_ylim(bottom=0)
     axis.set_xlim(left=0)
-    axis.yaxis.set_major_formatter(_thousands)
+    _thousands(axis.yaxis)
     axis.set_xlabel("seconds", fontsize=8)
     axis.legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), fontsize=8, frameon=False)
 
@@ -233,7 +233,8 @@ def _timeline(
     known = {each.txid for each in txids}
     crosses = [(at - began, txid) for txid, at, _ in failed if txid in known and at >= began]
     if crosses:
-        axis.scatter(*zip(*crosses, strict=True), marker="x", s=28, color="#c62828", label="failed")
+        seconds, of_txids = zip(*crosses, strict=True)
+        axis.scatter(seconds, of_txids, marker="x", s=28, color="#c62828", label="failed")
     axis.invert_yaxis()
     axis.set_xlim(left=0)
     axis.set_xlabel("seconds", fontsize=8)
@@ -255,5 +256,10 @@ def _whole(axis: Axis) -> None:
     axis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
 
 
-def _thousands(value: float, _: int) -> str:
-    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:g}"
+def _thousands(axis: Axis) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    def told(value: float, _: float) -> str:
+        return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:g}"
+
+    axis.set_major_formatter(FuncFormatter(told))

@@ -10,6 +10,7 @@ from txn.storage.local import LocalStore
 from txn.storage.locations import local_path
 from txn.storage.objects import ObjectStore
 from txn.storage.store import Store
+from txn.storage.told import ToldStore
 
 __all__ = ["open_store"]
 
@@ -29,8 +30,8 @@ def open_store(
     """
     path = local_path(location)
     if path is not None:
-        return LocalStore(path), None
+        return ToldStore(LocalStore(path)), None
     address = address_of(location)
     if address.kind == "hdfs":
-        return HdfsStore(address, options or {}), address
-    return ObjectStore(address, options or {}), address
+        return ToldStore(HdfsStore(address, options or {})), address
+    return ToldStore(ObjectStore(address, options or {})), address

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -42,6 +43,7 @@ from kazoo.security import ACL, Id
 
 from txn.config import TopologyConfig
 from txn.errors import ProgressUnavailableError, SetupError
+from txn.requests import asked
 from txn.zookeeper.access import Access, find_access
 from txn.zookeeper.session import Session
 
@@ -299,7 +301,9 @@ class Connection:
         for operation in operations:
             _add(request, operation)
         try:
-            results: list[Any] = self._answer(request.commit_async(), deadline)
+            results: list[Any] = asked(
+                "zookeeper", "multi", lambda: self._answer(request.commit_async(), deadline)
+            )
         except _UNKNOWN as error:
             if self._clock() >= deadline:
                 raise self._unavailable() from error
@@ -349,7 +353,12 @@ class Connection:
             client = self.wait(deadline)
             try:
                 self._catch_up(client, path, deadline)
-                return self._answer(getattr(client, method)(path, *args), deadline)
+                return asked(
+                    "zookeeper",
+                    method.removesuffix("_async"),
+                    partial(self._ask, client, method, path, deadline, args),
+                    (NoNodeError,),
+                )
             except _UNKNOWN:
                 if self._clock() >= deadline:
                     raise self._unavailable() from None
@@ -363,8 +372,13 @@ class Connection:
         # written: a leader would take its own takeover for somebody else's.
         session = self._session
         if session is not None and session.client is client and not session.synced:
-            self._answer(client.sync_async(path), deadline)
+            asked("zookeeper", "sync", partial(self._ask, client, "sync_async", path, deadline))
             session.synced = True
+
+    def _ask(
+        self, client: KazooClient, method: str, path: str, deadline: float, args: Sequence[Any] = ()
+    ) -> Any:
+        return self._answer(getattr(client, method)(path, *args), deadline)
 
     def _answer(self, request: Any, deadline: float) -> Any:
         """The server's answer; checks now and then whether it can still come."""

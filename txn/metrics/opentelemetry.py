@@ -1,0 +1,166 @@
+"""Metrics by OpenTelemetry, configured by its own `OTEL_*` variables."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from txn.errors import SetupError
+from txn.metrics.memory import driver_memory
+from txn.metrics.prometheus import PARTITIONS
+from txn.metrics.readings import Readings
+from txn.metrics.table import TABLE, Metric
+from txn.observers import RunEnded, RunEvent
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+
+__all__ = ["OpenTelemetryMetrics", "is_asked_for"]
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_MISSING = (
+    "OpenTelemetry metrics need its SDK and an exporter. Install them: pip install "
+    "'txn-spark[otel]'. For OTEL_EXPORTER_OTLP_PROTOCOL=grpc also "
+    "opentelemetry-exporter-otlp-proto-grpc. Or set OTEL_METRICS_EXPORTER=none."
+)
+
+
+def is_asked_for(environ: Mapping[str, str]) -> bool:
+    """Return whether OpenTelemetry's variables ask for metrics by OTLP.
+
+    They do with OTEL_METRICS_EXPORTER=otlp, or, without that variable, with an endpoint.
+    """
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    if exporters := environ.get("OTEL_METRICS_EXPORTER", ""):
+        return "otlp" in [name.strip() for name in exporters.split(",")]
+    return any(environ.get(name) for name in _ENDPOINTS)
+
+
+class OpenTelemetryMetrics:
+    """An observer (`Topology.start(observers=[...])`) that sends metrics by OpenTelemetry.
+
+    Of one run. At its end everything is sent once more.
+
+    Args:
+        provider: your program's; it is not shut down. None: one that sends by OTLP to where the
+            `OTEL_*` variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_METRIC_EXPORT_INTERVAL`,
+            `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` and so on).
+        partitions: as of `PrometheusMetrics`.
+        clock: seconds since the epoch.
+
+    Raises:
+        SetupError: a package is missing.
+    """
+
+    def __init__(
+        self,
+        provider: MeterProvider | None = None,
+        *,
+        partitions: int = PARTITIONS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._end: Callable[[], Any] = lambda: None
+        if provider is None:
+            provider = own = _provider()
+            self._end = own.shutdown
+        self._meters = _Meters(provider)
+        self._readings = Readings(self._meters, partitions, clock, driver_memory)
+        self._meters.refresh = self._readings.refresh
+
+    def observe(self, event: RunEvent) -> None:
+        """Take an event in; the last one sends everything."""
+        self._readings.read(event)
+        if isinstance(event, RunEnded):
+            self.close()
+
+    def close(self) -> None:
+        """Send everything and end, if the provider is this object's. May be called again."""
+        end, self._end = self._end, lambda: None
+        end()
+
+
+class _Meters:
+    """Instruments of a provider, by metric. Gauges are read when the provider asks for them."""
+
+    def __init__(self, provider: MeterProvider) -> None:
+        self.refresh: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+        self._gauges: dict[str, dict[tuple[str, ...], float]] = {}
+        self._made: dict[str, Any] = {}
+        meter = provider.get_meter("txn")
+        for each in TABLE:
+            about = {"unit": each.unit, "description": each.help}
+            match each.kind:
+                case "counter":
+                    self._made[each.name] = meter.create_counter(each.otel_name, **about)
+                case "histogram":
+                    buckets = [*each.buckets]
+                    self._made[each.name] = meter.create_histogram(
+                        each.otel_name, explicit_bucket_boundaries_advisory=buckets, **about
+                    )
+                case _:
+                    self._gauges[each.name] = {}
+                    asked = [self._reader(each)]
+                    meter.create_observable_gauge(each.otel_name, asked, **about)
+
+    def add(self, what: Metric, by: float, *labels: str) -> None:
+        """See `Meters`."""
+        # Always a double: OTLP has another field for ints, and a series should not change between.
+        self._made[what.name].add(float(by), _attributes(what, labels))
+
+    def record(self, what: Metric, value: float, *labels: str) -> None:
+        """See `Meters`."""
+        self._made[what.name].record(value, _attributes(what, labels))
+
+    def set(self, what: Metric, to: float, *labels: str) -> None:
+        """See `Meters`."""
+        with self._lock:
+            self._gauges[what.name][labels] = float(to)
+
+    def forget(self, what: Metric, *labels: str) -> None:
+        """See `Meters`."""
+        with self._lock:
+            self._gauges[what.name].pop(labels, None)
+
+    def _reader(self, what: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        from opentelemetry.metrics import Observation
+
+        def read(_: CallbackOptions) -> Iterable[Observation]:
+            if what.refreshed:
+                self.refresh()
+            with self._lock:
+                found = [*self._gauges[what.name].items()]
+            return [Observation(value, _attributes(what, labels)) for labels, value in found]
+
+        return read
+
+
+def _attributes(what: Metric, labels: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(("topology", *what.labels), labels, strict=True))
+
+
+def _provider() -> Any:
+    """A provider that sends by OTLP, as the environment says."""
+    try:
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+        return MeterProvider([PeriodicExportingMetricReader(_exporter())])
+    except ImportError as error:
+        raise SetupError(f"{_MISSING} ({error})", number="TXN-211") from None
+
+
+def _exporter() -> Any:
+    protocol = next((found for name in _PROTOCOLS if (found := os.environ.get(name))), "")
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as by_grpc
+
+        return by_grpc.OTLPMetricExporter()
+    from opentelemetry.exporter.otlp.proto.http import metric_exporter as by_http
+
+    return by_http.OTLPMetricExporter()

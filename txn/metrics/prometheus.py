@@ -1,0 +1,190 @@
+"""Metrics for Prometheus, on a port of this process for as long as the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from txn.errors import SetupError
+from txn.metrics.memory import driver_memory
+from txn.metrics.readings import Readings
+from txn.metrics.table import TABLE, Metric
+from txn.observers import RunEnded, RunEvent
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.metrics_core import Metric as Family
+
+__all__ = ["LOOPBACK", "PARTITIONS", "PrometheusMetrics", "parse_address"]
+
+LOOPBACK = "127.0.0.1"
+PARTITIONS = 50
+"""So many partitions of a stream have a series of their own; the others are added up."""
+_ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]/]*|\[[0-9A-Fa-f:.%a-z]+\]):)?(?P<port>\d{1,5})")
+
+
+class PrometheusMetrics:
+    """An observer (`Topology.start(observers=[...])`) that Prometheus can scrape.
+
+        topology.run(spark, observers=[PrometheusMetrics("127.0.0.1:9464")])
+
+    Of one run: its numbers begin at zero. The server answers from the moment when this is made, a
+    waiting standby's too, and ends with the run.
+
+    Args:
+        address: "HOST:PORT" or "PORT" on loopback; port 0: any that is free (`port` says which).
+            None: no server. `registry` then goes where your program wants it.
+        partitions: so many partitions of a stream have a series of their own, the first ones by
+            name. The others are one series, `partition="others"`.
+        clock: seconds since the epoch.
+
+    Raises:
+        SetupError: prometheus-client is not installed, the address is not one, or is in use.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        partitions: int = PARTITIONS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        try:
+            from prometheus_client import CollectorRegistry
+        except ImportError:
+            raise SetupError(
+                "Metrics need prometheus-client. Install it: pip install 'txn-spark[metrics]'.",
+                number="TXN-211",
+            ) from None
+        self.registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
+        """Only these metrics: nothing of the process's default registry."""
+        self._meters = _Meters()
+        self._readings = Readings(self._meters, partitions, clock, driver_memory)
+        self.registry.register(_Scrape(self._readings.refresh, self._meters))
+        self.port: int | None = None
+        """Where the server listens; None: there is none."""
+        self._stop: Callable[[], None] = lambda: None
+        if address is not None:
+            self.port, self._stop = _served(self.registry, *parse_address(address))
+
+    def observe(self, event: RunEvent) -> None:
+        """Take an event in; the last one ends the server."""
+        self._readings.read(event)
+        if isinstance(event, RunEnded):
+            self.close()
+
+    def close(self) -> None:
+        """End the server, if there is one. May be called again."""
+        stop, self._stop, self.port = self._stop, lambda: None, None
+        stop()
+
+
+class _Meters:
+    """Instruments of prometheus-client, by metric."""
+
+    def __init__(self) -> None:
+        self._made: dict[Metric, Any] = {each: _instrument(each) for each in TABLE}
+        self._bound: dict[tuple[str, tuple[str, ...]], Any] = {}
+        """prometheus-client looks a child up with a lock and copies; this is on every event's way.
+        Only gauges are ever forgotten, and they are not kept here."""
+
+    def add(self, what: Metric, by: float, *labels: str) -> None:
+        """See `Meters`."""
+        self._child(what, labels).inc(by)
+
+    def record(self, what: Metric, value: float, *labels: str) -> None:
+        """See `Meters`."""
+        self._child(what, labels).observe(value)
+
+    def set(self, what: Metric, to: float, *labels: str) -> None:
+        """See `Meters`."""
+        self._made[what].labels(*labels).set(to)
+
+    def forget(self, what: Metric, *labels: str) -> None:
+        """See `Meters`."""
+        with contextlib.suppress(KeyError):
+            self._made[what].remove(*labels)
+
+    def collect(self) -> Iterable[Family]:
+        """All that has a value."""
+        for each in self._made.values():
+            for family in each.collect():
+                # When a series began doubles their number, and Prometheus has no use for it.
+                family.samples = [s for s in family.samples if not s.name.endswith("_created")]
+                yield family
+
+    def _child(self, what: Metric, labels: tuple[str, ...]) -> Any:
+        key = what.name, labels
+        if (child := self._bound.get(key)) is None:
+            child = self._bound[key] = self._made[what].labels(*labels)
+        return child
+
+
+class _Scrape:
+    """One look at everything, with the gauges that change by themselves as of now."""
+
+    def __init__(self, refresh: Callable[[], None], meters: _Meters) -> None:
+        self._refresh = refresh
+        self._meters = meters
+
+    def collect(self) -> Iterable[Family]:
+        """See `prometheus_client.registry.Collector`."""
+        self._refresh()
+        return self._meters.collect()
+
+
+def _instrument(what: Metric) -> Counter | Gauge | Histogram:
+    from prometheus_client import Counter, Gauge, Histogram
+
+    labels = ("topology", *what.labels)
+    # No registry of their own: `_Scrape` is what a registry asks.
+    match what.kind:
+        case "counter":
+            return Counter(what.name, what.help, labels, registry=None)
+        case "gauge":
+            return Gauge(what.name, what.help, labels, registry=None)
+        case _:
+            return Histogram(what.name, what.help, labels, registry=None, buckets=what.buckets)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """(host, port) of "HOST:PORT", ":PORT" or "PORT"; loopback if no host is named.
+
+    Raises:
+        SetupError: it is none.
+    """
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None or int(found["port"]) > 65535:
+        raise SetupError(
+            f"'{text}' is not an address for metrics. Write HOST:PORT, such as "
+            f"{LOOPBACK}:9464, or a port alone, which is then open to this machine only.",
+            number="TXN-215",
+        )
+    return (found["host"] or LOOPBACK).strip("[]"), int(found["port"])
+
+
+def _served(registry: CollectorRegistry, host: str, port: int) -> tuple[int, Callable[[], None]]:
+    """The port that answers, and what ends it."""
+    from prometheus_client import start_http_server
+
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except (OSError, socket.gaierror) as error:
+        raise SetupError(
+            f"Metrics cannot be served on {shown}: {error.strerror or error}. Another process may "
+            "have that port: give a free one (--metrics HOST:PORT, or the address of "
+            "PrometheusMetrics). Nothing was started.",
+            number="TXN-215",
+        ) from error
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join(5.0)
+
+    return server.server_port, stop

@@ -1,0 +1,66 @@
+"""A store whose requests are told (`txn.requests`): metrics and traces know how long they take.
+
+It sees what this process asks itself. Spark's tasks and delta-rs have clients of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from txn.requests import asked
+from txn.storage.store import Entry, Store, TooLargeError
+
+__all__ = ["ToldStore"]
+
+
+class ToldStore(Store):
+    """The same as `store`; one call is told as one request."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, path: str, limit: int | None = None) -> bytes | None:
+        """See `Store`."""
+        return asked("storage", "get", lambda: self._store.get(path, limit), (TooLargeError,))
+
+    def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
+        """See `Store`."""
+        return asked("storage", "tail", lambda: self._store.tail(path, length, size))
+
+    def head(self, paths: Sequence[str]) -> list[Entry | None]:
+        """See `Store`."""
+        return asked("storage", "head", lambda: self._store.head(paths))
+
+    def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
+        """See `Store`; told once its first file is known. The pages of a long one come unseen."""
+        found: Iterator[Entry] = iter(())
+
+        def begin() -> Entry | None:
+            nonlocal found
+            found = self._store.walk(folder, after)
+            return next(found, None)
+
+        first = asked("storage", "walk", begin)
+        if first is not None:
+            yield first
+            yield from found
+
+    def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
+        """See `Store`."""
+        return asked("storage", "children", lambda: self._store.children(folder))
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """See `Store`."""
+        return asked("storage", "put_if_absent", lambda: self._store.put_if_absent(path, data))
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Store`."""
+        asked("storage", "put", lambda: self._store.put(path, data))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `Store`."""
+        asked("storage", "delete", lambda: self._store.delete(paths))
+
+    def delete_folder(self, folder: str) -> None:
+        """See `Store`."""
+        asked("storage", "delete_folder", lambda: self._store.delete_folder(folder))
