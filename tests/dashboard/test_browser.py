@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -325,7 +326,9 @@ def once(df):
         raise FailedException("made to fail once")
     return df
 
-topology = Topology("live", config=TopologyConfig(batch_emit_interval_ms=300, retry_backoff_ms=500))
+# One by one: in a group the failure would be nobody's.
+config = TopologyConfig(batch_emit_interval_ms=300, retry_backoff_ms=500, max_group_commit=1)
+topology = Topology("live", config=config)
 rows = topology.stream("rows", RateSpout(100)).transform(once)
 rows.partition_persist(AppendTable("table"))
 rows.group_by("value").persistent_aggregate(StateTable("state", layout="log"), rows=Count())
@@ -348,6 +351,8 @@ def test_a_real_run_is_live(chrome: Browser, tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
+    limit = threading.Timer(180, run.kill)  # lines that do not come end the test
+    limit.start()
     try:
         assert run.stdout is not None
         lines = (json.loads(line) for line in run.stdout)
@@ -369,6 +374,7 @@ def test_a_real_run_is_live(chrome: Browser, tmp_path: Path) -> None:
         assert seen.is_quiet()
         next(line for line in lines if line.get("txid") == failed["txid"] + 1)
     finally:
+        limit.cancel()
         run.send_signal(signal.SIGTERM)
         run.communicate(timeout=90)
     assert run.returncode == 0

@@ -280,9 +280,11 @@ def test_a_group_is_one_passage_of_all_its_attempts(spark: SparkSession, warehou
     spout.kept = kept = Acked()
     run_in_memory(topology(warehouse, spout, max_spout_pending=4), spark, observers=[kept])
     turns = [[a.txid for a in e.attempts] for e in kept.of(StationEnded) if e.station == "turn"]
-    assert turns == [[1], [2, 3, 4]]
+    # On a busy machine others are processed before the first turn begins, and share it.
+    assert [txid for turn in turns for txid in turn] == [1, 2, 3, 4]
+    assert len(turns) <= 2
     groups = [[a.txid for a in event.group] for event in kept.of(BatchCommitted)]
-    assert groups == [[1], [2, 3, 4], [2, 3, 4], [2, 3, 4]]
+    assert groups == [turn for turn in turns for _ in turn]
 
 
 class Awkward:
