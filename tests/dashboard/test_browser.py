@@ -327,7 +327,7 @@ def once(df):
     return df
 
 # One by one: in a group the failure would be nobody's.
-config = TopologyConfig(batch_emit_interval_ms=300, retry_backoff_ms=500, max_group_commit=1)
+config = TopologyConfig(batch_emit_interval_ms=300, retry_backoff_ms=500, max_spout_pending=1)
 topology = Topology("live", config=config)
 rows = topology.stream("rows", RateSpout(100)).transform(once)
 rows.partition_persist(AppendTable("table"))
