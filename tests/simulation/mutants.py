@@ -218,7 +218,12 @@ def _hold_nothing(*_: object) -> tuple[int, int]:
 
 
 def _publish_anyway(
-    self: Any, adds: Any, removes: Any, publication: Publication, read_version: int
+    self: Any,
+    adds: Any,
+    removes: Any,
+    publication: Publication,
+    read_version: int,
+    sent: Any = (),
 ) -> Published:
     self.check(publication, adds)
     app = {

@@ -250,14 +250,7 @@ class JsonLines(Observer):
 
 def _lags(status: RunStatus) -> dict[str, dict[str, float]]:
     """Stream -> unit -> number, as far as the spouts know."""
-    return {
-        stream: {
-            unit: number
-            for unit, number in vars(lag).items()
-            if number is not None and unit != "partitions"
-        }
-        for stream, lag in status.lags.items()
-    }
+    return {stream: lag.numbers for stream, lag in status.lags.items()}
 
 
 def _violations(violations: Violations) -> dict[str, Any]:

@@ -101,10 +101,7 @@ class NotedRun(Observer):
             held_up_by=status.held_up_by,
             waits=status.waits,
             in_flight=tuple(FlightNote(**asdict(flight)) for flight in status.in_flight),
-            lags={
-                stream: {unit: n for unit, n in asdict(lag).items() if n is not None}
-                for stream, lag in status.lags.items()
-            },
+            lags={stream: lag.numbers for stream, lag in status.lags.items()},
             replays=status.replays,
             input_records=status.totals.input_records,
             input_bytes=status.totals.input_bytes,

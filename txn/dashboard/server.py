@@ -129,7 +129,9 @@ def _listen(address: Address) -> socket.socket:
     except OSError as error:
         raise SetupError(
             f"The page cannot listen on {_in_url(address.host)}:{address.port}: "
-            f"{error.strerror or error}. Choose another one with --port, or 0 for any that is free."
+            f"{error.strerror or error}. Choose another one with --port, or 0 for any that is "
+            "free.",
+            number="TXN-216",
         ) from error
     return listening
 

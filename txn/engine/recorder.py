@@ -155,10 +155,9 @@ class Recorder:
             )
 
     def _lagged(self, event: LagChanged) -> None:
-        units = () if event.lag is None else vars(event.lag).items()
-        known = next(((unit, amount) for unit, amount in units if amount is not None), None)
-        if known is not None:
-            self.report.lags.append(LagPoint(event.at, event.stream, known[1], known[0]))
+        known = {} if event.lag is None else event.lag.numbers
+        for unit, amount in list(known.items())[:1]:
+            self.report.lags.append(LagPoint(event.at, event.stream, amount, unit))
 
     def _cancelled(self, event: AttemptCancelled) -> None:
         self._timelines.pop(event.attempt, None)

@@ -439,5 +439,4 @@ class RunningTopology:
 
 def _lag(lag: Lag) -> str:
     """The first number that is known."""
-    known = ((unit, amount) for unit, amount in vars(lag).items() if amount is not None)
-    return next((f"{amount:,} {unit}" for unit, amount in known), "unknown")
+    return next((f"{amount:,} {unit}" for unit, amount in lag.numbers.items()), "unknown")

@@ -100,6 +100,12 @@ class Lag:
     partitions: Mapping[str, int] | None = None
     """Partition -> its records of `records`."""
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Unit ("records", "bytes", ...) -> how many of the whole source; what is known."""
+        known = {unit: n for unit, n in vars(self).items() if unit != "partitions"}
+        return {unit: n for unit, n in known.items() if n is not None}
+
 
 class Spout(ABC, Generic[M]):
     """A source of micro-batches. Inherit, set `kind` and `metadata_type`, implement two methods.

@@ -349,8 +349,9 @@ class SpoutBench:
             return
         if not isinstance(lag, Lag):
             raise self.broken(f"lag() returned {type(lag).__name__}, not a txn.interfaces.Lag")
-        for unit, number in vars(lag).items():
-            if number is not None and (number < 0 or (caught_up and number)):
+        each = {f"records of {name}": n for name, n in (lag.partitions or {}).items()}
+        for unit, number in {**lag.numbers, **each}.items():
+            if number < 0 or (caught_up and number):
                 what = "all was read" if caught_up else "a number cannot be below 0"
                 raise self.broken(f"lag() has {number} {unit}, but {what}")
 
