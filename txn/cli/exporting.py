@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +14,30 @@ from txn.errors import SetupError
 if TYPE_CHECKING:
     from txn.observers import Observer
 
-__all__ = ["following", "tracing"]
+__all__ = ["following", "metering", "tracing"]
+
+
+def metering(address: str | None, resources: ExitStack) -> list[Observer]:
+    """Metrics: served at the address, if there is one, and sent if the environment asks for it.
+
+    Made before anything starts, and closed whatever happens.
+
+    Raises:
+        SetupError: the address is in use, or a package is missing.
+    """
+    from txn.metrics.opentelemetry import OpenTelemetryMetrics, is_asked_for
+    from txn.metrics.prometheus import PrometheusMetrics
+
+    observers: list[Observer] = []
+    if address is not None:
+        served = PrometheusMetrics(address)
+        resources.callback(served.close)
+        observers.append(served)
+    if is_asked_for(os.environ):
+        sent = OpenTelemetryMetrics()
+        resources.callback(sent.close)
+        observers.append(sent)
+    return observers
 
 
 def tracing(wanted: bool | None) -> list[Observer]:
@@ -22,23 +47,25 @@ def tracing(wanted: bool | None) -> list[Observer]:
     """
     from txn.tracing import Traces, traces_wanted
 
-    if wanted is False or (wanted is None and not traces_wanted(os.environ)):
-        return []
-    try:
-        return [Traces()]
-    except SetupError as error:
-        _tell(error, asked=wanted is True)
-        return []
+    return _made(Traces, wanted, traces_wanted)
 
 
 def following(wanted: bool | None) -> list[Observer]:
     """Lineage, as `tracing`."""
     from txn.lineage import Lineage, lineage_wanted
 
-    if wanted is False or (wanted is None and not lineage_wanted(os.environ)):
+    return _made(Lineage, wanted, lineage_wanted)
+
+
+def _made(
+    make: Callable[[], Observer],
+    wanted: bool | None,
+    asks: Callable[[Mapping[str, str]], bool],
+) -> list[Observer]:
+    if wanted is False or (wanted is None and not asks(os.environ)):
         return []
     try:
-        return [Lineage()]
+        return [make()]
     except SetupError as error:
         _tell(error, asked=wanted is True)
         return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -24,7 +23,6 @@ from txn.operations.loading import load_topology
 if TYPE_CHECKING:
     from txn.cli.observers import Observer
     from txn.dashboard.server import Address
-    from txn.observers import Observer as RunObserver
     from txn.topology import Until
 
 __all__ = ["run"]
@@ -109,7 +107,7 @@ def run(
 ) -> None:
     """Run a topology. Ctrl-C or SIGTERM stops it cleanly."""
     from txn.cli.driver import drive
-    from txn.cli.exporting import following, tracing
+    from txn.cli.exporting import following, metering, tracing
     from txn.cli.run_log import logging_to_file
     from txn.cli.run_notes import NotedRun, page_of_run
     from txn.operations.plan import plan_topology
@@ -121,7 +119,7 @@ def run(
     address = None if dashboard is None else _address_of(dashboard)
     observer = NotedRun(_observer(as_json), topology.name, plan_topology(topology).to_json())
     with contextlib.ExitStack() as resources:
-        observers = [*_exporters(metrics, resources), *tracing(traces), *following(lineage)]
+        observers = [*metering(metrics, resources), *tracing(traces), *following(lineage)]
         path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
         if address is not None:
             where = (zookeeper, address.host, address.port, observer)
@@ -150,27 +148,6 @@ def _address_of(text: str) -> Address:
     from txn.dashboard.server import address_of
 
     return address_of(text)
-
-
-def _exporters(address: str | None, resources: contextlib.ExitStack) -> list[RunObserver]:
-    """Who hands the run's metrics on. Made before anything starts, and closed whatever happens.
-
-    Raises:
-        SetupError: the address is in use, or a package is missing.
-    """
-    from txn.metrics.opentelemetry import OpenTelemetryMetrics, is_asked_for
-    from txn.metrics.prometheus import PrometheusMetrics
-
-    observers: list[RunObserver] = []
-    if address is not None:
-        served = PrometheusMetrics(address)
-        resources.callback(served.close)
-        observers.append(served)
-    if is_asked_for(os.environ):
-        sent = OpenTelemetryMetrics()
-        resources.callback(sent.close)
-        observers.append(sent)
-    return observers
 
 
 def _observer(as_json: bool) -> Observer:

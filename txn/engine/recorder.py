@@ -156,7 +156,8 @@ class Recorder:
 
     def _lagged(self, event: LagChanged) -> None:
         known = {} if event.lag is None else event.lag.numbers
-        for unit, amount in list(known.items())[:1]:
+        if known:
+            unit, amount = next(iter(known.items()))
             self.report.lags.append(LagPoint(event.at, event.stream, amount, unit))
 
     def _cancelled(self, event: AttemptCancelled) -> None:

@@ -1,5 +1,6 @@
 // Which page is shown, for which topology; keys; light and dark; what is live.
 
+import { NAMES, go, link, route } from "./address.js";
 import { get, listen, live, topologyNamed } from "./data.js";
 import { h, show } from "./dom.js";
 import { ago } from "./format.js";
@@ -9,28 +10,11 @@ import { topology } from "./topology.js";
 import { transactions } from "./transactions.js";
 import { trouble } from "./trouble.js";
 
-const PAGES = [["overview", "Overview", overview], ["topology", "Topology", topology], ["transactions", "Transactions", transactions], ["tables", "Tables", tables], ["trouble", "Trouble", trouble]];
+const VIEWS = { overview, topology, transactions, tables, trouble };
+const PAGES = NAMES.map((id) => [id, id[0].toUpperCase() + id.slice(1), VIEWS[id]]);
 const $ = (id) => document.getElementById(id);
 let shown = null;
 let last = null;
-
-// The address says everything: #/t/NAME/PAGE/REST?PARAMETERS
-export function route() {
-  const [path, query] = location.hash.replace(/^#/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
-  const params = Object.fromEntries(new URLSearchParams(query || ""));
-  if (parts[0] !== "t" || !parts[1]) return { page: "overview", name: null, rest: [], params };
-  return { page: PAGES.some(([id]) => id === parts[2]) ? parts[2] : "topology", name: parts[1], rest: parts.slice(3), params };
-}
-
-export function link(name, page, rest = [], params = {}) {
-  const query = new URLSearchParams(Object.entries(params).filter(([, v]) => v !== "" && v !== null && v !== undefined).map(([k, v]) => [k, String(v)])).toString();
-  return `#/t/${[name, page, ...rest].map((part) => encodeURIComponent(part)).join("/")}${query ? `?${query}` : ""}`;
-}
-
-export function go(address, replace = false) {
-  if (replace) { history.replaceState(null, "", address); render(); } else location.hash = address;
-}
 
 const current = () => route().name || last || live.overview?.topologies[0]?.name || null;
 

@@ -3,7 +3,7 @@
 import { spark } from "./charts.js";
 import { copyable, empty, h, show } from "./dom.js";
 import { live } from "./data.js";
-import { link } from "./app.js";
+import { link } from "./address.js";
 import { people, state, stats, troubleWords } from "./parts.js";
 import { short } from "./format.js";
 

@@ -2,7 +2,7 @@
 
 import { get, topologyNamed } from "./data.js";
 import { badge, empty, h, show } from "./dom.js";
-import { go, link } from "./app.js";
+import { go, link } from "./address.js";
 import { bytes, clock, count, iso, num, tableName } from "./format.js";
 
 const VIEWS = [["versions", "Versions"], ["rows", "Rows as of a txid"], ["changes", "Difference"], ["about", "About"]];

@@ -3,7 +3,7 @@
 import { Chart } from "./charts.js";
 import { get, topologyNamed } from "./data.js";
 import { copyable, empty, h, panel, show } from "./dom.js";
-import { link } from "./app.js";
+import { link } from "./address.js";
 import { BOUNDS, bytes, lagWords, ms, now, num, seconds, short } from "./format.js";
 import { drawGraph } from "./graph.js";
 import { people, state, stats } from "./parts.js";

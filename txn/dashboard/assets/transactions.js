@@ -2,7 +2,7 @@
 
 import { get, topologyNamed } from "./data.js";
 import { badge, copyable, empty, h, show } from "./dom.js";
-import { go, link, route } from "./app.js";
+import { go, link, route } from "./address.js";
 import { clock, count, iso, ms, num, tableName } from "./format.js";
 
 const ONLY = [["all", "All"], ["open", "Not committed yet"], ["quarantined", "Quarantined"], ["replayed", "Replayed"], ["failed", "With failed attempts"], ["broken", "With broken rules"], ["grouped", "In a group"]];

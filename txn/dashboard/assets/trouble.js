@@ -2,7 +2,7 @@
 
 import { get, topologyNamed } from "./data.js";
 import { badge, button, copyable, empty, h, panel, show } from "./dom.js";
-import { link } from "./app.js";
+import { link } from "./address.js";
 import { clock, count, iso, num, tableName } from "./format.js";
 import { levels } from "./parts.js";
 

@@ -209,11 +209,7 @@ class LogIndex:
         """Versions that follow all that are there, in ascending order."""
         with self._writing() as write:
             touched: set[int] = set()
-            for commit in commits:
-                self._add_version(write, table, commit)
-                publication = self._own(commit)
-                if publication is None or isinstance(commit, Unreadable):
-                    continue
+            for commit, publication in self._added(write, table, commits):
                 first = publication.first_txid
                 # A replay publishes txids again, and takes back whatever came with them.
                 taken = write.execute(
@@ -229,11 +225,7 @@ class LogIndex:
         """Versions that precede all that are there, in descending order."""
         with self._writing() as write:
             touched: set[int] = set()
-            for commit in commits:
-                self._add_version(write, table, commit)
-                publication = self._own(commit)
-                if publication is None or isinstance(commit, Unreadable):
-                    continue
+            for commit, publication in self._added(write, table, commits):
                 above = self._above.get(table)
                 touched.update(self._add_publication(write, table, commit, publication, above))
                 first = publication.first_txid
@@ -250,9 +242,17 @@ class LogIndex:
                 (_KEPT_FAILURES - 1,),
             )
 
-    def _own(self, commit: Commit | Unreadable) -> Publication | None:
-        found = None if isinstance(commit, Unreadable) else commit.publication
-        return found if found is not None and found.topology == self.topology else None
+    def _added(
+        self, write: sqlite3.Connection, table: int, commits: Sequence[Commit | Unreadable]
+    ) -> Iterator[tuple[Commit, Publication]]:
+        """Add each version; those with a publication of this topology are what is left to do."""
+        for commit in commits:
+            self._add_version(write, table, commit)
+            if isinstance(commit, Unreadable):
+                continue
+            found = commit.publication
+            if found is not None and found.topology == self.topology:
+                yield commit, found
 
     def _add_version(
         self, write: sqlite3.Connection, table: int, commit: Commit | Unreadable
