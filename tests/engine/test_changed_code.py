@@ -124,7 +124,7 @@ def test_a_change_is_told_once_and_kept(
     def run(function: Function, batches: int) -> list[str]:
         caplog.clear()
         run_in_memory(topology(function, batches=batches, folder=tmp_path), spark, nodes)
-        return [record.message for record in caplog.records if "not as it was" in record.message]
+        return [message for message in caplog.messages if "not as it was" in message]
 
     assert run(clean, 1) == []
     assert run(clean, 2) == []

@@ -126,7 +126,7 @@ def test_a_number_that_cannot_be_had_is_told_once_and_not_known(
         {"s": None},
         {},
     )
-    told = [record.message.partition(" raised ")[0] for record in caplog.records]
+    told = [message.partition(" raised ")[0] for message in caplog.messages]
     names = ("lag", "notices", "planned_rows", "planned_bytes")
     assert told == [f"[t] Answers.{name} of stream 's'" for name in names]
 
@@ -142,7 +142,7 @@ def test_who_hangs_over_a_number_is_waited_for_once(caplog: pytest.LogCaptureFix
         assert read.records == {"s": None}
     assert 2 * PATIENCE_SECS <= time.monotonic() - began < 3 * PATIENCE_SECS
     assert (spout.asked, dict(spouts.facts.lags)) == (2, {})
-    told = [record.message.partition(" gave no answer")[0] for record in caplog.records]
+    told = [message.partition(" gave no answer")[0] for message in caplog.messages]
     assert told == [
         "[t] Hangs.lag or notices of stream 's'",
         "[t] Hangs.planned_rows or planned_bytes of stream 's'",
@@ -220,7 +220,7 @@ def test_notices_that_are_none_are_told_in_the_log(
     spouts.plan(Plan(TransactionAttempt(1), ("s",), {}), window_full=False)
     assert spouts.facts.notices == {}
     assert ["[t] Notices.notices of stream 's' raised TypeError"] == [
-        record.message.partition(":")[0] for record in caplog.records
+        message.partition(":")[0] for message in caplog.messages
     ]
 
 

@@ -661,7 +661,7 @@ def test_a_checkpoint_that_fails_is_told_and_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(DeltaTable, "create_checkpoint", full)
         publish(range(1, 50))
-    told = [record.getMessage() for record in caplog.records if "checkpoint" in record.message]
+    told = [message for message in caplog.messages if "checkpoint" in message]
     assert ["has 25 versions since" in told[0], "has 50 versions since" in told[1]] == [True, True]
     assert len(told) == 2
     assert "no space left on device" in told[0]
