@@ -221,6 +221,7 @@ def _bound(kept: dict[Any, Any]) -> None:
 def _client() -> OpenLineageClient:
     from openlineage.client import OpenLineageClient
 
+    before = set(os.environ)
     try:
         return OpenLineageClient()
     except Exception as error:
@@ -229,3 +230,9 @@ def _client() -> OpenLineageClient:
             "the variables OPENLINEAGE_*, or the file openlineage.yml.",
             number="TXN-214",
         ) from error
+    finally:
+        # The client writes what it makes of OPENLINEAGE_URL, with the API key, into the
+        # environment: every process started from now on would send lineage as well.
+        for name in set(os.environ) - before:
+            if name.startswith("OPENLINEAGE__"):
+                del os.environ[name]

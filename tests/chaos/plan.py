@@ -111,25 +111,32 @@ def _fate(how: How, draw: random.Random) -> Fate:
     return Fate(how, draw.uniform(0.0, 3.0), silent=draw.random() < 0.5, pause=pause)
 
 
-def faults_of(store: str) -> tuple[str, ...]:
-    """The kinds that there are in a run on this store."""
+def faults_of(store: str, half: int | None = None) -> tuple[str, ...]:
+    """The kinds that there are in a run on this store, or in a half of it."""
+    return (*DRIVER_FAULTS, *(kind for kinds in _series(store, half) for kind in kinds))
+
+
+def _series(store: str, half: int | None) -> list[dict[str, int]]:
     gone = STORE_FAULTS if store == "local" else NOT_ON_S3
-    return tuple(kind for kind in FAULTS if kind not in gone)
+    found = []
+    for all_kinds in (*OTHER_FAULTS, STORE_FAULTS):
+        kinds = [(kind, count) for kind, count in all_kinds.items() if kind not in gone]
+        if kinds:
+            found.append(dict(kinds if half is None else kinds[half::2]))
+    return found
 
 
 def fault_decks(
-    seed: int, store: str = "local", *, once: bool = False
+    seed: int, store: str = "local", *, once: bool = False, half: int | None = None
 ) -> list[tuple[Iterator[str], random.Random]]:
     """For each thread: its kinds of faults, and what draws the rest of each.
 
     Args:
         once: each kind one time, and no more.
+        half: 0 or 1: only every second kind, beginning with this one.
     """
     found = []
-    for number, all_kinds in enumerate((*OTHER_FAULTS, STORE_FAULTS)):
-        kinds = {kind: count for kind, count in all_kinds.items() if kind in faults_of(store)}
-        if not kinds:
-            continue
+    for number, kinds in enumerate(_series(store, half)):
         draw = random.Random(f"{seed}-faults-{number}")
         drawn = deck(draw, kinds)
         found.append((islice(drawn, len(kinds)) if once else drawn, draw))

@@ -56,6 +56,8 @@ class Options:
     disk: str = "3g"
     store: str = "local"
     """Where tables and files lie: one of `place.STORES`."""
+    half: int | None = None
+    """0 or 1: every second kind of fault that is not the driver's; None: all."""
     command: str = ""
 
 
@@ -143,7 +145,8 @@ class _Run:
         self._life = lambda: self._lives.lives
         self._wanted = dict(options.at_least)
         if options.minutes == 0:
-            self._wanted = {**dict.fromkeys(faults_of(options.store), 1), **self._wanted}
+            kinds = faults_of(options.store, options.half)
+            self._wanted = {**dict.fromkeys(kinds, 1), **self._wanted}
         why_not = "the tables are on S3" if self._disk is None else self._disk.why_not
         if why_not:
             history.add("missing", fault="disk_full", why=why_not)
@@ -244,7 +247,8 @@ class _Run:
         )
         injectors = []
         options = self._options
-        for kinds, draw in fault_decks(options.seed, options.store, once=options.minutes == 0):
+        once = options.minutes == 0
+        for kinds, draw in fault_decks(options.seed, options.store, once=once, half=options.half):
             gap = options.gap_secs
             injectors.append(Injector(setting, self._history, kinds, draw, gap, self._counted))
             injectors[-1].start()

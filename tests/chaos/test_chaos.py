@@ -9,20 +9,24 @@ from tests.chaos.figures import figures
 from tests.chaos.history import read_history
 from tests.chaos.plan import faults_of
 from tests.chaos.run import Options, run
+from tests.thorough import shard
 
 
 def test_every_record_lands_once_while_everything_is_killed(tmp_path: Path) -> None:
     """Whatever of driver, executors, ZooKeeper, Kafka, links, sessions and disk is killed, stopped,
     cut or full: every record is in exactly one committed txid, totals are right, and no reader saw
-    part of a transaction.
+    part of a transaction. One half of the kinds in one commit's suite, the other in the next one's.
     """
+    part = shard()
+    half = None if part is None else part % 2
+    folder = tmp_path / "chaos"
     options = Options(
-        folder=tmp_path / "chaos", seed=1, minutes=0, records=8_000, gap_secs=1.5, per_file=500
+        folder=folder, seed=1, minutes=0, records=8_000, gap_secs=1.5, per_file=500, half=half
     )
     events = list(read_history(run(options, say=print)))
     found = figures(events)
     print(found)
     assert check(events) == []
     assert found["records"] == {"kafka": 4_000, "files": 4_000}
-    assert set(faults_of("local")) == found["faults"].keys() | found["not_available"].keys()
-    assert not (tmp_path / "chaos" / "disk").is_mount()
+    assert set(faults_of("local", half)) <= found["faults"].keys() | found["not_available"].keys()
+    assert not (folder / "disk").is_mount()

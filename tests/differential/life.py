@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tests.one_by_one import OneByOne
 from txn.attempts import TransactionAttempt
-from txn.engine.killpoints import observe
+from txn.engine.killpoints import Observer, observe
 from txn.engine.running import RunningTopology
 from txn.errors import TxnError
 from txn.testing.progress import MemoryNodes, MemoryProgress
@@ -78,6 +79,7 @@ class LifeRun:
         self.begun = False
         """Whether its first batch may have begun: nothing was refused."""
         self._crash, self._left = crash, nth
+        self._counting = threading.Lock()
         self._dead = threading.Event()
         self._over = threading.Event()
         self._before = set(threading.enumerate())
@@ -124,7 +126,10 @@ class LifeRun:
         Raises:
             HungError: it did neither in time.
         """
-        self._stop_observing = observe(self._reached)
+        at: Observer = self._reached
+        if self._crash == "between-publications":
+            at = OneByOne(at)  # side by side, all tables might hold the txid by then
+        self._stop_observing = observe(at)
         try:
             self._running.begin()
             self.begun = True
@@ -150,10 +155,11 @@ class LifeRun:
         if threading.current_thread() in self._before:
             return  # it belongs to an earlier run, which is dead
         if point == self._crash and not self._dead.is_set():
-            self._left -= 1
-            if self._left == 0:
-                self.died = True
-                self._dead.set()
+            with self._counting:
+                self._left -= 1
+                if self._left == 0:
+                    self.died = True
+                    self._dead.set()
         if not self._doomed or threading.current_thread() in self._doomed:
             self.alive()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -157,6 +158,15 @@ def test_spouts_name_what_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_when_the_environment_asks_for_lineage(environment: dict[str, str], wanted: bool) -> None:
     """A URL, a file or a transport asks for it."""
     assert lineage_wanted(environment) is wanted
+
+
+def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenLineage's client writes address and API key into it; a child would find them there."""
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("OPENLINEAGE_API_KEY", "sesame")
+    before = dict(os.environ)
+    Lineage()
+    assert dict(os.environ) == before
 
 
 def test_settings_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
