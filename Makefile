@@ -20,7 +20,7 @@ PROMETHEUS := $(VENV)/.prometheus
 # How many tests run at once: each worker has a JVM of a gigabyte or more, and often waits for it.
 WORKERS := 3
 
-# Which part of the slow tests that quote no guarantee: 0 to 7 or all; empty: the commit's.
+# Which part of the slow tests that quote no guarantee: 0 to 11 or all; empty: the commit's.
 SHARD :=
 
 # How many inputs `make fuzz` tries.
@@ -31,7 +31,7 @@ ARGS :=
 
 help: ## list the targets
 	@echo "make demo    run the example from end to end"
-	@echo "make test    run the tests: all that quote a guarantee, and an eighth of the other slow ones"
+	@echo "make test    run the tests: all that quote a guarantee, and a twelfth of the other slow ones"
 	@echo "             (SHARD=all: all of them; WORKERS=3: how many at once)"
 	@echo "make test-fast  those that need no JVM (a minute at most)"
 	@echo "make test-thorough  all tests with every matrix in full (CONTRIBUTING.md says what that adds)"

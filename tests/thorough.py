@@ -10,6 +10,7 @@ import subprocess
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -18,12 +19,15 @@ __all__ = [
     "SHARDS",
     "SPARK",
     "THOROUGH",
+    "by_turns",
     "is_left_out",
     "not_there",
     "quoting",
     "shard",
     "shard_of",
 ]
+
+T = TypeVar("T")
 
 TESTS = Path(__file__).parent
 
@@ -85,19 +89,19 @@ def not_there(items: Sequence[pytest.Item]) -> list[str]:
     ]
 
 
-SHARDS = 8
+SHARDS = 12
 """Parts of the slow tests but those that quote a guarantee: `make test` runs one part."""
 
 
-_EVEN = 61
-"""Where the check sums begin: of some hundred numbers, the one with the most even parts."""
+_EVEN = 3596
+"""Where the check sums begin: of some thousand numbers, the one with the most even parts."""
 
 
 @functools.cache
 def shard() -> int | None:
     """The part that runs: `TXN_TEST_SHARD` (a number, or "all", which is None), or the commit's.
 
-    Each commit has one, so a run can be repeated, and each part has every eighth commit.
+    Each commit has one, so a run can be repeated, and each part has every twelfth commit.
     """
     wanted = os.environ.get("TXN_TEST_SHARD", "")
     if THOROUGH or wanted == "all":
@@ -117,6 +121,16 @@ def quoting() -> frozenset[str]:
 
 
 def shard_of(item: pytest.Function) -> int | None:
-    """The part that a slow test belongs to, all its cases together; None: it always runs."""
-    test = f"{item.path.relative_to(TESTS.parent)}::{item.originalname}"
-    return None if test in quoting() else zlib.crc32(test.encode(), _EVEN) % SHARDS
+    """The part that a slow test belongs to; None: it always runs.
+
+    The others of a file are in one part: they share servers, and chains of crashes.
+    """
+    file = str(item.path.relative_to(TESTS.parent))
+    always = f"{file}::{item.originalname}" in quoting()
+    return None if always else zlib.crc32(file.encode(), _EVEN) % SHARDS
+
+
+def by_turns(choices: Sequence[T]) -> tuple[T, ...]:
+    """The one whose turn it is in the part that runs; all of them where all parts run."""
+    part = shard()
+    return tuple(choices) if part is None else (choices[part % len(choices)],)

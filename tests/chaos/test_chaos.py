@@ -9,7 +9,7 @@ from tests.chaos.figures import figures
 from tests.chaos.history import read_history
 from tests.chaos.plan import faults_of
 from tests.chaos.run import Options, run
-from tests.thorough import shard
+from tests.thorough import by_turns
 
 
 def test_every_record_lands_once_while_everything_is_killed(tmp_path: Path) -> None:
@@ -17,8 +17,8 @@ def test_every_record_lands_once_while_everything_is_killed(tmp_path: Path) -> N
     cut or full: every record is in exactly one committed txid, totals are right, and no reader saw
     part of a transaction. One half of the kinds in one commit's suite, the other in the next one's.
     """
-    part = shard()
-    half = None if part is None else part % 2
+    halves = by_turns((0, 1))
+    half = halves[0] if len(halves) == 1 else None
     folder = tmp_path / "chaos"
     options = Options(
         folder=folder, seed=1, minutes=0, records=8_000, gap_secs=1.5, per_file=500, half=half

@@ -6,7 +6,8 @@ publications the append table and the upsert table are in turn the one that has 
 the third one, what each txid changed in the second, is staged in the commit turn.
 
 Unless the tests are to be thorough, a point is tried with one kind of spout (`SUITE`), and with
-neither if nothing but scratch files becomes durable between it and the one before.
+neither if nothing but scratch files becomes durable between it and the one before. The kinds take
+turns in the parts of the suite.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import pytest
 
 from tests.faults.chains import Chain, assert_consistent, live_through
 from tests.faults.harness import Spec, TableImage, make_records
-from tests.thorough import THOROUGH
+from tests.thorough import THOROUGH, by_turns
 from txn.engine.killpoints import POINTS
 
-KINDS = ("transactional", "opaque")
+KINDS = by_turns(("transactional", "opaque"))
 TABLES = ("rows", "totals", "changes")
 ORDERS = (TABLES, ("totals", "changes", "rows"))
 
