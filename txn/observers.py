@@ -175,6 +175,8 @@ class RunStarted(RunEvent):
     committed_txid: int
     open_txids: tuple[int, ...]
     """Txids that an earlier run has started and not committed: they are replayed."""
+    quarantined_txids: tuple[int, ...] = ()
+    """Txids that earlier runs have committed empty, and that were not replayed since."""
 
 
 @dataclass(frozen=True)
@@ -405,6 +407,8 @@ class BatchCommitted(RunEvent):
     """stream -> what it read, as in `AttemptBegan`."""
     quarantined: bool = False
     """It was committed empty."""
+    replay_of: int | None = None
+    """The quarantined txid whose records it has read, and which is out of quarantine now."""
 
 
 @dataclass(frozen=True)

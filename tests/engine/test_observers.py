@@ -205,6 +205,19 @@ def test_bad_rows_and_quarantines_are_told(spark: SparkSession, warehouse: Path)
     assert [event.quarantined for event in kept.of(BatchCommitted)] == [False, True, False]
 
 
+def test_a_quarantined_txid_is_told_until_its_replay(spark: SparkSession, warehouse: Path) -> None:
+    """The next run begins with what is in quarantine, and says which commit brings it back."""
+    config = {"on_exhausted": "quarantine", "max_batch_attempts": 1}
+    nodes, kept = MemoryNodes(), Kept()
+    poisoned = MemoryTransactionalSpout([[("a", 1)], [ValueError("no"), ("b", 2)]], SCHEMA)
+    run_in_memory(topology(warehouse, poisoned, **config), spark, nodes)
+    MemoryProgress("observed", nodes).request_replays([2])
+    mended = MemoryTransactionalSpout([[("a", 1)], [("b", 2)]], SCHEMA)
+    run_in_memory(topology(warehouse, mended, **config), spark, nodes, observers=[kept])
+    assert [event.quarantined_txids for event in kept.of(RunStarted)] == [(2,)]
+    assert [(e.attempt.txid, e.replay_of) for e in kept.of(BatchCommitted)] == [(3, 2)]
+
+
 def test_the_end_with_an_error_is_told(spark: SparkSession, warehouse: Path) -> None:
     """The attempt that ended the run, and the error with its number."""
     kept = Kept()

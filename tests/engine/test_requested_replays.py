@@ -30,7 +30,8 @@ def answer(store: ZooKeeperProgress, question: Plan) -> Any:
     equipment: Any = SimpleNamespace(stations=stations, tables=tables, jobs=jobs)
     state = CoordinatorState(6, {}, frozenset(), ("s",), 1, 1)
     clocks: Any = {"clock": time.time, "monotonic": time.monotonic, "ids": lambda: 1}
-    pipeline = Pipeline("t", CONFIG, store, equipment, state, Broadcast("t", time.time), **clocks)
+    broadcast = Broadcast("t", time.time)
+    pipeline = Pipeline("t", CONFIG, store, equipment, state, frozenset(), broadcast, **clocks)
     pipeline._ask(question, window_full=False)
     return pipeline._facts.next()
 

@@ -60,7 +60,7 @@ def began(attempt: TransactionAttempt, planned_at: float) -> AttemptBegan:
 ALL: list[RunEvent] = [
     StandingBy(99.0, "t", 0, None),
     LeadershipWon(*AT),
-    RunStarted(*AT, 7, (8,)),
+    RunStarted(*AT, 7, (8,), (3, 5)),
     LeadershipInDoubt(*AT),
     LeadershipConfirmed(*AT),
     BoundChanged(*AT, "source", None, 0.0),
@@ -81,7 +81,9 @@ ALL: list[RunEvent] = [
     TablePublished(*AT, (ONE, TWO), "a", 4, 30, 300, 2, False, 12, 9_000),
     TablePublished(*AT, (ONE, TWO), "b", 4, None, 50, 1, False),
     TablePublished(*AT, (ONE, TWO), "b", 4, 5, 50, 1, True),
-    BatchCommitted(*AT, ONE, (ONE, TWO), {"a": 3}, {}, {"s": 10, "r": None}, {"s": 1000}),
+    BatchCommitted(
+        *AT, ONE, (ONE, TWO), {"a": 3}, {}, {"s": 10, "r": None}, {"s": 1000}, replay_of=3
+    ),
     BadRows(*AT, ONE, "s", "small", 2, True),
     Quarantined(*AT, ONE, "poison"),
     LagChanged(*AT, "s", Lag(records=70, partitions={"p0": 40, "p1": 20, "p2": 10})),
@@ -110,6 +112,7 @@ txn_groups_dissolved_total{topology="t"} 1
 txn_held_up_by{bound="commit",topology="t"} 1
 txn_held_up_by{bound="source",topology="t"} 0
 txn_in_flight{topology="t"} 1
+txn_in_quarantine{topology="t"} 2
 txn_input_bytes_total{stream="s",topology="t"} 1000
 txn_input_records_total{stream="s",topology="t"} 10
 txn_lag_bytes{stream="r",topology="t"} 5

@@ -246,6 +246,8 @@ def test_rolling_forward_settles_the_quarantine_too(opaque, error, replay):
     recovered = reconciled(found, progress=progress, opaque=opaque)
     kept = QuarantineRecord(txid=5, attempt=1, spouts={"s": "p5"}, error="boom")
     assert (kept if error else None, replay) == (recovered.quarantine, recovered.replay_of)
+    left = {1, 5 if error else None, None if replay else 2} - {None}
+    assert left == recovered.quarantined({1, 2})
 
 
 @pytest.mark.parametrize("published", ["all", "some"])

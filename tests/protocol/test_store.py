@@ -286,20 +286,20 @@ def test_quarantined_txids_wait_for_a_user(place: Place) -> None:
     assert (store.requested_replay([]), store.requested_replay([3])) == (aside(3), None)
 
 
-def test_streams_of_quarantined_txids_are_known(place: Place) -> None:
-    """Whoever starts is told which streams have a txid that was committed empty, until its replay:
-    that txid has made no table.
+def test_quarantined_txids_and_their_streams_are_known(place: Place) -> None:
+    """Whoever starts is told which txids were committed empty, until their replay, and of which
+    streams: such a txid has made no table.
     """
     store = leading(place)
-    assert store.load().set_aside == frozenset()
+    assert (store.load().quarantined, store.load().set_aside) == (frozenset(), frozenset())
     store.persist_start(start(1))
     store.persist_committed(
         committed(1), aside(1).model_copy(update={"spouts": {"s": 1, "t": None}})
     )
-    assert store.load().set_aside == {"s"}
+    assert (store.load().quarantined, store.load().set_aside) == ({1}, {"s"})
     store.persist_start(start(2))
     store.persist_committed(committed(2), None, 1)
-    assert store.load().set_aside == frozenset()
+    assert (store.load().quarantined, store.load().set_aside) == (frozenset(), frozenset())
 
 
 @pytest.mark.parametrize("value", [object(), float("nan")], ids=["object", "nan"])

@@ -48,10 +48,10 @@ class News:
         self._lags: Mapping[str, Lag] = {}
         self._notices: Mapping[str, tuple[str, ...]] = {}
 
-    def running(self, state: CoordinatorState) -> None:
+    def running(self, state: CoordinatorState, quarantined: Collection[int]) -> None:
         """The first batch may be planned."""
-        open_txids = tuple(sorted(state.batches))
-        self._broadcast.send(RunStarted(*self._broadcast.stamp(), state.committed, open_txids))
+        known = state.committed, tuple(sorted(state.batches)), tuple(sorted(quarantined))
+        self._broadcast.send(RunStarted(*self._broadcast.stamp(), *known))
 
     def of_spouts(self, lags: Mapping[str, Lag], notices: Mapping[str, tuple[str, ...]]) -> None:
         """Tell what is new in their answers. From the planner's thread only."""
@@ -109,6 +109,7 @@ class News:
                 violations=violations,
                 metadata=live.reads,
                 quarantined=order.quarantined is not None,
+                replay_of=order.replay_of,
             )
         )
         for stream, rules in violations.items():

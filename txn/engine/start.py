@@ -117,7 +117,8 @@ class Start:
         progress, misfit = self._checked(equipment, epoch, tried)
         recovered = self._recovered(equipment, epoch, progress, misfit)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
-        pipeline = self._pipeline(equipment, recovered)
+        aside = recovered.quarantined(progress.quarantined)
+        pipeline = self._pipeline(equipment, recovered, aside)
         self._tell_changes(progress.program, recovered)
         return pipeline
 
@@ -225,7 +226,9 @@ class Start:
                 number="TXN-803",
             ) from error
 
-    def _pipeline(self, equipment: Equipment, recovered: Recovered) -> Pipeline:
+    def _pipeline(
+        self, equipment: Equipment, recovered: Recovered, quarantined: frozenset[int]
+    ) -> Pipeline:
         definition = self.definition
         state = coordinator.recovered_state(
             recovered.committed,
@@ -243,6 +246,7 @@ class Start:
             self.store,
             equipment,
             state,
+            quarantined,
             self.broadcast,
             clock=self.clock,
             monotonic=self.monotonic,

@@ -90,6 +90,8 @@ class Readings:
         self._open: dict[int, float] = {}
         """Txid in flight -> when it was first planned."""
         self._blocked: set[int] = set()
+        self._aside: set[int] = set()
+        """Txids in quarantine."""
         self._partitions: dict[str, set[str]] = {}
         """Stream -> partitions with a series."""
         self._readers: dict[type[RunEvent], Callable[[Any], None]] = {
@@ -112,7 +114,7 @@ class Readings:
             TablePublished: self._published,
             BatchCommitted: self._committed,
             BadRows: self._bad_rows,
-            Quarantined: lambda event: self._count(event, "quarantined"),
+            Quarantined: self._quarantined,
             LagChanged: self._lag,
             NoticesChanged: self._notices,
             MaintenanceDone: self._maintained,
@@ -186,6 +188,8 @@ class Readings:
         with self._lock:
             self._open = dict.fromkeys(event.open_txids, event.at)
         self._tell_open(event)
+        self._aside = set(event.quarantined_txids)
+        self._gauge(event, "in_quarantine", len(self._aside))
 
     def _ended(self, event: RunEnded) -> None:
         for name in ("leader", "standby", "leadership_in_doubt", "back_pressure"):
@@ -252,6 +256,14 @@ class Readings:
             self._known(event, "input_bytes", size, stream)
         for table, rows in event.rows.items():
             self._count(event, "staged_rows", rows, table)
+        if event.replay_of is not None:
+            self._aside.discard(event.replay_of)
+            self._gauge(event, "in_quarantine", len(self._aside))
+
+    def _quarantined(self, event: Quarantined) -> None:
+        self._count(event, "quarantined")
+        self._aside.add(event.attempt.txid)
+        self._gauge(event, "in_quarantine", len(self._aside))
 
     def _bad_rows(self, event: BadRows) -> None:
         action = "set_aside" if event.set_aside else "dropped"

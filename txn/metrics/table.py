@@ -152,6 +152,7 @@ TABLE: tuple[Metric, ...] = (
     _counter("waits", "{attempt}", "", "Attempts that found a source or storage away."),
     _gauge("blocked", "{batch}", "", "Txids that wait for a source or storage that is away."),
     _counter("quarantined", "{batch}", "", "Txids that were committed empty."),
+    _gauge("in_quarantine", "{batch}", "", "Txids that are committed empty and not replayed yet."),
     _counter(
         "bad_rows",
         "{row}",

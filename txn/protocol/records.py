@@ -262,5 +262,7 @@ class Progress(BaseModel):
     """stream -> its columns, of those streams that have had any; see `ColumnsRecord`."""
     set_aside: frozenset[str] = frozenset()
     """The streams of which some txid was committed empty, and not replayed since."""
+    quarantined: frozenset[int] = frozenset()
+    """Those txids."""
     program: ProgramRecord | None = None
     """What the newest run computes; None: no leader of this release has been."""

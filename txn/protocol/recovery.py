@@ -62,6 +62,11 @@ class Recovered:
     published: frozenset[int] = frozenset()
     """Open txids that some table, not all, holds already."""
 
+    def quarantined(self, before: Collection[int]) -> frozenset[int]:
+        """The txids that are in quarantine when the run begins; `before` is what ZooKeeper had."""
+        new = {self.quarantine.txid} if self.quarantine is not None else set()
+        return (frozenset(before) | new) - {self.replay_of}
+
 
 Ahead = Mapping[str, "tuple[int, Publication]"]
 """table that holds more than is committed -> (version, newest publication)."""

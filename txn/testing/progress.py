@@ -189,11 +189,13 @@ class MemoryProgress(ProgressStore):
                 for path, data in self.nodes.data.items()
                 if path.startswith(f"{self._paths.columns}/")
             ]
+            aside = self.quarantined()
             return Progress(
                 committed=committed,
                 batches=tuple(batches[txid] for txid in sorted(batches)),
                 columns={record.stream: record.columns for record in kept},
-                set_aside=frozenset().union(*(r.streams for r in self.quarantined().values())),
+                set_aside=frozenset().union(*(record.streams for record in aside.values())),
+                quarantined=frozenset(aside),
                 program=self._read(ProgramRecord, self._paths.program),
             )
 

@@ -84,6 +84,7 @@ class Image:
             batches=batches,
             columns=columns,
             set_aside=frozenset().union(*aside),
+            quarantined=frozenset(self.quarantine),
             program=self.program.record if self.program else None,
         )
 
