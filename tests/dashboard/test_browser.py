@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -220,14 +220,38 @@ def test_what_happens_appears_within_two_seconds(seen: Seen) -> None:
     sample.commit(241, int(time.time() * 1000))
     Told.last.say(sample.look(committed=241))
     page.locator("tr[data-txid='241']").wait_for(timeout=2000)
-    with (sample.folder / ".txn/logs/flights.log").open("a", encoding="utf-8") as log:
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        log.write(f"{stamp},000 WARNING txn [flights 242:0] failed: Boom: the disk is full\n")
+    fail(sample, "242:0", "Boom: the disk is full")
     page.keyboard.press("5")
     page.get_by_text("Boom: the disk is full").wait_for(timeout=2500)
     sample.note(held_up_by="away", waits=("flights waits for Kafka",))
     page.keyboard.press("2")
     page.get_by_text("flights waits for Kafka").wait_for(timeout=2500)
+    assert seen.is_quiet()
+
+
+def fail(sample: Sample, attempt: str, error: str) -> None:
+    """Have an attempt of the running topology fail."""
+    with (sample.folder / ".txn/logs/flights.log").open("a", encoding="utf-8") as log:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        log.write(f"{stamp},000 WARNING txn [flights {attempt}] failed: {error}\n")
+
+
+def test_what_changes_while_the_page_asks_is_not_missed(seen: Seen) -> None:
+    """An answer that is older than the newest event is followed by another question."""
+    page = seen.open("t/flights/trouble")
+    page.get_by_text("checks without a fault").wait_for()
+    told = "import('./assets/data.js').then((data) => data.topologyNamed('flights').revision)"
+    held: list[Any] = []
+    page.route("**/api/trouble?*", lambda route: held.append((route, route.fetch())))
+    fail(seen.sample, "243:0", "Boom: the first of two")
+    wait_until(lambda: page.evaluate(told) and held, "the page asks", 20)
+    before = page.evaluate(told)
+    fail(seen.sample, "243:1", "Boom: the second of two")
+    wait_until(lambda: page.evaluate(told) > before, "the page is told", 20)
+    page.unroute("**/api/trouble?*")
+    for route, answer in held:
+        route.fulfill(response=answer)
+    page.get_by_text("Boom: the second of two").wait_for(timeout=2500)
     assert seen.is_quiet()
 
 

@@ -64,6 +64,23 @@ def test_what_is_new_raises_the_revision(watch: Watch, sample: Sample) -> None:
     assert time.monotonic() - began < 3 * 2 + 2
 
 
+def test_what_zookeeper_says_is_taken_in_at_once(
+    watch: Watch, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that it tells of is read out of the logs at once, not at the next look at them."""
+    found = watched(watch, sample.look())
+    comes(lambda: found.index.span() == (1, 120) and not found.reads_old, "all txids")
+    comes(lambda: all(table.facts for table in found.tables), "the tables' facts")
+    monkeypatch.setattr("txn.operations.watching.topologies._EVERY_SECS", 3600.0)
+    Told.last.say(sample.look(running=False))
+    before = found.revision
+    comes(lambda: found.revision > before, "that it does not run")
+    sample.commit(121)
+    Told.last.say(sample.look(committed=121))
+    comes(lambda: found.index.span() == (1, 121), "the txid")
+    assert found.revision > before
+
+
 def test_a_table_that_is_away_hides_no_other(watch: Watch, sample: Sample) -> None:
     """It is named with the reason, and read again when it is there."""
     Path(sample.routes).rename(sample.routes + "-away")

@@ -105,20 +105,24 @@ export function tables(root, at) {
     box.replaceChildren(h("dl", { class: "about" }, pairs.map(([k, v]) => [h("dt", {}, k), h("dd", {}, v)])), h("h3", {}, "Columns"), grid([["column", ""], ["type", ""]], Object.entries(f.columns), "Columns"));
   }
 
+  // What changes while it asks is asked for afterwards.
   async function load() {
-    if (busy) return;
     busy = true;
+    seen = topologyNamed(name)?.revision;
     try {
       told = await get("tables", { name }, stop.signal);
       drawList(); drawView();
     } catch (error) { failed(list, error); }
     busy = false;
+    changed();
   }
+
+  function changed() { const one = topologyNamed(name); if (!busy && one && one.revision !== seen) load(); }
 
   load();
   return {
     moved(to) { now = to; if (told) { drawList(); drawView(); } },
-    changed() { const one = topologyNamed(name); if (one && one.revision !== seen) { seen = one.revision; load(); } },
+    changed,
     escape() { if (now.rest.length) go(link(name, "tables")); },
     close() { stop.abort(); viewStop.abort(); },
   };

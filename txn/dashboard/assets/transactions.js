@@ -127,6 +127,7 @@ export function transactions(root, at) {
       if (opened !== null && detail.dataset.open === "true") open(opened, true);
     } catch { /* the next event asks again */ }
     looking = false;
+    newer(); // if something has changed meanwhile
   }
 
   function mark(txid) {

@@ -22,9 +22,10 @@ export function trouble(root, at) {
   const now = h("div", {}), history = h("div", {}), bad = h("div", {}), doctor = h("div", {});
   root.append(h("h1", { class: "sr" }, `Trouble of ${name}`), panel("To do", now), panel("Bad rows", bad), panel("Doctor", doctor), panel("History", history));
 
+  // What changes while it asks is asked for afterwards.
   async function load() {
-    if (busy) return;
     busy = true;
+    seen = topologyNamed(name)?.revision;
     try {
       const told = await get("trouble", { name }, stop.signal);
       const open = told.troubles.filter((t) => !t.is_over), over = told.troubles.filter((t) => t.is_over);
@@ -32,7 +33,10 @@ export function trouble(root, at) {
       show(history, [over, told.log_read], () => [over.length ? h("ul", { class: "troubles" }, over.map((t) => entry(t, name))) : empty("No failed attempt, and no foreign commit."), told.log_read ? null : h("p", { class: "hint" }, "Failed attempts are read out of ", h("code", {}, ".txn/logs"), ", which ", h("code", {}, "txn run"), " writes in its working folder. There is none here: start the page in that folder.")]);
     } catch (error) { if (error.name !== "AbortError") show(now, error.message, () => empty(error.message)); }
     busy = false;
+    changed();
   }
+
+  function changed() { const one = topologyNamed(name); if (!busy && one && one.revision !== seen) load(); }
 
   async function loadBad() {
     try {
@@ -64,5 +68,5 @@ export function trouble(root, at) {
 
   load(); loadBad(); loadDoctor();
   const slow = setInterval(loadBad, 15000);
-  return { changed() { const one = topologyNamed(name); if (one && one.revision !== seen) { seen = one.revision; load(); } }, close() { stop.abort(); clearInterval(slow); clearTimeout(timer); } };
+  return { changed, close() { stop.abort(); clearInterval(slow); clearTimeout(timer); } };
 }

@@ -113,6 +113,8 @@ class Watched:
         self.samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self.revision = 0
         """Raised with everything that changes."""
+        self.told = threading.Event()
+        """ZooKeeper has said something new: the next look at logs and notes need not wait."""
         self.plan: dict[str, Any] = plan_topology(program).to_json() if program else {}
         self._where = where
         self._failures = FailureLog(name, where / ".txn/logs")
@@ -144,13 +146,14 @@ class Watched:
 
     def looked(self, look: Look) -> None:
         """Take what ZooKeeper says."""
+        before = self.status, self.error
         found = look.statuses.get(self.name)
         self.status = found or self.status
         self.error = look.error or look.errors.get(self.name)
-        if found is None:
-            return
-        for table in found.found.progress.committed.tables:
+        for table in found.found.progress.committed.tables if found else ():
             self._add_table(table, {})
+        if (self.status, self.error) != before:
+            self.told.set()
 
     def _add_table(self, name: str, options: Mapping[str, str]) -> None:
         if all(table.name != name for table in self.tables):
@@ -296,6 +299,8 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._feed.close()
+        for watched in self._watched.values():
+            watched.told.set()
         for thread in self._threads:
             thread.join(10)
         for watched in self._watched.values():
@@ -353,7 +358,8 @@ class Watch:
                     pass
             except Exception:
                 log.exception("topology '%s' could not be looked at", watched.name)
-            self._closed.wait(max(0.05, began + _EVERY_SECS - time.monotonic()))
+            watched.told.wait(max(0.05, began + _EVERY_SECS - time.monotonic()))
+            watched.told.clear()
 
     def _read_old(self, watched: Watched, until: float) -> None:
         while time.monotonic() < until and watched.reads_old and not self._closed.is_set():
