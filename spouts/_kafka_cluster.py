@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,10 @@ __all__ = ["Cluster", "Look", "Partition", "Topic"]
 log = logging.getLogger("txn.spouts.kafka")
 
 REQUEST_SECS = 10.0
+_UNREACHABLE_SECS = 0.5
+"""How long to wait for an answer when no connection to any broker is left: they may come back, or
+have closed what was idle."""
+_LOOK_SECS = 0.1
 _STALE = frozenset(
     {
         KafkaError.FENCED_LEADER_EPOCH,
@@ -112,6 +117,8 @@ class Cluster:
         self._client: AdminClient | None = None
         self._refused: KafkaError | None = None
         self._unreached: KafkaError | None = None
+        self._down_since: float | None = None
+        """Since when no broker can be reached, by the client's word."""
         self._known: dict[str, Topic] = {}
 
     def matching(self, pattern: str) -> list[str]:
@@ -178,7 +185,7 @@ class Cluster:
     # --- inside ----------------------------------------------------------------------------------
 
     def _connected(self) -> AdminClient:
-        self._refused = self._unreached = None
+        self._refused = self._unreached = self._down_since = None
         if self._client is None:
             config: dict[str, Any] = {**self._settings.librdkafka, "error_cb": self._heard}
             try:
@@ -195,6 +202,8 @@ class Cluster:
             self._refused = error
         elif error.code() in _UNREACHED:
             self._unreached = error
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:
+            self._down_since = self._clock()
 
     def _describe(self, topics: Sequence[str]) -> dict[str, Topic]:
         if not topics:
@@ -206,7 +215,7 @@ class Cluster:
         )
         for name, answer in answers.items():
             try:
-                topic = answer.result()
+                topic = self._answer(answer)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise self._failed(error, f"topic {name!r}") from error
@@ -247,7 +256,7 @@ class Cluster:
         found: dict[Partition, int] = {}
         for where, answer in answers.items():
             try:
-                offset = answer.result().offset
+                offset = self._answer(answer).offset
                 # The partition's broker has just started: OFFSET_INVALID, and no error.
                 if offset < 0 and offset != no_record:
                     raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
@@ -258,6 +267,18 @@ class Cluster:
                     part = f"{where.topic}-{where.partition}"
                     raise self._failed(error, f"the offsets of {part}") from error
         return found
+
+    def _answer(self, answer: Future[Any]) -> Any:
+        """What the brokers answer. While none of them can be reached, it is not waited for long."""
+        while True:
+            try:
+                return answer.result(_LOOK_SECS)
+            except FutureTimeoutError:
+                client, down = self._client, self._down_since
+                if down is not None and self._clock() - down >= _UNREACHABLE_SECS:
+                    raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN)) from None
+                if client is not None:
+                    client.poll(0)  # delivers what it has found out in the background
 
     def _failed(self, error: Exception, what: str) -> Exception:
         """The error for an answer: the source is away, or refuses us for good."""
@@ -280,9 +301,12 @@ class Cluster:
 
     def _why(self, error: Exception) -> str:
         """The client's words; of a time-out, why no connection was made: its words vary there."""
-        if _code(error) != KafkaError._TIMED_OUT:
+        if _code(error) == KafkaError._ALL_BROKERS_DOWN:
+            why = "none of them can be reached"
+        elif _code(error) == KafkaError._TIMED_OUT:
+            why = f"no broker answered within {REQUEST_SECS:g} s"
+        else:
             return _words(error)
-        why = f"no broker answered within {REQUEST_SECS:g} s"
         if self._unreached is None:
             return why
         # Its text ends in how long the client waited, and in which state.
