@@ -41,7 +41,7 @@ help: ## list the targets
 	@echo "make differential  random topologies against plain Python (100 programs; ARGS='--seeds 1000')"
 	@echo "make exhaustive  every state of small worlds around the core (some minutes; ARGS=--help)"
 	@echo "make chaos   kill everything at random and judge the tables (five minutes; see ARGS=--help)"
-	@echo "make screenshots  draw the pictures of docs/dashboard.md"
+	@echo "make screenshots  draw the pictures of docs/dashboard.md, and record its run anew"
 	@echo "make lint    check format, style, types and who imports whom"
 	@echo "make stores  install the servers of remote storage for test-thorough (needs npm and Go)"
 	@echo "make setup   set up only (the others do so themselves)"
@@ -79,7 +79,7 @@ bench: $(JARS) $(BENCH) ## benchmarks: table, charts and raw figures in build/be
 chaos: $(JARS) $(KAFKA) ## faults for five minutes: the history and a report in build/chaos
 	@$(PY) -m tests.chaos $(ARGS)
 
-screenshots: $(STAMP) $(BROWSER) ## the pictures of docs/dashboard.md
+screenshots: $(JARS) $(BROWSER) $(PROMETHEUS) ## the pictures of docs/dashboard.md, and its recorded run
 	@$(PY) -m tests.dashboard.screenshots
 
 stores: $(S3) $(STORES) ## the servers of remote storage that tests start
