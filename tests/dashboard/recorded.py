@@ -46,9 +46,9 @@ CORRECTIONS = {"12,50": "12.50"}
 """An amount that no cast understands, and what it means."""
 PATIENCE_SECS = 180.0
 VIEWS = {
-    "overview": ("", (1280, 430), "light"),
-    "transactions": ("t/sales/transactions", (1280, 620), "light"),
-    "trouble": ("t/sales/trouble", (1280, 620), "light"),
+    "overview": ("", (1280, 345), "light"),
+    "transactions": ("t/sales/transactions", (1280, 352), "light"),
+    "trouble": ("t/sales/trouble", (1280, 412), "light"),
 }
 """The pages that are open from beginning to end: address, size, colours."""
 
