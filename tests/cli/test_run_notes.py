@@ -131,7 +131,7 @@ def test_where_to_listen_is_checked_before_anything_runs(tmp_path: Path) -> None
     )
     said = CliRunner().invoke(cli, ["run", f"{program}:topology", "--dashboard", "here"])
     assert said.exit_code == 1
-    assert "'here' is not HOST:PORT" in said.output
+    assert "'here' is not an address to listen on" in said.output
 
 
 def test_a_topology_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.dashboard.sample import Sample, Told
-from txn.dashboard.server import Address, serve
+from txn.dashboard.server import serve
+from txn.listening import Address
 from txn.operations.watching.topologies import Watch
 
 __all__ = ["served"]

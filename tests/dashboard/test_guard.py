@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import urljoin
 
 import pytest
 from starlette.applications import Starlette
@@ -10,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from txn.dashboard.guard import COOKIE, HEADERS, LOOPBACK, Guard, is_loopback
+from txn.dashboard.guard import COOKIE, HEADERS, LOOPBACK, Guard, _proof, host_name
 
 TOKEN = "0123456789abcdef"
 
@@ -84,12 +85,36 @@ def test_a_token_is_shown_once() -> None:
     one = client(TOKEN)
     assert one.get("/api/x").status_code == 401
     answer = one.get(f"/?token={TOKEN}&a=b%26c")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/?a=b%26c")
+    assert (answer.status_code, answer.headers["location"]) == (303, "./?a=b%26c")
     cookie = answer.headers["set-cookie"]
     assert TOKEN not in cookie
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
     assert one.get("/api/x").text == "hello"
     assert client(TOKEN).get("/", headers={"Authorization": f"Bearer {TOKEN}"}).text == "hello"
+
+
+def test_below_a_path_of_a_proxy_the_token_leads_back_to_it() -> None:
+    """The proxy takes its path off the request, so the answer must not name one from the root."""
+    where = client(TOKEN).get(f"/?token={TOKEN}").headers["location"]
+    assert urljoin("https://example.com/flights/txn/", where) == "https://example.com/flights/txn/"
+    named = client(TOKEN).get(f"/api/x?token={TOKEN}&q=1").headers["location"]
+    assert urljoin("https://example.com/txn/api/x", named) == "https://example.com/txn/api/x?q=1"
+
+
+def test_two_pages_on_one_machine_do_not_shut_each_other_out() -> None:
+    """A browser sends cookies to every port of a host: each token has a cookie of its own."""
+    first, second = client(TOKEN), client(TOKEN[::-1])
+    for page, token in ((first, TOKEN), (second, TOKEN[::-1])):
+        page.get(f"/?token={token}")
+    for name, value in second.cookies.items():
+        first.cookies.set(name, value, domain="localhost.local")
+    assert (first.get("/api/x").status_code, second.get("/api/x").status_code) == (200, 200)
+
+
+def test_a_name_may_be_given_with_its_port() -> None:
+    """As it stands in the address of a browser."""
+    names = ["txn.example.com", "TXN.example.com:8443", "[::1]:80"]
+    assert [host_name(name) for name in names] == ["txn.example.com", "txn.example.com", "[::1]"]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +126,7 @@ def test_a_token_is_shown_once() -> None:
         {"headers": {"Authorization": f"Basic {TOKEN}"}},
         {"headers": {"Authorization": "Bearer"}},
         {"headers": {"Cookie": f"{COOKIE}={TOKEN}"}},
+        {"headers": {"Cookie": f"{COOKIE}_{_proof(TOKEN)[:8]}={TOKEN}"}},
         {"headers": {"Cookie": f'{COOKIE}="; \\'}},
         {"headers": {"Cookie": "=;;=\x7f"}},
     ],
@@ -116,11 +142,3 @@ def test_with_a_token_every_name_may_be_right() -> None:
     found = client(TOKEN, None, "http://alpha.example")
     assert found.get("/").status_code == 401
     assert found.get("/", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
-
-
-def test_loopback_is_told_from_the_rest() -> None:
-    """By name and by number."""
-    assert [
-        is_loopback(host) for host in ("localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]")
-    ] == [True] * 5
-    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.example", "")))

@@ -16,8 +16,9 @@ import pytest
 from tests.children import free_ports
 from tests.dashboard.sample import Sample, Told
 from tests.dashboard.serving import served
-from txn.dashboard.server import Address, address_of, given_token, serve
+from txn.dashboard.server import given_token, serve
 from txn.errors import SetupError, UserError
+from txn.listening import Address
 from txn.operations.watching.topologies import Watch
 
 
@@ -27,28 +28,6 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
     with Watch([], "zk1:2181", where=tmp_path, feed=Told) as watch:
         Told.last.say(sample.look())
         yield watch
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("127.0.0.1:8321", Address("127.0.0.1", 8321)),
-        ("localhost:0", Address("localhost", 0)),
-        ("[::1]:80", Address("::1", 80)),
-        (":8321", Address("127.0.0.1", 8321)),
-        ("8321", Address("127.0.0.1", 8321)),
-    ],
-)
-def test_addresses(text: str, expected: Address) -> None:
-    """HOST:PORT, with an IPv6 address in brackets; a port alone is on loopback."""
-    assert address_of(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000", "host:-1"])
-def test_what_is_no_address(text: str) -> None:
-    """The error shows how one is written."""
-    with pytest.raises(UserError, match="is not HOST:PORT"):
-        address_of(text)
 
 
 def test_a_token_comes_from_a_file_or_a_variable(tmp_path: Path) -> None:
@@ -128,3 +107,20 @@ def test_a_port_that_is_taken(watch: Watch) -> None:
     taken = f"cannot listen on 127.0.0.1:{port}"
     with socket.create_server(("127.0.0.1", port)), pytest.raises(SetupError, match=taken):
         serve(watch, Address("127.0.0.1", port), lambda _: None)
+
+
+def test_a_host_that_cannot_be_one(watch: Watch) -> None:
+    """Refused by name, as an address is that this machine does not have."""
+    with pytest.raises(SetupError, match=r"cannot listen on no\.\.name:0"):
+        serve(watch, Address("no..name", 0), lambda _: None)
+
+
+def test_a_token_of_any_characters_works_in_the_printed_address(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password of one's own may have characters that mean something in a URL."""
+    monkeypatch.setenv("TXN_DASHBOARD_TOKEN", "a+b c&d#e%41/ü")
+    with served(watch) as url:
+        jar = urllib.request.HTTPCookieProcessor()
+        with urllib.request.build_opener(jar).open(url, timeout=10) as answer:
+            assert (answer.status, answer.geturl()) == (200, url.partition("?")[0])

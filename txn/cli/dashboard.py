@@ -12,6 +12,7 @@ import click
 
 from txn.cli.completion import names
 from txn.cli.options import output_options, zookeeper_option
+from txn.listening import Address
 
 __all__ = ["dashboard"]
 
@@ -55,7 +56,7 @@ def dashboard(
     NAME is a topology's name, or FILE.py:TOPOLOGY, whose graph, credentials for ZooKeeper and for
     the storage of its tables are then used. Without NAME: all that ZooKeeper knows.
     """
-    from txn.dashboard.server import Address, serve
+    from txn.dashboard.server import serve
     from txn.operations.watching.topologies import Watch
 
     def told(url: str) -> None:

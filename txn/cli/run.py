@@ -18,11 +18,11 @@ from txn.cli.options import (
     zookeeper_option,
 )
 from txn.errors import FencedError, LeaderExistsError, TxnError
+from txn.listening import parse_address
 from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
     from txn.cli.observers import Observer
-    from txn.dashboard.server import Address
     from txn.topology import Until
 
 __all__ = ["run"]
@@ -116,7 +116,7 @@ def run(
     (resolve_shared if standby else resolve)(zookeeper)
     topology = load_topology(target, settings)
     topology.check_complete(until)
-    address = None if dashboard is None else _address_of(dashboard)
+    address = None if dashboard is None else parse_address(dashboard)
     observer = NotedRun(_observer(as_json), topology.name, plan_topology(topology).to_json())
     with contextlib.ExitStack() as resources:
         observers = [*metering(metrics, resources), *tracing(traces), *following(lineage)]
@@ -141,13 +141,6 @@ def run(
             if path is not None and path.stat().st_size and not as_json:
                 click.echo(f"The log is in {path}.", err=True)
             raise
-
-
-def _address_of(text: str) -> Address:
-    # Only then: the page reads tables, for which it loads much.
-    from txn.dashboard.server import address_of
-
-    return address_of(text)
 
 
 def _observer(as_json: bool) -> Observer:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 from collections.abc import Collection
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["COOKIE", "HEADERS", "LOOPBACK", "Guard", "is_loopback"]
+__all__ = ["COOKIE", "HEADERS", "LOOPBACK", "Guard", "host_name"]
 
 COOKIE = "txn_dashboard"
+"""How the names of cookies begin."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Names by which a browser on this machine may ask."""
 HEADERS = {
@@ -36,16 +36,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Guard:
@@ -85,7 +75,7 @@ class Guard:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page only shows.\n", 405, {"Allow": "GET, HEAD"})
-        if self._hosts is not None and _name(headers.get("host", "")) not in self._hosts:
+        if self._hosts is not None and host_name(headers.get("host", "")) not in self._hosts:
             return PlainTextResponse(
                 "This name of the server is not known. Ask by localhost, or start the page with "
                 "--allow-host NAME.\n",
@@ -100,7 +90,10 @@ class Guard:
 
     def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
         """What to answer somebody who has not shown the token yet; None: they have."""
-        if _is(_cookie(headers), _proof(token)):
+        proof = _proof(token)
+        # Cookies go by host and not by port: several pages on one machine keep one each.
+        cookie = f"{COOKIE}_{proof[:8]}"
+        if _is(_shown(headers, cookie), proof):
             return None
         kind, _, shown = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and _is(shown, token):
@@ -108,26 +101,27 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if any(name == "token" and _is(value, token) for name, value in query):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
-            path = scope.get("root_path", "") + scope["path"]
-            answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
-            answer.set_cookie(COOKIE, _proof(token), httponly=True, samesite="strict", path="/")
+            # Relative: a proxy may have the page below a path of its own.
+            here = f"./{quote(scope['path'].rpartition('/')[2])}"
+            answer = RedirectResponse(f"{here}?{rest}" if rest else here, 303)
+            answer.set_cookie(cookie, proof, httponly=True, samesite="strict", path="/")
             return answer
         return PlainTextResponse(
             "Open the page by the address that `txn dashboard` has printed: it has a token.\n", 401
         )
 
 
-def _name(host: str) -> str:
-    """The Host header without its port, as lower case."""
+def host_name(host: str) -> str:
+    """A Host header without its port, as lower case."""
     host = host.strip().lower()
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0]
 
 
-def _cookie(headers: Headers) -> str:
+def _shown(headers: Headers, cookie: str) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        found = SimpleCookie(headers.get("cookie", "")).get(cookie)
     except CookieError:
         return ""
     return found.value if found else ""

@@ -7,46 +7,19 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from txn.errors import SetupError, UserError
+from txn.listening import LOOPBACK as LOCAL
+from txn.listening import Address, is_loopback
 from txn.operations.watching.topologies import Watch
 
-__all__ = ["Address", "address_of", "given_token", "serve"]
+__all__ = ["given_token", "serve"]
 
 TOKEN = "TXN_DASHBOARD_TOKEN"  # noqa: S105 - the name of the variable
 TOKEN_FILE = "TXN_DASHBOARD_TOKEN_FILE"  # noqa: S105
 _LEAST_TOKEN = 8
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where the page listens."""
-
-    host: str
-    port: int
-    """0: any that is free."""
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
-        from txn.dashboard.guard import is_loopback
-
-        return is_loopback(self.host)
-
-
-def address_of(text: str) -> Address:
-    """Understand "HOST:PORT", "PORT" or "[::1]:PORT".
-
-    Raises:
-        UserError: it is none of them.
-    """
-    host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdecimal() and int(port) < 65536):
-        raise UserError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8321.")
-    host = host.strip("[]") or "127.0.0.1"
-    return Address(host, int(port))
 
 
 def given_token(environment: Mapping[str, str]) -> str | None:
@@ -96,7 +69,7 @@ def serve(
     try:
         from txn.dashboard.app import page
         from txn.dashboard.endable import EndableServer
-        from txn.dashboard.guard import LOOPBACK
+        from txn.dashboard.guard import LOOPBACK, host_name
     except ImportError as error:
         raise SetupError(
             f"The page needs {error.name or 'packages'} of the extra 'dashboard'. Install it: "
@@ -104,15 +77,15 @@ def serve(
             number="TXN-211",
         ) from error
     token = given_token(os.environ)
-    if token is None and not address.is_loopback:
+    if token is None and not is_loopback(address.host):
         token = secrets.token_urlsafe(24)
     listening = _listen(address)
     port = listening.getsockname()[1]
-    hosts = {*LOOPBACK, _in_url(address.host).lower(), *(name.lower() for name in names)}
+    hosts = {*LOOPBACK, *(host_name(name) for name in (str(address), *names))}
     is_any = token is not None and _is_any(address.host)
     app = page(watch, None if is_any else hosts, token)
-    shown = "127.0.0.1" if _is_any(address.host) else address.host
-    url = f"http://{_in_url(shown)}:{port}/" + (f"?token={token}" if token else "")
+    shown = Address(LOCAL if _is_any(address.host) else address.host, port)
+    url = f"http://{shown}/" + (f"?token={quote(token, safe='')}" if token else "")
     try:
         EndableServer(app, lambda: told(url), is_over).run(sockets=[listening])
     finally:
@@ -126,11 +99,11 @@ def _listen(address: Address) -> socket.socket:
         listening = socket.socket(family, kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: no name of a host
+        why = getattr(error, "strerror", None) or error
         raise SetupError(
-            f"The page cannot listen on {_in_url(address.host)}:{address.port}: "
-            f"{error.strerror or error}. Choose another one with --port, or 0 for any that is "
-            "free.",
+            f"The page cannot listen on {address}: {why}. Give another port (--port, or "
+            "--dashboard HOST:PORT in a run), or 0 for any that is free.",
             number="TXN-216",
         ) from error
     return listening
@@ -141,7 +114,3 @@ def _is_any(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return host == ""
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

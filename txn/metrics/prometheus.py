@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import socket
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from txn.errors import SetupError
+from txn.listening import Address, parse_address
 from txn.metrics.memory import driver_memory
 from txn.metrics.readings import Readings
 from txn.metrics.table import TABLE, Metric
@@ -19,12 +18,10 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
     from prometheus_client.metrics_core import Metric as Family
 
-__all__ = ["LOOPBACK", "PARTITIONS", "PrometheusMetrics", "parse_address"]
+__all__ = ["PARTITIONS", "PrometheusMetrics"]
 
-LOOPBACK = "127.0.0.1"
 PARTITIONS = 50
 """So many partitions of a stream have a series of their own; the others are added up."""
-_ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]/]*|\[[0-9A-Fa-f:.%a-z]+\]):)?(?P<port>\d{1,5})")
 
 
 class PrometheusMetrics:
@@ -69,7 +66,7 @@ class PrometheusMetrics:
         """Where the server listens; None: there is none."""
         self._stop: Callable[[], None] = lambda: None
         if address is not None:
-            self.port, self._stop = _served(self.registry, *parse_address(address))
+            self.port, self._stop = _served(self.registry, parse_address(address))
 
     def observe(self, event: RunEvent) -> None:
         """Take an event in; the last one ends the server."""
@@ -151,34 +148,18 @@ def _instrument(what: Metric) -> Counter | Gauge | Histogram:
             return Histogram(what.name, what.help, labels, registry=None, buckets=what.buckets)
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """(host, port) of "HOST:PORT", ":PORT" or "PORT"; loopback if no host is named.
-
-    Raises:
-        SetupError: it is none.
-    """
-    found = _ADDRESS.fullmatch(text.strip())
-    if found is None or int(found["port"]) > 65535:
-        raise SetupError(
-            f"'{text}' is not an address for metrics. Write HOST:PORT, such as "
-            f"{LOOPBACK}:9464, or a port alone, which is then open to this machine only.",
-            number="TXN-215",
-        )
-    return (found["host"] or LOOPBACK).strip("[]"), int(found["port"])
-
-
-def _served(registry: CollectorRegistry, host: str, port: int) -> tuple[int, Callable[[], None]]:
+def _served(registry: CollectorRegistry, address: Address) -> tuple[int, Callable[[], None]]:
     """The port that answers, and what ends it."""
     from prometheus_client import start_http_server
 
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        server, thread = start_http_server(port, host, registry)
-    except (OSError, socket.gaierror) as error:
+        server, thread = start_http_server(address.port, address.host, registry)
+    except (OSError, UnicodeError) as error:  # the latter: no name of a host
+        why = getattr(error, "strerror", None) or error
         raise SetupError(
-            f"Metrics cannot be served on {shown}: {error.strerror or error}. Another process may "
-            "have that port: give a free one (--metrics HOST:PORT, or the address of "
-            "PrometheusMetrics). Nothing was started.",
+            f"Metrics cannot be served on {address}: {why}. Another process may have that port: "
+            "give a free one (--metrics HOST:PORT, or the address of PrometheusMetrics). Nothing "
+            "was started.",
             number="TXN-215",
         ) from error
 
