@@ -18,8 +18,10 @@ from txn import Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
 from txn.dataflow.graph import Source
 from txn.engine.questions import PATIENCE_SECS, PAUSE_SECS, Questions
+from txn.engine.spout_facts import SpoutFacts
 from txn.engine.spouts import Spouts
 from txn.interfaces import Lag
+from txn.observers import RunBegan, RunEvent
 from txn.protocol.events import Plan
 from txn.protocol.order_records import notices_record
 from txn.protocol.records import NoticesRecord
@@ -76,6 +78,23 @@ class Hangs(Answers):
         self.over.wait(60)
 
 
+class Places(MemoryTransactionalSpout):
+    """Names as its places what it was given, or raises it; None: it does not come back."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__(ROWS, "k string")
+        self.answer = answer
+        self.over = threading.Event()
+
+    def locations(self) -> Any:
+        """See the class."""
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if self.answer is None:
+            self.over.wait(60)
+        return self.answer
+
+
 class Notices(MemoryTransactionalSpout):
     """Has the notices that it was given, one after the other; the last ones for good."""
 
@@ -86,6 +105,17 @@ class Notices(MemoryTransactionalSpout):
     def notices(self) -> Any:
         """See the class."""
         return self.said.pop(0) if len(self.said) > 1 else self.said[0]
+
+
+class Kept:
+    """Keeps the places that a run reads."""
+
+    sources: Any = None
+
+    def observe(self, event: RunEvent) -> None:
+        """See the class."""
+        if isinstance(event, RunBegan):
+            self.sources = event.sources
 
 
 class Writers(MemoryProgress):
@@ -149,6 +179,41 @@ def test_who_hangs_over_a_number_is_waited_for_once(caplog: pytest.LogCaptureFix
     ]
     spout.over.set()
     spouts.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (OSError("no place"), "raised OSError: no place"),
+        ("data/rows", "raised TypeError: str is not a sequence of str"),
+        ([Path("data")], "raised TypeError: list is not a sequence of str"),
+        (None, "gave no answer within 1 s"),
+    ],
+    ids=["raises", "a text", "paths", "hangs"],
+)
+def test_a_place_that_cannot_be_named_is_told_once(
+    answer: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The places are for lineage only: there are none then, and the run begins."""
+    spout = Places(answer)
+    facts = SpoutFacts("t")
+    assert facts.locations(Source("s", spout)) == facts.locations(Source("s", spout)) == ()
+    (told,) = [message for message in caplog.messages if "locations of stream 's'" in message]
+    assert said in told
+    spout.over.set()
+    facts.close()
+
+
+def test_a_run_begins_although_a_spout_cannot_name_its_places(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its observers are told of no places, and every record is committed."""
+    spout, kept = Places(OSError("no place")), Kept()
+    topology = Topology("t")
+    topology.stream("s", spout).partition_persist(AppendTable(tmp_path / "rows"))
+    report = run_in_memory(topology, spark, observers=[kept])
+    assert (report.batches_committed, report.ended) == (len(ROWS), "caught_up")
+    assert kept.sources == {}
 
 
 def test_who_came_back_is_asked_again_after_a_pause() -> None:

@@ -22,6 +22,7 @@ from txn.dataflow.definition import Definition, Until
 from txn.engine.broadcast import Broadcast
 from txn.engine.pipeline import Pipeline
 from txn.engine.report import RunReport, RunStatus, Standby
+from txn.engine.spout_facts import SpoutFacts
 from txn.engine.start import Start
 from txn.engine.threads import Straggler, abandoned, straggler
 from txn.errors import (
@@ -335,6 +336,9 @@ class RunningTopology:
 
     def _tell_begin(self) -> None:
         definition = self._definition
+        facts = SpoutFacts(self._name)
+        sources = {source.name: facts.locations(source) for source in definition.sources}
+        facts.close()
         self._broadcast.send(
             RunBegan(
                 *self._broadcast.stamp(),
@@ -342,11 +346,7 @@ class RunningTopology:
                 streams=definition.streams,
                 tables=tuple(sink.name for sink in definition.sinks),
                 standby=self._is_standby,
-                sources={
-                    source.name: locations
-                    for source in definition.sources
-                    if (locations := tuple(source.spout.locations()))
-                },
+                sources={stream: places for stream, places in sources.items() if places},
             )
         )
 

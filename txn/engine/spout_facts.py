@@ -64,6 +64,17 @@ class SpoutFacts:
             rest = {stream: known for stream, known in self.notices.items() if stream != name}
             self.notices = {**rest, name: said} if said else rest
 
+    def locations(self, source: Source) -> tuple[str, ...]:
+        """The places that a source reads; none if its spout does not know."""
+        spout = source.spout
+        if not _has(spout, "locations"):
+            return ()
+        found = self._questions.ask(
+            f"{type(spout).__name__}.locations of stream '{source.name}'",
+            lambda: self._known(source, "locations", lambda: _texts(spout.locations())),
+        )
+        return found or ()
+
     def planned_input(self, read: Iterable[tuple[Source, Any]]) -> Input:
         """What a batch reads, as the spouts know it.
 
@@ -141,11 +152,21 @@ def _lines(said: Sequence[str]) -> tuple[str, ...]:
     Raises:
         TypeError: they are no sequence of texts.
     """
-    if isinstance(said, str) or not all(isinstance(line, str) for line in said):
-        raise TypeError(f"{type(said).__name__} is not a sequence of str")
-    lines = [" ".join(line.split())[:NOTICE_LENGTH] for line in said]
+    lines = [" ".join(line.split())[:NOTICE_LENGTH] for line in _texts(said)]
     more = len(lines) - NOTICE_LINES
     return (*lines[:NOTICE_LINES], *([f"and {more} more"] if more > 0 else []))
+
+
+def _texts(said: Sequence[str]) -> tuple[str, ...]:
+    """A plugin's texts.
+
+    Raises:
+        TypeError: they are no sequence of texts.
+    """
+    texts = () if isinstance(said, str) else tuple(said)
+    if isinstance(said, str) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{type(said).__name__} is not a sequence of str")
+    return texts
 
 
 def _count(answer: object) -> int | None:

@@ -245,7 +245,8 @@ class Spout(ABC, Generic[M]):
     def locations(self) -> Sequence[str]:
         """The places that it reads, as URIs or local paths without a secret; for lineage.
 
-        Called once per run. A topic is `kafka://HOST:PORT/TOPIC`. Empty: it has none to name.
+        A topic is `kafka://HOST:PORT/TOPIC`. Empty: it has none to name. Called once per run, at
+        its begin, and waited for a second at most. What it raises is logged.
         """
         return ()
 
