@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import socket
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +15,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.children import wait_until
+from tests.children import free_ports, wait_until
 from txn.cli import cli
 from txn.cli.observers import Observer, RunInfo
-from txn.cli.run_notes import NotedRun, page_of_run
+from txn.cli.run_notes import RunNotes, page_of_run
+from txn.config import TopologyConfig
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Totals
 from txn.interfaces import Lag
+from txn.listening import Address
+from txn.operations.loading import load_topology
+from txn.operations.watching.known import Known
 from txn.operations.watching.run_files import read_note
+
+NOWHERE = "127.0.0.1:1"
 
 
 class Heard(Observer):
@@ -60,10 +71,8 @@ def status(**more: Any) -> RunStatus:
 
 
 def test_a_run_says_what_it_is_doing(tmp_path: Path) -> None:
-    """Phases, lag, what holds it up and the plan; the other observer hears everything, too."""
-    heard = Heard()
-    noted = NotedRun(heard, "t", {"topology": "t"}, tmp_path)
-    noted.update(status(), (), ())
+    """Phases, lag, what holds it up and the plan."""
+    RunNotes("t", {"topology": "t"}, tmp_path).update(status())
     found = read_note("t", tmp_path)
     assert found is not None
     assert found.is_live(time.time())
@@ -71,15 +80,14 @@ def test_a_run_says_what_it_is_doing(tmp_path: Path) -> None:
     assert found.lags == {"s": {"files": 3, "bytes": 10}}
     assert (found.in_flight[0].phase, found.in_flight[0].blocked) == ("processing", "Kafka is away")
     assert found.plan == {"topology": "t"}
-    assert heard.told == ["update"]
 
 
 def test_it_says_nothing_new_twice_a_second(tmp_path: Path) -> None:
     """Several looks a second write one note; what has not changed waits longer."""
-    noted = NotedRun(Heard(), "t", {}, tmp_path)
-    noted.update(status(), (), ())
+    notes = RunNotes("t", {}, tmp_path)
+    notes.update(status())
     (tmp_path / "t.json").unlink()
-    noted.update(status(committed_txid=8), (), ())
+    notes.update(status(committed_txid=8))
     assert read_note("t", tmp_path) is None
 
 
@@ -89,33 +97,106 @@ def test_the_last_note_says_how_it_ended(tmp_path: Path) -> None:
         (None, ("caught_up", None)),
         (ValueError("bad"), ("error", "ValueError: bad")),
     ):
-        noted = NotedRun(Heard(), "t", {}, tmp_path)
-        noted.ended(RunReport("t", 3, ended="caught_up"), status(), error)
+        notes = RunNotes("t", {}, tmp_path)
+        notes.ended(RunReport("t", 3, ended="caught_up"), status(), error)
         found = read_note("t", tmp_path)
         assert found is not None
         assert (found.ended, found.error) == expected
         assert (found.in_flight, found.is_live(time.time())) == ((), False)
 
 
-def test_a_standby_and_a_full_disk_cost_nothing(tmp_path: Path) -> None:
+def test_a_standby_a_full_disk_and_odd_text_cost_nothing(tmp_path: Path) -> None:
     """Before it leads there is no note, and where none can be written the run goes on."""
-    heard = Heard()
-    NotedRun(heard, "t", {}, tmp_path).update(status(epoch=0), (), ())
+    RunNotes("t", {}, tmp_path).update(status(epoch=0))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    NotedRun(heard, "t", {}, tmp_path / "file").update(status(), (), ())
-    assert heard.told == ["update", "update"]
+    RunNotes("t", {}, tmp_path / "file").update(status())
+    # The name of a file that is not UTF-8, in the error of a source.
+    away = InFlight(8, 1, "planning", 1, time.time(), blocked="cannot open 'in/\udcff.csv'")
+    RunNotes("t", {}, tmp_path).update(status(in_flight=(away,)))
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_page_that_cannot_start_is_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+KNOWN = Known("t", TopologyConfig(zookeeper_connect_secs=2.0), {"topology": "t"}, {})
+
+
+def test_a_page_that_cannot_start_is_a_note() -> None:
     """The run goes on, and is told why there is no page."""
-    monkeypatch.chdir(tmp_path)
     heard = Heard()
-    with page_of_run("none.py:topology", "zk1:2181", "127.0.0.1", 0, heard):
+    (port,) = free_ports(1)
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        page_of_run(KNOWN, "zk1:2181", Address("127.0.0.1", port), heard),
+    ):
         wait_until(lambda: bool(heard.told), "the note", 60)
-    assert "There is no page: error: There is no file 'none.py'" in heard.told[0]
+    (told,) = heard.told
+    assert told.startswith(f"There is no page: error: The page cannot listen on 127.0.0.1:{port}")
+    assert "--dashboard HOST:PORT" in told
+
+
+def test_a_page_that_ends_before_its_run_is_a_note() -> None:
+    """Its address is told first, then that nobody answers there any more."""
+    heard = Heard()
+    with page_of_run(KNOWN, NOWHERE, Address("127.0.0.1", 0), heard):
+        wait_until(lambda: bool(heard.told), "the address", 60)
+        for child in children_of(os.getpid(), "--of-run"):
+            os.kill(child, signal.SIGKILL)
+        wait_until(lambda: len(heard.told) == 2, "the end", 20)
+    assert heard.told[0].startswith("The page is at http://127.0.0.1:")
+    assert heard.told[1] == "The page has ended: it gave no reason"
+
+
+def children_of(parent: int, word: str) -> list[int]:
+    """Child processes with this word in their command."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = f"PPid:\t{parent}\n" in (each / "status").read_text("utf-8")
+            if is_ours and word.encode() in (each / "cmdline").read_bytes():
+                found.append(int(each.name))
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+def test_the_page_knows_what_the_run_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of --set, credentials, tables with their options, the graph; the user's program,
+    whose side effects are not wanted twice, is not loaded again.
+    """
+    monkeypatch.chdir(tmp_path)
+    loaded = tmp_path / "loaded"
+    (tmp_path / "program.py").write_text(
+        f"with open({str(loaded)!r}, 'a') as file:\n"
+        "    file.write('once\\n')\n"
+        "print('a program may print')\n"
+        "from committers.append_table import AppendTable\n"
+        "from spouts.rate import RateSpout\n"
+        "from txn import Topology, TopologyConfig\n"
+        "config = TopologyConfig(zookeeper_auth=(('digest', 'ann:hidden-1'),))\n"
+        "topology = Topology('t', config)\n"
+        "rows = AppendTable('rows', storage_options={'aws_secret_access_key': 'hidden-2'})\n"
+        "topology.stream('rows', RateSpout(1)).partition_persist(rows)\n",
+        "utf-8",
+    )
+    given = ["zookeeper_connect_secs=2.5", "max_spout_pending=3"]
+    topology = load_topology("program.py:topology", given)
+    known, heard = Known.of(topology), Heard()
+    again = Known.of_line(known.to_line())
+    assert (again.config, again.plan, again.tables) == (known.config, known.plan, known.tables)
+    assert again.config.zookeeper_connect_secs == 2.5
+    assert again.config.zookeeper_auth[0][1].get_secret_value() == "ann:hidden-1"
+    with page_of_run(known, NOWHERE, Address("127.0.0.1", 0), heard):
+        wait_until(lambda: bool(heard.told), "the address", 60)
+        url = heard.told[0].removeprefix("The page is at ")
+        with urllib.request.urlopen(f"{url}api/topology", timeout=20) as answer:
+            told = json.load(answer)
+        for child in children_of(os.getpid(), "--of-run"):
+            assert b"hidden" not in Path(f"/proc/{child}/cmdline").read_bytes()
+            assert b"hidden" not in Path(f"/proc/{child}/environ").read_bytes()
+    assert [node["label"] for node in told["graph"]["nodes"]] == ["rows", "rows"]
+    settings = {one["name"]: one["place"] for one in told["settings"]}
+    assert settings == {"max_spout_pending": "--set max_spout_pending"}
+    assert loaded.read_text("utf-8") == "once\n"
 
 
 def test_where_to_listen_is_checked_before_anything_runs(tmp_path: Path) -> None:

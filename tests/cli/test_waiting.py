@@ -19,6 +19,7 @@ from txn import Topology, TopologyConfig
 from txn.cli.driver import drive
 from txn.cli.idleness import Idleness
 from txn.cli.observers import JsonLines, PlainLines
+from txn.cli.run_notes import RunNotes
 from txn.engine.report import RunReport, RunStatus
 from txn.errors import ProgressUnavailableError, SetupError
 
@@ -56,6 +57,7 @@ def test_a_run_without_zookeeper_says_so_and_ends(
         drive(
             topology(zookeeper_connect_secs=2.4),
             observer,
+            RunNotes("orders", {}),
             zookeeper=NOWHERE,
             master=None,
             until="caught_up",
@@ -79,6 +81,7 @@ def test_a_start_that_fails_does_not_wait_for_zookeeper(monkeypatch: pytest.Monk
         drive(
             topology(),
             PlainLines(io.StringIO()),
+            RunNotes("orders", {}),
             zookeeper=NOWHERE,
             master=None,
             until="caught_up",

@@ -39,7 +39,12 @@ __all__ = ["dashboard"]
     metavar="NAME",
     help="A further name under which a proxy asks for the page.",
 )
-@click.option("--of-run", is_flag=True, hidden=True, help="Started by txn run: ends with stdin.")
+@click.option(
+    "--of-run",
+    is_flag=True,
+    hidden=True,
+    help="Started by txn run, whose topology is a line of stdin; ends with stdin.",
+)
 @zookeeper_option
 @output_options
 def dashboard(
@@ -57,6 +62,7 @@ def dashboard(
     the storage of its tables are then used. Without NAME: all that ZooKeeper knows.
     """
     from txn.dashboard.server import serve
+    from txn.operations.watching.known import Known
     from txn.operations.watching.topologies import Watch
 
     def told(url: str) -> None:
@@ -68,8 +74,11 @@ def dashboard(
 
     over = threading.Event()
     if of_run:
+        known = [Known.of_line(sys.stdin.buffer.readline())]
         threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
-    with Watch(topologies, zookeeper, starts_server=not of_run) as watch:
+    else:
+        known = [Known.named(target) for target in topologies]
+    with Watch(known, zookeeper, starts_server=not of_run) as watch:
         serve(watch, Address(host.strip("[]"), port), told, names=allowed, is_over=over.is_set)
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from txn.cli.errors import numbered
 from txn.cli.idleness import Idleness
 from txn.cli.observers import Observer, RunInfo
+from txn.cli.run_notes import RunNotes
 from txn.cli.signals import received_signals, terminable
 from txn.engine.report import RunReport
 from txn.errors import AbandonedError, LeaderExistsError, SetupError, TxnError
@@ -45,6 +46,7 @@ log = logging.getLogger("txn")
 def drive(
     topology: Topology,
     observer: Observer,
+    notes: RunNotes,
     *,
     zookeeper: str,
     master: str | None,
@@ -56,6 +58,7 @@ def drive(
     """Run a topology to its end and keep the observer informed.
 
     Args:
+        notes: what others are told of the run.
         zookeeper: as for `Topology.run`; so is `standby`.
         master: Spark's; None: as for `delta_session`.
         conf: Spark settings.
@@ -95,7 +98,7 @@ def drive(
                 observer.started(
                     RunInfo(topology.name, now.epoch, zookeeper, str(until), now.committed_txid)
                 )
-            return _watch(running, observer, received, Idleness(topology))
+            return _watch(running, observer, notes, received, Idleness(topology))
 
 
 def _stand_by(
@@ -117,6 +120,7 @@ def _stand_by(
 def _watch(
     running: RunningTopology,
     observer: Observer,
+    notes: RunNotes,
     received: Sequence[int],
     idleness: Idleness,
 ) -> RunReport:
@@ -139,6 +143,7 @@ def _watch(
         failures += new_failures
         status = running.status()
         observer.update(status, batches, newest)
+        notes.update(status)
         if active and (told := idleness.look(status)) is not None:
             observer.note(told)
         if active:
@@ -148,10 +153,12 @@ def _watch(
         running.await_termination()
     except BaseException as error:
         log.error("[%s] %s", report.topology, numbered(error))
+        notes.ended(report, running.status(), error)
         observer.ended(report, running.status(), error)
         raise
     if (told := idleness.ended(report)) is not None:
         observer.note(told)
+    notes.ended(report, running.status(), None)
     observer.ended(report, running.status(), None)
     return report
 

@@ -109,25 +109,25 @@ def run(
     from txn.cli.driver import drive
     from txn.cli.exporting import following, metering, tracing
     from txn.cli.run_log import logging_to_file
-    from txn.cli.run_notes import NotedRun, page_of_run
-    from txn.operations.plan import plan_topology
+    from txn.cli.run_notes import RunNotes, page_of_run
+    from txn.operations.watching.known import Known
     from txn.zookeeper.location import resolve, resolve_shared
 
     (resolve_shared if standby else resolve)(zookeeper)
     topology = load_topology(target, settings)
     topology.check_complete(until)
     address = None if dashboard is None else parse_address(dashboard)
-    observer = NotedRun(_observer(as_json), topology.name, plan_topology(topology).to_json())
+    observer, known = _observer(as_json), Known.of(topology)
     with contextlib.ExitStack() as resources:
         observers = [*metering(metrics, resources), *tracing(traces), *following(lineage)]
         path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
         if address is not None:
-            where = (zookeeper, address.host, address.port, observer)
-            resources.enter_context(page_of_run(target, *where))
+            resources.enter_context(page_of_run(known, zookeeper, address, observer))
         try:
             drive(
                 topology,
                 observer,
+                RunNotes(known.name, known.plan),
                 zookeeper=zookeeper,
                 master=master,
                 until=until,

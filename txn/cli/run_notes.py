@@ -9,26 +9,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from txn.cli.observers import Observer, RunInfo
-from txn.engine.report import BatchReport, RunReport, RunStatus, Standby
+from txn.cli.observers import Observer
+from txn.engine.report import RunReport, RunStatus
+from txn.listening import Address
+from txn.operations.watching.known import Known
 from txn.operations.watching.run_files import RUNS_FOLDER, FlightNote, RunNote, write_note
 from txn.text import first_line
 from txn.zookeeper.liveness import machine_id
 
-__all__ = ["NotedRun", "page_of_run"]
+__all__ = ["RunNotes", "page_of_run"]
 
 _AT_MOST_SECS = 0.5
 _AT_LEAST_SECS = 3.0
 _END_SECS = 5.0
 
 
-class NotedRun(Observer):
-    """Passes everything on to another observer, and keeps the run's note up to date.
+class RunNotes:
+    """Keeps the note of a run up to date: what only its process knows, at this moment.
 
     A folder that cannot be written to costs the run nothing: there is no note then.
 
@@ -36,108 +38,84 @@ class NotedRun(Observer):
         plan: of the topology, as JSON.
     """
 
-    def __init__(
-        self,
-        observer: Observer,
-        topology: str,
-        plan: Mapping[str, Any],
-        folder: Path = RUNS_FOLDER,
-    ) -> None:
-        self._observer = observer
+    def __init__(self, topology: str, plan: Mapping[str, Any], folder: Path = RUNS_FOLDER) -> None:
         self._topology = topology
         self._plan = dict(plan)
         self._folder = folder
         self._written = 0.0
         self._said: Any = None
 
-    def starting(self, topology: str) -> None:
-        """Passed on."""
-        self._observer.starting(topology)
-
-    def standing_by(self, topology: str, standby: Standby) -> None:
-        """Passed on: a standby has nothing to say of the run."""
-        self._observer.standing_by(topology, standby)
-
-    def started(self, info: RunInfo) -> None:
-        """Passed on."""
-        self._observer.started(info)
-
-    def update(
-        self, status: RunStatus, batches: Sequence[BatchReport], failures: Sequence[str]
-    ) -> None:
-        """Note what has changed, at most twice a second."""
-        self._observer.update(status, batches, failures)
+    def update(self, status: RunStatus) -> None:
+        """Note what has changed, at most twice a second; nothing of a standby."""
         now = time.time()
         passed = now - self._written
         said = (status.committed_txid, status.in_flight, status.held_up_by, status.replays)
         if status.epoch and passed >= (_AT_MOST_SECS if said != self._said else _AT_LEAST_SECS):
             self._said = said
-            self._write(self._noted(status, now))
-
-    def note(self, text: str) -> None:
-        """Passed on."""
-        self._observer.note(text)
+            self._write(status, now)
 
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
         """The last note says how the run ended."""
         if status.epoch:
             how = "error" if error is not None else report.ended
-            told = {"ended": how, "error": None if error is None else first_line(error)}
-            last = self._noted(status, time.time())
-            self._write(last.model_copy(update={**told, "in_flight": (), "waits": ()}))
-        self._observer.ended(report, status, error)
+            why = None if error is None else first_line(error)
+            over = replace(status, in_flight=(), waits=())
+            self._write(over, time.time(), how, why)
 
-    def close(self) -> None:
-        """Passed on."""
-        self._observer.close()
-
-    def _noted(self, status: RunStatus, now: float) -> RunNote:
-        return RunNote(
-            topology=self._topology,
-            pid=os.getpid(),
-            machine=machine_id(),
-            epoch=status.epoch,
-            at=now,
-            held_up_by=status.held_up_by,
-            waits=status.waits,
-            in_flight=tuple(FlightNote(**asdict(flight)) for flight in status.in_flight),
-            lags={stream: lag.numbers for stream, lag in status.lags.items()},
-            replays=status.replays,
-            input_records=status.totals.input_records,
-            input_bytes=status.totals.input_bytes,
-            plan=self._plan,
-        )
-
-    def _write(self, note: RunNote) -> None:
-        self._written = note.at
-        with contextlib.suppress(OSError):
+    def _write(
+        self, status: RunStatus, now: float, ended: str | None = None, error: str | None = None
+    ) -> None:
+        self._written = now
+        # ValueError: it has text that is no UTF-8.
+        with contextlib.suppress(OSError, ValueError):
+            note = RunNote(
+                topology=self._topology,
+                pid=os.getpid(),
+                machine=machine_id(),
+                epoch=status.epoch,
+                at=now,
+                held_up_by=status.held_up_by,
+                waits=status.waits,
+                in_flight=tuple(FlightNote(**asdict(flight)) for flight in status.in_flight),
+                lags={stream: lag.numbers for stream, lag in status.lags.items()},
+                replays=status.replays,
+                input_records=status.totals.input_records,
+                input_bytes=status.totals.input_bytes,
+                plan=self._plan,
+                ended=ended,
+                error=error,
+            )
             write_note(note, self._folder)
 
 
 @contextlib.contextmanager
 def page_of_run(
-    target: str, zookeeper: str, host: str, port: int, observer: Observer
+    known: Known, zookeeper: str, address: Address, observer: Observer
 ) -> Iterator[None]:
     """The page, in a process of its own, while the body runs; the observer is told its address.
 
     The run's own process has no part in it, so a page that is slow or fails costs the run nothing.
+    It is told what the run knows of the topology, and does not load the user's program again.
     """
-    command = [sys.executable, "-m", "txn", "dashboard", target, "--zookeeper", zookeeper]
-    where = ["--host", host, "--port", str(port), "--of-run", "--json"]
+    command = [sys.executable, "-m", "txn", "dashboard", "--zookeeper", zookeeper]
+    where = ["--host", address.host, "--port", str(address.port), "--of-run", "--json"]
     child = subprocess.Popen(
         [*command, *where],
+        bufsize=0,  # else, closing a pipe waits for whoever writes to it
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is the run's; the page ends with its stdin
     )
-    teller = threading.Thread(target=_tell, args=(child, observer), name="txn-page", daemon=True)
+    page = (child, known, observer)
+    teller = threading.Thread(target=_tell, args=page, name="txn-page", daemon=True)
     teller.start()
     try:
         yield
     finally:
         assert child.stdin is not None
-        child.stdin.close()
+        with contextlib.suppress(OSError):  # it has ended before
+            child.stdin.close()
         try:
             child.wait(_END_SECS)
         except subprocess.TimeoutExpired:
@@ -146,14 +124,20 @@ def page_of_run(
         teller.join(_END_SECS)
 
 
-def _tell(child: subprocess.Popen[bytes], observer: Observer) -> None:
-    """Its address, or why there is none."""
+def _tell(child: subprocess.Popen[bytes], known: Known, observer: Observer) -> None:
+    """Tell the page what is known, and the observer its address, or why there is none."""
+    assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
+    with contextlib.suppress(OSError, ValueError):  # it, or the run, has ended
+        # On the pipe, where no other user sees the credentials that are in it.
+        child.stdin.write(f"{known.to_line()}\n".encode())
+        child.stdin.flush()
     with child.stdout as stdout, child.stderr as stderr:
         line = stdout.readline()
         if line:
             observer.note(f"The page is at {json.loads(line)['url']}")
         said = stderr.read().decode("utf-8", "replace").strip()
-    if not line:
-        observer.note(f"There is no page: {said or 'it has ended at once'}")
+    if not child.stdin.closed:
+        what = "The page has ended" if line else "There is no page"
+        observer.note(f"{what}: {said or 'it gave no reason'}")

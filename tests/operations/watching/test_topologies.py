@@ -14,6 +14,7 @@ from tests.dashboard.made_logs import append_version, publication
 from tests.dashboard.sample import Sample, Told
 from txn.errors import UserError
 from txn.operations.watching.feed import Look
+from txn.operations.watching.known import Known
 from txn.operations.watching.topologies import Watch, Watched
 from txn.operations.watching.trouble import Trouble, state_of, troubles
 
@@ -199,7 +200,7 @@ def test_a_program_brings_its_graph_and_its_storage_options(tmp_path: Path) -> N
     made_table(table, {"x": "long"})
     append_version(table, 1, publication(1))
     target = f"{tmp_path / 'program.py'}:topology"
-    with Watch([target], "zk1:2181", where=tmp_path, feed=Told) as watch:
+    with Watch([Known.named(target)], "zk1:2181", where=tmp_path, feed=Told) as watch:
         found = watch.topology("t")
         comes(lambda: found.index.span() == (1, 1), "the txid")
         assert found.plan["streams"][0]["spout"] == "RateSpout"

@@ -20,20 +20,17 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from txn.config import TopologyConfig
 from txn.errors import TxnError, UserError
-from txn.operations.loading import named_topology
-from txn.operations.plan import plan_topology
 from txn.operations.status import Status
 from txn.operations.watching.feed import Look, StatusFeed
 from txn.operations.watching.follower import LogFollower
 from txn.operations.watching.index import LogIndex
+from txn.operations.watching.known import Known
 from txn.operations.watching.run_files import FailureLog, RunNote, read_note
 from txn.operations.watching.tables import TableFacts, table_facts
 from txn.storage.locations import is_local
 from txn.storage.storage import Storage
 from txn.text import first_line
-from txn.topology import Topology
 
 __all__ = ["Sample", "Watch", "Watched", "WatchedTable"]
 
@@ -90,21 +87,13 @@ class Watched:
 
     Args:
         folder: of its index.
-        program: the topology as its program declares it; None: only its name is known.
         where: the working folder in which it runs.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: TopologyConfig,
-        folder: Path,
-        program: Topology | None = None,
-        where: Path = Path(),
-    ) -> None:
-        self.name = name
-        self.config = config
-        self.index = LogIndex(folder, name)
+    def __init__(self, known: Known, folder: Path, where: Path = Path()) -> None:
+        self.name = known.name
+        self.config = known.config
+        self.index = LogIndex(folder, known.name)
         self.tables: list[WatchedTable] = []
         self.status: Status | None = None
         self.error: str | None = None
@@ -115,13 +104,12 @@ class Watched:
         """Raised with everything that changes."""
         self.told = threading.Event()
         """ZooKeeper has said something new: the next look at logs and notes need not wait."""
-        self.plan: dict[str, Any] = plan_topology(program).to_json() if program else {}
+        self.plan: Mapping[str, Any] = known.plan
         self._where = where
-        self._failures = FailureLog(name, where / ".txn/logs")
+        self._failures = FailureLog(known.name, where / ".txn/logs")
         self._seen: tuple[Any, ...] = ()
-        self._index_ready = False
-        for sink in program.sinks if program else ():
-            self._add_table(sink.name, sink.committer.storage_options)
+        for table, options in known.tables.items():
+            self._add_table(table, options)
 
     @property
     def is_live(self) -> bool:
@@ -255,20 +243,17 @@ class Watch:
     """All topologies that a page shows. To be entered; its threads end with it.
 
     Args:
-        targets: each NAME or FILE.py:TOPOLOGY; none: every topology that ZooKeeper knows.
+        topologies: none: every one that ZooKeeper knows.
         zookeeper: as for `Topology.run`.
         where: the working folder in which they run.
         starts_server: whether an embedded server may be started for a moment; False in a run,
             which is about to start one itself.
         feed: who asks ZooKeeper.
-
-    Raises:
-        TxnError: as `named_topology`.
     """
 
     def __init__(
         self,
-        targets: Sequence[str],
+        topologies: Sequence[Known],
         zookeeper: str,
         *,
         where: Path = Path(),
@@ -278,8 +263,10 @@ class Watch:
         self.zookeeper = zookeeper
         self.look = Look(0.0)
         self._where = where
-        self._named = [named_topology(target) for target in targets]
-        self._all = not targets
+        self._named: dict[str, Known] = {}
+        for known in topologies:
+            if known.plan or known.name not in self._named:
+                self._named[known.name] = known
         self._scratch = tempfile.TemporaryDirectory(prefix="txn-dashboard-")
         self._watched: dict[str, Watched] = {}
         self._lock = threading.Lock()
@@ -287,12 +274,12 @@ class Watch:
         """Held while old versions are read: one topology at a time, so that requests are served."""
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
-        wanted = {name: config for name, config, _ in self._named}
+        wanted = {name: known.config for name, known in self._named.items()}
         self._feed = feed(zookeeper, wanted, self._looked, starts_server=starts_server)
 
     def __enter__(self) -> Watch:  # noqa: PYI034 - typing.Self is Python 3.11
-        for name, config, program in self._named:
-            self._add(name, config, program)
+        for known in self._named.values():
+            self._add(known)
         self._feed.start()
         return self
 
@@ -329,10 +316,10 @@ class Watch:
         """Topology -> a number that changes with it."""
         return {name: watched.revision for name, watched in tuple(self._watched.items())}
 
-    def _add(self, name: str, config: TopologyConfig, program: Topology | None) -> None:
+    def _add(self, known: Known) -> None:
         folder = Path(self._scratch.name) / f"{len(self._watched)}.sqlite"
-        watched = Watched(name, config, folder, program, self._where)
-        self._watched[name] = watched
+        watched = Watched(known, folder, self._where)
+        self._watched[known.name] = watched
         thread = threading.Thread(
             target=self._follow, args=(watched,), name="txn-watch-tables", daemon=True
         )
@@ -341,9 +328,10 @@ class Watch:
 
     def _looked(self, look: Look) -> None:
         self.look = look
-        for name in look.statuses if self._all else ():
+        # One that cannot be read is shown with the reason.
+        for name in () if self._named else {**look.statuses, **look.errors}:
             if name not in self._watched:
-                self._add(name, TopologyConfig(), None)
+                self._add(Known(name))
         for watched in tuple(self._watched.values()):
             watched.looked(look)
 

@@ -1,0 +1,71 @@
+"""What is known of a topology beside ZooKeeper: by its name alone, or out of its program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import SecretStr
+
+from txn.config import TopologyConfig
+from txn.operations.loading import named_topology
+from txn.operations.plan import plan_topology
+from txn.topology import Topology
+
+__all__ = ["Known"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A topology to watch."""
+
+    name: str
+    config: TopologyConfig = field(default_factory=TopologyConfig)
+    """Has the credentials for ZooKeeper: secrets."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """`TopologyPlan` as JSON; empty: only the name is known."""
+    tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Table -> its `storage_options`: secrets."""
+
+    @classmethod
+    def named(cls, target: str) -> Known:
+        """By NAME or FILE.py:TOPOLOGY.
+
+        Raises:
+            TxnError: as `named_topology`.
+        """
+        name, config, topology = named_topology(target)
+        return cls(name, config) if topology is None else cls.of(topology)
+
+    @classmethod
+    def of(cls, topology: Topology) -> Known:
+        """Out of a program that is loaded."""
+        return cls(
+            topology.name,
+            topology.settings,
+            plan_topology(topology).to_json(),
+            {sink.name: sink.committer.storage_options for sink in topology.sinks},
+        )
+
+    def to_line(self) -> str:
+        """JSON in one line for another process, secrets included."""
+        config = {name: _plain(getattr(self.config, name)) for name in self.config.model_fields_set}
+        tables = {name: dict(options) for name, options in self.tables.items()}
+        told = {"name": self.name, "config": config, "plan": self.plan, "tables": tables}
+        return json.dumps(told, default=str)
+
+    @classmethod
+    def of_line(cls, line: str | bytes) -> Known:
+        """What `to_line` made."""
+        told = json.loads(line)
+        config = TopologyConfig.model_validate(told["config"])
+        return cls(told["name"], config, told["plan"], told["tables"])
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON takes it."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
