@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import socket
 import threading
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.children import free_ports
+from tests.children import free_ports, wait_until
+from tests.dashboard.hanging import hanging
 from tests.dashboard.sample import Sample, Told
 from tests.dashboard.serving import served
 from txn.dashboard.server import given_token, serve
@@ -59,6 +61,37 @@ def test_the_page_is_served_and_streams(watch: Watch) -> None:
             watch.topology("flights").revision += 1000
             again = next(line for line in lines if line.startswith(b"data: "))
             assert json.loads(again[6:])["topologies"][0]["revision"] >= 1000
+
+
+def test_storage_that_does_not_answer_holds_up_no_other_question(tmp_path: Path) -> None:
+    """However many readers wait for a record out of a table, the rest of the page is answered."""
+    sample = Sample(tmp_path, txids=5)
+    with Watch([], "zk1:2181", where=tmp_path, feed=Told) as watch, served(watch) as url:
+        Told.last.say(sample.look())
+        found = watch.topology("flights")
+        wait_until(lambda: found.index.span() == (1, 5) and not found.reads_old, "all txids", 20)
+        sent = threading.Semaphore(0)
+
+        def ask() -> None:
+            asking = http.client.HTTPConnection(url.split("/")[2], timeout=60)
+            asking.request("GET", "/api/transaction?txid=3")
+            sent.release()
+            asking.getresponse().read()
+
+        readers = [threading.Thread(target=ask, daemon=True) for _ in range(60)]
+        with contextlib.ExitStack() as away:
+            for table in found.tables:
+                version = found.index.version_of(table.number, 3)
+                away.enter_context(hanging(Path(table.name) / f"_delta_log/{version:020d}.json"))
+            for reader in readers:
+                reader.start()
+            assert all(sent.acquire(timeout=20) for _ in readers)
+            for what in ("overview", "topology", "transactions", "tables", "trouble"):
+                with urllib.request.urlopen(f"{url}api/{what}", timeout=5) as answer:
+                    assert answer.status == 200
+        for reader in readers:
+            reader.join(30)
+        assert not any(reader.is_alive() for reader in readers)
 
 
 def test_it_ends_while_a_browser_listens(watch: Watch) -> None:

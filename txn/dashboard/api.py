@@ -17,8 +17,9 @@ from txn.interfaces.publication import Member, Publication
 from txn.operations.bad_rows import bad_rows_among
 from txn.operations.watching.index import Filter, IndexedTxid, Part
 from txn.operations.watching.tables import difference, first_rows
-from txn.operations.watching.topologies import Watch, Watched, WatchedTable
+from txn.operations.watching.topologies import Watch, Watched
 from txn.operations.watching.trouble import Trouble, state_of, troubles
+from txn.operations.watching.watched_table import WatchedTable
 
 __all__ = [
     "bad_rows",

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from deltalake.exceptions import DeltaError
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
@@ -37,6 +38,10 @@ _LOOK_SECS = 0.25
 _AT_LEAST_SECS = 10.0
 """How often a stream says something although nothing has changed: proxies end silent ones."""
 _DOCTOR_SECS = 60.0
+_OF_STORAGE = frozenset({"transaction", "rows", "changes", "bad-rows"})
+"""Questions for which storage is read, each time that they are asked."""
+_READERS = 8
+"""So many of these are answered at once. Others wait, so that they leave threads to the rest."""
 
 log = logging.getLogger("txn.dashboard")
 
@@ -67,7 +72,7 @@ def page(watch: Watch, hosts: Collection[str] | None, token: str | None = None) 
         "doctor": views.doctor,
     }
     routes: list[BaseRoute] = [
-        Route(f"/api/{name}", views.endpoint(answer), methods=["GET"])
+        Route(f"/api/{name}", views.endpoint(answer, name in _OF_STORAGE), methods=["GET"])
         for name, answer in answers.items()
     ]
     routes += [
@@ -98,8 +103,9 @@ class _Views:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._doctors: dict[str, _Doctor] = {}
+        self._readers = asyncio.Semaphore(_READERS)
 
-    def endpoint(self, answer: Answer) -> Callable[[Request], Response]:
+    def endpoint(self, answer: Answer, of_storage: bool) -> Callable[[Request], Any]:
         """A view, run in a thread: its answer as JSON, an error as JSON too."""
 
         def view(request: Request) -> Response:
@@ -115,7 +121,11 @@ class _Views:
             found.headers["Server-Timing"] = f"app;dur={took:.1f}"
             return found
 
-        return view
+        async def reading(request: Request) -> Response:
+            async with self._readers:
+                return await run_in_threadpool(view, request)
+
+        return reading if of_storage else view
 
     def _json(self, told: Any, status: int) -> Response:
         headers = {"Cache-Control": "no-store"}

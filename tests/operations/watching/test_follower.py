@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,68 @@ def test_a_broken_commit_file_is_shown_and_passed(tmp_path: Path, index: LogInde
         "publication",
         "created",
     ]
+
+
+def files_of(table: Path) -> list[Path]:
+    return sorted((table / "_delta_log").glob("*.json"))
+
+
+def test_a_log_that_is_gone_and_comes_back(tmp_path: Path, index: LogIndex) -> None:
+    """It is told, what is known of it stays, and it is read on where it was left."""
+    table = log_of(tmp_path, 5)
+    found = LogFollower(index, 0, Storage(str(table)), 10**6)
+    found.catch_up()
+    away = table.rename(tmp_path / "away")
+    assert (found.catch_up(), found.is_gone, index.span()) == (0, True, (1, 5))
+    append_version(away, 6, publication(6))
+    away.rename(table)
+    assert (found.catch_up(), found.is_gone, index.span()) == (1, False, (1, 6))
+
+
+def test_another_table_in_the_same_folder(tmp_path: Path, index: LogIndex) -> None:
+    """A table that was deleted and made anew is read from its beginning; nothing of the old one
+    is left.
+    """
+    table = log_of(tmp_path, 50)
+    found = LogFollower(index, 0, Storage(str(table)), 10**6)
+    found.catch_up(hint=50)
+    while found.step_back():
+        pass
+    table.rename(tmp_path / "old")
+    log_of(tmp_path, 3)
+    found.catch_up(hint=50)
+    found.catch_up(hint=50)
+    while found.step_back():
+        pass
+    assert (index.span(), index.span(0), found.newest, found.oldest) == ((1, 3), (1, 3), 3, 0)
+    assert [one.version for one in index.versions(0)] == [3, 2, 1, 0]
+    assert index.counts() == {"txids": 3, "versions": 4, "failures": 0}
+
+
+def test_versions_that_were_deleted_unseen(tmp_path: Path, index: LogIndex) -> None:
+    """Who slept while the log was cleaned goes on with what there is, also without a hint."""
+    table = log_of(tmp_path, 10)
+    found = LogFollower(index, 0, Storage(str(table)), 10**6)
+    found.catch_up()
+    for version in range(11, 40):
+        append_version(table, version, publication(version))
+    for path in files_of(table)[:30]:
+        path.unlink()
+    found.catch_up()
+    assert (found.catch_up(), found.newest, found.is_gone, index.span()) == (10, 39, False, (1, 39))
+
+
+def test_what_keeps_python_busy_has_its_turn(tmp_path: Path, index: LogIndex) -> None:
+    """Old versions are put into the index in a turn; storage is waited for before it."""
+    found = LogFollower(index, 0, Storage(str(log_of(tmp_path, 20))), 10**6)
+    found.catch_up(hint=20)
+    before: list[int] = []
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        before.append(index.counts()["versions"])
+        yield
+        before.append(index.counts()["versions"])
+
+    found.step_back(turn)
+    assert before == [1, 21]

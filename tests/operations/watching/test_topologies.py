@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.children import wait_until
+from tests.dashboard.hanging import hanging
 from tests.dashboard.made_logs import append_version, publication
-from tests.dashboard.sample import Sample, Told
+from tests.dashboard.sample import Sample, Told, with_stopped
 from txn.errors import UserError
 from txn.operations.watching.feed import Look
 from txn.operations.watching.known import Known
@@ -91,6 +92,76 @@ def test_a_table_that_is_away_hides_no_other(watch: Watch, sample: Sample) -> No
     assert any(one.area == "table" and one.table == sample.routes for one in troubles(found))
     Path(sample.routes + "-away").rename(sample.routes)
     comes(lambda: found.table(sample.routes).error is None, "the table")
+
+
+def test_a_table_that_goes_away_is_told(watch: Watch, sample: Sample) -> None:
+    """Also after it was read: what is known of it stays, with the reason."""
+    found = watched(watch, sample.look())
+    comes(lambda: found.index.span() == (1, 120) and not found.reads_old, "all txids")
+    before = found.revision
+    Path(sample.routes).rename(sample.routes + "-away")
+    comes(lambda: found.table(sample.routes).error, "the error")
+    assert found.table(sample.routes).error == "There is no Delta table there any more."
+    comes(lambda: found.revision > before, "the revision")
+    assert found.index.span(found.table(sample.routes).number) == (1, 120)
+
+
+def test_a_table_that_does_not_answer_holds_up_nothing_else(tmp_path: Path) -> None:
+    """Other tables of its topology, the run's note, and other topologies are read meanwhile."""
+    sample = Sample(tmp_path, txids=120)
+    look = with_stopped(sample.look(), tmp_path)
+    with (
+        hanging(Path(sample.delays) / "_delta_log/_last_checkpoint"),
+        Watch([], "zk1:2181", where=tmp_path, feed=Told) as watch,
+    ):
+        Told.last.say(look)
+        flights, orders = watch.topology("flights"), watch.topology("orders")
+        others = [flights.table(name) for name in (sample.routes, sample.bad)]
+        comes(lambda: all(table.facts for table in others), "the tables beside it")
+        comes(lambda: orders.index.span() == (1, 30), "the other topology")
+        sample.note()
+        comes(lambda: flights.is_live, "the note")
+        assert flights.table(sample.delays).facts is None
+
+
+def test_old_versions_that_do_not_come_hold_up_nothing_else(tmp_path: Path) -> None:
+    """A table whose older commit files cannot be had leaves the turn to others."""
+    sample = Sample(tmp_path, txids=120)
+    look = with_stopped(sample.look(), tmp_path)
+    with (
+        hanging(Path(sample.delays) / f"_delta_log/{110:020d}.json"),
+        Watch([], "zk1:2181", where=tmp_path, feed=Told) as watch,
+    ):
+        Told.last.say(look)
+        flights, orders = watch.topology("flights"), watch.topology("orders")
+        comes(lambda: orders.index.span() == (1, 30) and not orders.reads_old, "the other topology")
+        others = [flights.table(name) for name in (sample.routes, sample.bad)]
+        comes(lambda: not any(table.reads_old for table in others), "the tables beside it")
+        sample.commit(121)
+        comes(lambda: flights.index.span(others[0].number) == (1, 121), "what is new")
+
+
+def test_a_topology_that_cannot_be_read_is_shown(watch: Watch, sample: Sample) -> None:
+    """With the reason; so is one that ZooKeeper does not know any more."""
+    look = sample.look()
+    watched(watch, replace(look, errors={"broken": "Node /txn/broken cannot be read."}))
+    broken = watch.topology("broken")
+    assert (state_of(broken), broken.error) == ("unknown", "Node /txn/broken cannot be read.")
+    found = watched(watch, replace(look, statuses={}))
+    assert (found.committed, found.error) == (
+        120,
+        "ZooKeeper does not know topology 'flights' any more.",
+    )
+    assert watched(watch, look).error is None
+
+
+def test_a_topology_that_is_named_twice(tmp_path: Path) -> None:
+    """It is watched once, with what its program says of it."""
+    program = Known("t", plan={"topology": "t"})
+    for both in ([Known("t"), program], [program, Known("t")]):
+        with Watch(both, "zk1:2181", where=tmp_path, feed=Told) as watch:
+            assert watch.names == ["t"]
+            assert watch.topology("t").plan == {"topology": "t"}
 
 
 def test_zookeeper_may_be_away(watch: Watch, sample: Sample) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
 from txn.delta.commits import LAST_CHECKPOINT, Commit, checkpoint_version, commit_path, parse_commit
 from txn.errors import RecoveryRefusedError
 from txn.operations.watching.index import LogIndex, Unreadable
@@ -29,6 +32,8 @@ class LogFollower:
         """The oldest one."""
         self.complete = False
         """Whether there is nothing older to read."""
+        self.is_gone = False
+        """Whether the log was there and is no longer."""
         self._index = index
         self._table = table
         self._storage = storage
@@ -46,24 +51,45 @@ class LogFollower:
         Raises:
             OSError, TxnError: storage cannot be read.
         """
-        count = 0
         if self.newest < 0:
             start = self._start(hint)
             if start is None:
                 return 0
-            self.newest, self.oldest = start - 1, start
+            self._begin(start)
+        count = 0
         while commits := self._read(range(self.newest + 1, self.newest + 1 + self._ahead(count))):
             self._index.add_newer(self._table, commits)
             self.newest += len(commits)
             count += len(commits)
+        if count == 0 and self._storage.sizes([commit_path(max(0, self.newest))])[0] is None:
+            self._begin_again()
+        else:
+            self.is_gone = False
         return count
+
+    def _begin(self, start: int) -> None:
+        self.newest, self.oldest, self.complete = start - 1, start, False
+
+    def _begin_again(self) -> None:
+        """The newest version that was read is no longer there; a log's own clean-up keeps it."""
+        versions = self._versions()
+        self.is_gone = not versions
+        newer = [version for version in versions if version > self.newest]
+        if newer:  # nobody looked for so long that those between were deleted
+            self.newest = min(newer) - 1
+        elif versions:  # another table lies there
+            self._index.forget(self._table)
+            self._begin(max(versions))
 
     def _ahead(self, count: int) -> int:
         """One file at first: most looks find that there is nothing new."""
         return 1 if count == 0 else _AT_ONCE
 
-    def step_back(self) -> bool:
+    def step_back(self, turn: Callable[[], AbstractContextManager[object]] = nullcontext) -> bool:
         """Read some older versions. Returns whether there may be more.
+
+        Args:
+            turn: entered for what keeps Python busy, and left while storage is waited for.
 
         Raises:
             OSError, TxnError: storage cannot be read.
@@ -72,8 +98,10 @@ class LogFollower:
             return False
         low = max(0, self.oldest - _AT_ONCE)
         wanted = range(self.oldest - 1, low - 1, -1)
-        commits = self._read(wanted)
-        self._index.add_older(self._table, commits)
+        texts = self._texts(wanted)
+        with turn():
+            commits = self._parsed(wanted, texts)
+            self._index.add_older(self._table, commits)
         self.oldest -= len(commits)
         ended = len(commits) < len(wanted) or self.oldest == 0
         self.complete = ended or self.newest - self.oldest >= self._most
@@ -85,13 +113,21 @@ class LogFollower:
         for version in sorted({v for v in (hint, last, 0) if v is not None}, reverse=True):
             if self._storage.sizes([commit_path(version)])[0] is not None:
                 return version
+        return max(self._versions(), default=None)
+
+    def _versions(self) -> list[int]:
+        """Those whose files are there, by a listing of the log."""
         names = (path.rpartition("/")[2] for path, _ in self._storage.files("_delta_log"))
-        versions = [int(n[:20]) for n in names if n.endswith(".json") and n[:20].isdecimal()]
-        return max(versions, default=None)
+        return [int(n[:20]) for n in names if n.endswith(".json") and n[:20].isdecimal()]
 
     def _read(self, versions: range) -> list[Commit | Unreadable]:
         """The commits of these versions, up to the first that is not there."""
-        texts, _ = self._storage.look([commit_path(version) for version in versions])
+        return self._parsed(versions, self._texts(versions))
+
+    def _texts(self, versions: range) -> list[bytes | None]:
+        return self._storage.look([commit_path(version) for version in versions])[0]
+
+    def _parsed(self, versions: range, texts: Sequence[bytes | None]) -> list[Commit | Unreadable]:
         found: list[Commit | Unreadable] = []
         for version, text in zip(versions, texts, strict=True):
             if text is None:

@@ -179,7 +179,7 @@ def kind_of(commit: Commit, topology: str) -> str:
 
 
 class LogIndex:
-    """The index of one topology. Safe from any thread; one of them writes.
+    """The index of one topology. Safe from any thread.
 
     Args:
         path: of the file, which must not exist.
@@ -193,6 +193,8 @@ class LogIndex:
         self._lock = threading.Lock()
         self._all: list[sqlite3.Connection] = []
         self._above: dict[int, int] = {}
+        # One for all who write: each has a cache, and there is a thread for each table.
+        self._writer = self._connected()
         with self._writing() as write:
             write.executescript(_SCHEMA)
 
@@ -231,6 +233,15 @@ class LogIndex:
                 first = publication.first_txid
                 self._above[table] = first if above is None else min(above, first)
             _recount(write, touched)
+
+    def forget(self, table: int) -> None:
+        """Take out all that is known of a table's log: another one lies there."""
+        with self._writing() as write:
+            had = write.execute("SELECT txid FROM parts WHERE tab = ?", (table,)).fetchall()
+            write.execute("DELETE FROM parts WHERE tab = ?", (table,))
+            write.execute("DELETE FROM versions WHERE tab = ?", (table,))
+            _recount(write, (txid for (txid,) in had))
+            self._above.pop(table, None)
 
     def add_failures(self, failures: Iterable[tuple[int, int, int, str]]) -> None:
         """(txid, attempt, milliseconds since 1970, error) of failed attempts; the newest stay."""
@@ -448,22 +459,25 @@ class LogIndex:
     # --- connections -------------------------------------------------------------------------
 
     def _reading(self) -> sqlite3.Connection:
+        """This thread's own."""
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if found is None:
-            found = sqlite3.connect(self._path, timeout=30, check_same_thread=False)
-            found.execute("PRAGMA journal_mode = WAL")
-            found.execute("PRAGMA synchronous = OFF")
-            found.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
-            with self._lock:
-                self._all.append(found)
-            self._local.connection = found
+            found = self._local.connection = self._connected()
         return found
+
+    def _connected(self) -> sqlite3.Connection:
+        made = sqlite3.connect(self._path, timeout=30, check_same_thread=False)
+        made.execute("PRAGMA journal_mode = WAL")
+        made.execute("PRAGMA synchronous = OFF")
+        made.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+        with self._lock:
+            self._all.append(made)
+        return made
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        connection = self._reading()
-        with self._lock, connection:
-            yield connection
+        with self._lock, self._writer:
+            yield self._writer
 
 
 _ADD_VERSION = "INSERT OR REPLACE INTO versions VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

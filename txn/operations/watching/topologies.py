@@ -1,8 +1,8 @@
 """Topologies under watch: what ZooKeeper, the logs and the running processes say, kept up to date.
 
-One thread asks ZooKeeper, and one for each topology reads its tables' logs: what is new at once,
-what is old in the time that is left, newest first. A question is answered out of memory and the
-index, so that it never waits for storage.
+One thread asks ZooKeeper, one for each topology reads what its run says, and one for each table its
+log (`watched_table`). A question is answered out of memory and the index, so that it does not wait
+for storage, but for those about rows and about one txid's record.
 """
 
 from __future__ import annotations
@@ -13,63 +13,28 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deltalake.exceptions import DeltaError
-
-from txn.errors import TxnError, UserError
+from txn.errors import UserError
 from txn.operations.status import Status
 from txn.operations.watching.feed import Look, StatusFeed
-from txn.operations.watching.follower import LogFollower
 from txn.operations.watching.index import LogIndex
 from txn.operations.watching.known import Known
 from txn.operations.watching.run_files import FailureLog, RunNote, read_note
-from txn.operations.watching.tables import TableFacts, table_facts
-from txn.storage.locations import is_local
-from txn.storage.storage import Storage
-from txn.text import first_line
+from txn.operations.watching.watched_table import EVERY_SECS, WatchedTable
 
-__all__ = ["Sample", "Watch", "Watched", "WatchedTable"]
+__all__ = ["Sample", "Watch", "Watched"]
 
-_EVERY_SECS = 0.5
-_FOREIGN_SECS = 30.0
-"""How often an object store is asked for versions that ZooKeeper does not know of."""
-_AGAIN_SECS = 10.0
-"""How long a table that cannot be read is left alone."""
-_FACTS_SECS = 3.0
-_FACTS_PAUSE = 30.0
-"""How many times as long as it took to load a table it is left alone."""
-_MOST_VERSIONS = 300_000
-"""Versions of one table that are indexed at most."""
 _SAMPLES = 3600
 _YIELD = 0.3
 """Share of the time of background reading that is left to requests."""
+_END_SECS = 5.0
+"""How long the end waits for threads."""
 
 log = logging.getLogger("txn.watching")
-
-
-@dataclass
-class WatchedTable:
-    """One table of a topology."""
-
-    number: int
-    """In the index."""
-    name: str
-    """As the topology names it."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Its `storage_options`: secrets."""
-    storage: Storage | None = None
-    follower: LogFollower | None = None
-    error: str | None = None
-    """Why its log cannot be read."""
-    again: float = 0.0
-    """When it is read again, in monotonic seconds."""
-    facts: TableFacts | None = None
-    """Its files and properties, at a version that may be a few seconds old."""
-    facts_again: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +69,7 @@ class Watched:
         """Raised with everything that changes."""
         self.told = threading.Event()
         """ZooKeeper has said something new: the next look at logs and notes need not wait."""
+        self._changing = threading.Lock()
         self.plan: Mapping[str, Any] = known.plan
         self._where = where
         self._failures = FailureLog(known.name, where / ".txn/logs")
@@ -138,23 +104,34 @@ class Watched:
         found = look.statuses.get(self.name)
         self.status = found or self.status
         self.error = look.error or look.errors.get(self.name)
-        for table in found.found.progress.committed.tables if found else ():
-            self._add_table(table, {})
+        if found is not None:
+            committed = found.found.progress.committed.tables
+            for name in committed:
+                self._add_table(name, {})
+            for table in self.tables:
+                table.hint = committed.get(table.name, table.hint)
+        elif self.error is None and self.status is not None:
+            self.error = f"ZooKeeper does not know topology '{self.name}' any more."
         if (self.status, self.error) != before:
-            self.told.set()
+            self.wake()
+
+    def wake(self) -> None:
+        """Let everybody look at once who waits to look again."""
+        self.told.set()
+        for table in self.tables:
+            table.told.set()
 
     def _add_table(self, name: str, options: Mapping[str, str]) -> None:
         if all(table.name != name for table in self.tables):
-            self.tables.append(WatchedTable(len(self.tables), name, options))
+            self.tables.append(WatchedTable(self.index, len(self.tables), name, options))
 
-    # --- the thread that reads ---------------------------------------------------------------
+    def changed(self) -> None:
+        """There is something new. From any thread."""
+        with self._changing:
+            self.revision += 1
 
     def refresh(self) -> None:
-        """Read what is new: versions, failures, what the run says."""
-        changed = 0
-        hints = self.status.found.progress.committed.tables if self.status else {}
-        for table in tuple(self.tables):
-            changed += self._catch_up(table, hints.get(table.name))
+        """Read what the run and its log say. From one thread."""
         failures = list(self._failures.new())
         if failures:
             self.index.add_failures(failures)
@@ -163,80 +140,20 @@ class Watched:
             self.note = note
             self.plan = note.plan or self.plan
             self._sample(note)
-        seen = (self.status, self.error, note, self.is_live, [t.error for t in self.tables])
-        if changed or failures or seen != self._seen:
+        seen = (self.status, self.error, note, self.is_live)
+        if failures or seen != self._seen:
             self._seen = seen
-            self.revision += 1
+            self.changed()
 
     def _sample(self, note: RunNote) -> None:
         if note.ended is None:
             at = int(note.at * 1000)
             self.samples.append(Sample(at, note.lags, len(note.in_flight), note.held_up_by))
 
-    def _catch_up(self, table: WatchedTable, hint: int | None) -> int:
-        """Read a table's new versions. Returns how many; an error is kept with the table."""
-        now = time.monotonic()
-        known = table.follower is not None and hint is not None and table.follower.newest >= hint
-        if now < table.again and (known or table.error is not None):
-            return 0
-        try:
-            if table.storage is None:
-                table.storage = Storage(table.name, table.options)
-            if table.follower is None:
-                table.follower = LogFollower(
-                    self.index, table.number, table.storage, _MOST_VERSIONS
-                )
-            count = table.follower.catch_up(hint)
-        except (TxnError, DeltaError, OSError, ValueError) as error:
-            table.error, table.again = first_line(error), now + _AGAIN_SECS
-            return 0
-        table.error = None if table.follower.newest >= 0 else "There is no Delta table there yet."
-        wait = _EVERY_SECS if is_local(table.name) else _FOREIGN_SECS
-        table.again = now + (wait if table.error is None else _AGAIN_SECS / 5)
-        return count
-
-    def look_at_files(self) -> bool:
-        """Load the table whose facts are oldest, if it has changed. Returns whether one had."""
-        now = time.monotonic()
-        due = [
-            table
-            for table in self.tables
-            if table.error is None
-            and table.storage is not None
-            and table.follower is not None
-            and now >= table.facts_again
-            and (table.facts is None or table.facts.version < table.follower.newest)
-        ]
-        if not due:
-            return False
-        table = min(due, key=lambda one: one.facts_again)
-        assert table.storage is not None
-        try:
-            table.facts = table_facts(table.storage)
-        except (TxnError, DeltaError, OSError, ValueError) as error:
-            table.error, table.again = first_line(error), now + _AGAIN_SECS
-        took = time.monotonic() - now
-        # delta-rs keeps Python's lock while it loads: seldom, where that takes long.
-        table.facts_again = time.monotonic() + max(_FACTS_SECS, _FACTS_PAUSE * took)
-        self.revision += 1
-        return True
-
-    def step_back(self) -> bool:
-        """Read some older versions of every table. Returns whether there may be more."""
-        more = False
-        for table in tuple(self.tables):
-            if table.follower is None or table.follower.complete or table.error is not None:
-                continue
-            try:
-                more |= table.follower.step_back()
-            except (TxnError, DeltaError, OSError, ValueError) as error:
-                table.error, table.again = first_line(error), time.monotonic() + _AGAIN_SECS
-        return more
-
     @property
     def reads_old(self) -> bool:
         """Whether older versions are still being read."""
-        return any(t.follower is not None and not t.follower.complete for t in self.tables)
+        return any(table.reads_old for table in tuple(self.tables))
 
 
 class Watch:
@@ -269,9 +186,8 @@ class Watch:
                 self._named[known.name] = known
         self._scratch = tempfile.TemporaryDirectory(prefix="txn-dashboard-")
         self._watched: dict[str, Watched] = {}
-        self._lock = threading.Lock()
-        self._old = threading.Lock()
-        """Held while old versions are read: one topology at a time, so that requests are served."""
+        self._busy = threading.Lock()
+        """Held by work that keeps Python busy: one table at a time, so that requests are served."""
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
         wanted = {name: known.config for name, known in self._named.items()}
@@ -286,10 +202,11 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._feed.close()
-        for watched in self._watched.values():
-            watched.told.set()
-        for thread in self._threads:
-            thread.join(10)
+        for watched in tuple(self._watched.values()):
+            watched.wake()
+        until = time.monotonic() + _END_SECS
+        for thread in self._threads:  # one may wait for storage that is away
+            thread.join(max(0.0, until - time.monotonic()))
         for watched in self._watched.values():
             watched.index.close()
         with contextlib.suppress(OSError):
@@ -320,11 +237,8 @@ class Watch:
         folder = Path(self._scratch.name) / f"{len(self._watched)}.sqlite"
         watched = Watched(known, folder, self._where)
         self._watched[known.name] = watched
-        thread = threading.Thread(
-            target=self._follow, args=(watched,), name="txn-watch-tables", daemon=True
-        )
-        self._threads.append(thread)
-        thread.start()
+        self._start(f"txn-watch {known.name}", self._follow, watched)
+        self._start_tables(watched)
 
     def _looked(self, look: Look) -> None:
         self.look = look
@@ -334,24 +248,32 @@ class Watch:
                 self._add(Known(name))
         for watched in tuple(self._watched.values()):
             watched.looked(look)
+            self._start_tables(watched)
+
+    def _start_tables(self, watched: Watched) -> None:
+        for table in watched.tables:
+            if table.thread is None:
+                told = (self._closed, self._turn, watched.changed)
+                table.thread = self._start(f"txn-watch {table.name}", table.watch, *told)
+
+    def _start(self, name: str, job: Callable[..., None], *told: Any) -> threading.Thread:
+        thread = threading.Thread(target=job, args=told, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
 
     def _follow(self, watched: Watched) -> None:
         while not self._closed.is_set():
-            began = time.monotonic()
             try:
                 watched.refresh()
-                self._read_old(watched, time.monotonic() + _EVERY_SECS)
-                looked = time.monotonic()
-                while watched.look_at_files() and time.monotonic() < looked + _EVERY_SECS:
-                    pass
             except Exception:
                 log.exception("topology '%s' could not be looked at", watched.name)
-            watched.told.wait(max(0.05, began + _EVERY_SECS - time.monotonic()))
+            watched.told.wait(EVERY_SECS)
             watched.told.clear()
 
-    def _read_old(self, watched: Watched, until: float) -> None:
-        while time.monotonic() < until and watched.reads_old and not self._closed.is_set():
-            with self._old:
-                began = time.monotonic()
-                watched.step_back()
-                self._closed.wait((time.monotonic() - began) * _YIELD)
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self._busy:
+            began = time.monotonic()
+            yield
+            self._closed.wait((time.monotonic() - began) * _YIELD)
