@@ -34,6 +34,7 @@ from txn.observers import (
     StationEnded,
     TablePublished,
 )
+from txn.otlp import configured, protocol
 from txn.text import describe
 
 if TYPE_CHECKING:
@@ -74,8 +75,7 @@ class Traces:
             the variables `OTEL_*` configure and which sends by OTLP unless they say otherwise.
 
     Raises:
-        SetupError: a package is missing, or `OTEL_TRACES_EXPORTER` or
-            `OTEL_EXPORTER_OTLP_PROTOCOL` has an unknown value.
+        SetupError: a package is missing, or a variable `OTEL_*` has a value that it cannot have.
     """
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
@@ -447,7 +447,10 @@ def _processors(environment: Mapping[str, str]) -> list[Callable[[], SpanProcess
     for kind in (environment.get(_EXPORTER) or "otlp").split(","):
         match kind.strip():
             case "otlp":
-                made.append(partial(_batched, _otlp(environment)))
+                batched = partial(_batched, _otlp(environment))
+                # Tried here: when the run has begun, nobody can be told any more.
+                configured(batched).shutdown()
+                made.append(batched)
             case "console":
                 made.append(lambda: SimpleSpanProcessor(ConsoleSpanExporter()))
             case "none":
@@ -469,17 +472,8 @@ def _batched(exporter: Callable[[], SpanExporter]) -> SpanProcessor:
 
 def _otlp(environment: Mapping[str, str]) -> Callable[[], SpanExporter]:
     """The exporter by OTLP, over the protocol that `OTEL_*` name."""
-    name = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
-    if not environment.get(name):
-        name = "OTEL_EXPORTER_OTLP_PROTOCOL"
-    protocol = environment.get(name) or "http/protobuf"
-    if protocol not in ("grpc", "http/protobuf"):
-        raise SetupError(
-            f"{name} is {protocol!r}, which Traces does not have. Use http/protobuf or grpc.",
-            number="TXN-214",
-        )
     try:
-        if protocol == "grpc":
+        if protocol("TRACES", environment) == "grpc":
             from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
             return OTLPSpanExporter

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 import os
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from txn.cli.exporting import following, tracing
+from txn.cli.exporting import following, metering, tracing
 from txn.errors import SetupError
 
 
@@ -64,6 +65,59 @@ def test_a_missing_package_is_told_or_refused(
     with pytest.raises(SetupError) as refused:
         following(True)
     assert refused.value.number == "TXN-211"
+
+
+def test_metrics_that_only_the_environment_asks_for_may_lack_their_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As traces: one variable asks for both, and the run goes on without."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    with ExitStack() as resources:
+        assert kinds(metering(None, resources)) == ["OpenTelemetryMetrics"]
+    without("opentelemetry.sdk", monkeypatch)
+    with ExitStack() as resources:
+        assert metering(None, resources) == []
+    assert "pip install 'txn-spark[otel]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "udp"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+    ],
+)
+def test_a_setting_of_metrics_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """In words and with a number, before anything starts."""
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "otlp")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")  # HTTP takes any time-out
+    monkeypatch.setenv(name, value)
+    with ExitStack() as resources, pytest.raises(SetupError, match="OTEL_") as refused:
+        metering(None, resources)
+    assert refused.value.number == "TXN-214"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+    ],
+)
+def test_a_setting_of_traces_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Also one that OpenTelemetry reads only when it begins to send."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")  # HTTP takes any time-out
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SetupError, match="OTEL_") as refused:
+        tracing(True)
+    assert refused.value.number == "TXN-214"
 
 
 def test_a_setting_that_cannot_be_is_refused_either_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["following", "metering", "tracing"]
 
+T = TypeVar("T")
+
 
 def metering(address: str | None, resources: ExitStack) -> list[Observer]:
     """Metrics: served at the address, if there is one, and sent if the environment asks for it.
 
-    Made before anything starts, and closed whatever happens.
+    Made before anything starts, and closed whatever happens. A package that is missing for what
+    only the environment asks is told, and no error.
 
     Raises:
-        SetupError: the address is in use, or a package is missing.
+        SetupError: the address is in use, or a package or a setting is not right.
     """
     from txn.metrics.opentelemetry import OpenTelemetryMetrics, is_asked_for
     from txn.metrics.prometheus import PrometheusMetrics
@@ -33,8 +36,7 @@ def metering(address: str | None, resources: ExitStack) -> list[Observer]:
         served = PrometheusMetrics(address)
         resources.callback(served.close)
         observers.append(served)
-    if is_asked_for(os.environ):
-        sent = OpenTelemetryMetrics()
+    for sent in _made(OpenTelemetryMetrics, None, is_asked_for):
         resources.callback(sent.close)
         observers.append(sent)
     return observers
@@ -58,10 +60,8 @@ def following(wanted: bool | None) -> list[Observer]:
 
 
 def _made(
-    make: Callable[[], Observer],
-    wanted: bool | None,
-    asks: Callable[[Mapping[str, str]], bool],
-) -> list[Observer]:
+    make: Callable[[], T], wanted: bool | None, asks: Callable[[Mapping[str, str]], bool]
+) -> list[T]:
     if wanted is False or (wanted is None and not asks(os.environ)):
         return []
     try:

@@ -14,6 +14,7 @@ from txn.metrics.prometheus import PARTITIONS
 from txn.metrics.readings import Readings
 from txn.metrics.table import TABLE, Metric
 from txn.observers import RunEnded, RunEvent
+from txn.otlp import configured, protocol
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["OpenTelemetryMetrics", "is_asked_for"]
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_PROTOCOLS = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _MISSING = (
     "OpenTelemetry metrics need its SDK and an exporter. Install them: pip install "
     "'txn-spark[otel]'. For OTEL_EXPORTER_OTLP_PROTOCOL=grpc also "
@@ -54,7 +54,7 @@ class OpenTelemetryMetrics:
         clock: seconds since the epoch.
 
     Raises:
-        SetupError: a package is missing.
+        SetupError: a package is missing, or a variable `OTEL_*` has a value that it cannot have.
     """
 
     def __init__(
@@ -150,14 +150,13 @@ def _provider() -> Any:
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-        return MeterProvider([PeriodicExportingMetricReader(_exporter())])
+        return MeterProvider([configured(lambda: PeriodicExportingMetricReader(_exporter()))])
     except ImportError as error:
         raise SetupError(f"{_MISSING} ({error})", number="TXN-211") from None
 
 
 def _exporter() -> Any:
-    protocol = next((found for name in _PROTOCOLS if (found := os.environ.get(name))), "")
-    if protocol == "grpc":
+    if protocol("METRICS", os.environ) == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as by_grpc
 
         return by_grpc.OTLPMetricExporter()

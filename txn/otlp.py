@@ -1,0 +1,57 @@
+"""What metrics and traces have in common when they are sent by OTLP: the variables `OTEL_*`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar
+
+from txn.errors import SetupError
+from txn.text import first_line
+
+__all__ = ["configured", "protocol"]
+
+T = TypeVar("T")
+
+
+def protocol(
+    signal: Literal["METRICS", "TRACES"], environment: Mapping[str, str]
+) -> Literal["grpc", "http/protobuf"]:
+    """The protocol that the environment names.
+
+    Raises:
+        SetupError: it names another one.
+    """
+    for name in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        match environment.get(name):
+            case None | "":
+                continue
+            case "grpc":
+                return "grpc"
+            case "http/protobuf":
+                break
+            case unknown:
+                raise SetupError(
+                    f"{name} is {unknown!r}, which is not supported. Use http/protobuf or grpc.",
+                    number="TXN-214",
+                )
+    return "http/protobuf"
+
+
+def configured(make: Callable[[], T]) -> T:
+    """What `make` makes of OpenTelemetry, which reads its variables then.
+
+    Raises:
+        SetupError: a variable has a value that it cannot have.
+        ImportError: a package is missing.
+    """
+    try:
+        return make()
+    except (ImportError, SetupError):
+        raise
+    except Exception as error:
+        raise SetupError(
+            f"OpenTelemetry cannot send with its settings: {first_line(error)}. Correct the "
+            "variables OTEL_* (OTEL_EXPORTER_OTLP_..., OTEL_METRIC_EXPORT_INTERVAL, OTEL_BSP_...), "
+            "or set OTEL_SDK_DISABLED=true.",
+            number="TXN-214",
+        ) from error
