@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.children import LOOPBACK
 from txn import TransactionAttempt
@@ -226,6 +226,37 @@ def test_partitions_are_bounded() -> None:
     assert bounded(found, 3) == {"p0": 0, "p1": 1, "p2": 2, "others": 63}
     assert bounded(found, 12) == found
     assert bounded({}, 3) == {}
+    assert bounded({"others": 1, "a": 2, "b": 3}, 3) == {"a": 2, "b": 3, "others": 1}
+    assert bounded({"others": 1, "abcdefg": 2, "bcdefgh": 3}, 1) == {"others": 6}
+
+
+def test_events_that_were_missed_leave_nothing_behind() -> None:
+    """Txids are committed in order, and one thing at a time holds a run up: whatever was dropped,
+    the next commit and the next change put it right.
+    """
+    three = TransactionAttempt(10)
+    missed: list[RunEvent] = [
+        AttemptBlocked(*AT, ONE, "away", 0),
+        began(three, 109.0),
+        BatchCommitted(*AT, TWO, (TWO,), {}, {}),
+        BoundChanged(*AT, "idle", "away", 1.0),
+    ]
+    found = samples(read([*ALL, *missed]).registry)
+    assert found['txn_in_flight{topology="t"}'] == 1
+    assert found['txn_blocked{topology="t"}'] == 0
+    assert found['txn_batch_age_seconds{topology="t"}'] == 1
+    held = {name for name, value in found.items() if "held_up_by" in name and value}
+    assert held == {'txn_held_up_by{bound="idle",topology="t"}'}
+
+
+def test_odd_names_do_not_break_the_page() -> None:
+    """Half a character in the name of a partition or a rule, quotes, line breaks and markup."""
+    odd = '<b>"x\\\n\ud800'
+    metrics = read([*ALL, BadRows(*AT, ONE, "s", odd, 2, True)])
+    metrics.observe(LagChanged(*AT, "s", Lag(records=1, partitions={odd: 1})))
+    page = generate_latest(metrics.registry).decode()
+    assert r'rule="<b>\"x\\\n\\ud800"' in page
+    assert r'partition="<b>\"x\\\n\\ud800"' in page
 
 
 def test_memory_of_the_driver_is_measured() -> None:

@@ -40,6 +40,7 @@ from txn.observers import (
     StationEnded,
     TablePublished,
 )
+from txn.text import printable
 
 __all__ = ["Meters", "Readings"]
 
@@ -92,6 +93,8 @@ class Readings:
         self._blocked: set[int] = set()
         self._aside: set[int] = set()
         """Txids in quarantine."""
+        self._bound_told: str | None = None
+        """What holds the run up, as the metrics say."""
         self._partitions: dict[str, set[str]] = {}
         """Stream -> partitions with a series."""
         self._readers: dict[type[RunEvent], Callable[[Any], None]] = {
@@ -200,10 +203,12 @@ class Readings:
         self._tell_open(event)
 
     def _bound(self, event: BoundChanged) -> None:
-        if event.before is not None:
-            self._gauge(event, "held_up_by", 0, event.before)
-        if event.bound != "ended":
-            self._gauge(event, "held_up_by", 1, event.bound)
+        # Not `event.before`: these metrics may have missed that one.
+        if self._bound_told is not None:
+            self._gauge(event, "held_up_by", 0, self._bound_told)
+        self._bound_told = None if event.bound == "ended" else event.bound
+        if self._bound_told is not None:
+            self._gauge(event, "held_up_by", 1, self._bound_told)
 
     # --- batches -----------------------------------------------------------------------------
 
@@ -240,10 +245,12 @@ class Readings:
     def _committed(self, event: BatchCommitted) -> None:
         txid = event.attempt.txid
         with self._lock:
-            planned = self._open.pop(txid, None)
+            planned = self._open.get(txid)
+            # In order: the end of an earlier one was among the events that these metrics missed.
+            self._open = {other: at for other, at in self._open.items() if other > txid}
         if planned is not None:
             self._measure(event, "batch_seconds", max(0.0, event.at - planned))
-        self._blocked.discard(txid)
+        self._blocked = {other for other in self._blocked if other > txid}
         self._tell_open(event)
         self._count(event, "batches")
         self._gauge(event, "committed_txid", txid)
@@ -267,7 +274,7 @@ class Readings:
 
     def _bad_rows(self, event: BadRows) -> None:
         action = "set_aside" if event.set_aside else "dropped"
-        self._count(event, "bad_rows", event.rows, event.stream, event.rule, action)
+        self._count(event, "bad_rows", event.rows, event.stream, printable(event.rule), action)
 
     # --- sources -----------------------------------------------------------------------------
 
@@ -321,8 +328,9 @@ def bounded(partitions: Mapping[str, int], most: int) -> dict[str, int]:
 
     By name and not by size, so that a series does not come and go with the order of the sizes.
     """
-    names = sorted(partitions, key=lambda name: (len(name), name))
-    shown = {name: partitions[name] for name in names[:most]}
-    if left := names[most:]:
-        shown[OTHER_PARTITIONS] = sum(partitions[name] for name in left)
+    shown: dict[str, int] = {}
+    for at, name in enumerate(sorted(partitions, key=lambda name: (len(name), name))):
+        # A partition may be called so itself.
+        label = printable(name) if at < most else OTHER_PARTITIONS
+        shown[label] = shown.get(label, 0) + partitions[name]
     return shown
