@@ -54,13 +54,13 @@ def _escape(character: str) -> str:
 
 
 def first_line(error: BaseException, said: str | None = None) -> str:
-    """The kind of an error, and the first line of what it says if it says anything.
+    """The kind of an error, and the first line of what it says if it says anything; printable.
 
     Args:
         said: what it says, where that is not all of its own text.
     """
     lines = (str(error) if said is None else said).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {printable(lines[0])}" if lines else type(error).__name__
 
 
 def is_the_users(file: str) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from txn.attempts import TransactionAttempt
+from txn.spark.causes import cause_line
 from txn.text import duration, first_line, last_users_frame, size, users_line
 
 
@@ -43,6 +44,13 @@ def test_sizes_read_well(count: int, text: str) -> None:
 def test_an_error_is_told_in_one_line(error: Exception, line: str) -> None:
     """The kind of an error comes first; one without words is its kind alone."""
     assert first_line(error) == line
+
+
+def test_an_error_in_one_line_is_printable() -> None:
+    """The name of a file that is not UTF-8, and what would move a terminal's cursor, as escapes."""
+    error = OSError("cannot open 'in/\udcff.csv'\x1b[2J\nmore")
+    assert first_line(error) == r"OSError: cannot open 'in/\udcff.csv'\x1b[2J"
+    assert cause_line(error) == first_line(error)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,11 @@ def logging_to_file(topology: str, level: str, form: str) -> Iterator[Path | Non
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handler = logging.handlers.RotatingFileHandler(
-            path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8"
+            path,
+            maxBytes=_LOG_BYTES,
+            backupCount=1,
+            encoding="utf-8",
+            errors="backslashreplace",  # a library may log the name of a file that is not UTF-8
         )
         written: Path | None = path
     except OSError:

@@ -15,7 +15,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
-from txn.text import first_line, last_users_frame
+from txn.text import first_line, last_users_frame, printable
 
 __all__ = ["Cause", "cause_line", "causes", "is_of_spark", "told", "without_copies"]
 
@@ -116,10 +116,14 @@ def told(chain: tuple[Cause, ...]) -> str:
 
 
 def cause_line(error: BaseException) -> str:
-    """The kind of an error and the first line of its message; for Spark's errors, the cause."""
+    """The kind of an error and the first line of its message; for Spark's errors, the cause.
+
+    Printable: it goes into logs, traces and nodes, which do not take half a character as a file's
+    name may have one.
+    """
     chain = causes(error)
     if chain:
-        return told(chain)
+        return printable(told(chain))
     said = str(error).strip()
     if is_of_spark(error) and said.startswith("An error occurred while calling"):
         # The Java object does not answer any more; its text is below the name of the call.

@@ -92,6 +92,26 @@ def test_an_embedded_server_is_started_for_a_moment(tmp_path: Path, starts: bool
         feed.close()
 
 
+def test_a_look_that_cannot_be_taken_in_ends_nothing(
+    zookeeper: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that is full when a topology appears, say: it is in the log, and the next look comes."""
+    looks: list[Look] = []
+
+    def tell(look: Look) -> None:
+        looks.append(look)
+        if len(looks) == 1:
+            raise OSError(28, "No space left on device")
+
+    feed = StatusFeed(zookeeper.hosts, {}, tell)
+    feed.start()
+    try:
+        wait_until(lambda: len(looks) > 1, "the next look", 20)
+        assert "No space left on device" in caplog.text
+    finally:
+        feed.close()
+
+
 def test_a_zookeeper_that_is_away_is_told(tmp_path: Path) -> None:
     """With the reason, and the feed goes on asking."""
     looks: list[Look] = []

@@ -7,6 +7,7 @@ the folder for a moment at the beginning and after each run, as `txn status` doe
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,10 +17,13 @@ from txn.config import TopologyConfig
 from txn.embedded.service import running_server, zookeeper_service
 from txn.errors import TxnError
 from txn.operations.status import Status, status_of
+from txn.text import first_line
 from txn.zookeeper.location import resolve
 from txn.zookeeper.status import StatusReader, TopologyStatus
 
 __all__ = ["Look", "StatusFeed"]
+
+log = logging.getLogger("txn.watching")
 
 _EVERY_SECS = 0.8
 _PATIENCE_SECS = 5.0
@@ -92,8 +96,15 @@ class StatusFeed:
             except (TxnError, OSError) as failure:
                 self._error = str(failure)
                 self._forget_readers()
-            if not self._closed.is_set():
-                self._tell(self._told())
+            except Exception as failure:
+                log.exception("ZooKeeper could not be looked at")
+                self._error = first_line(failure)
+                self._forget_readers()
+            try:
+                if not self._closed.is_set():
+                    self._tell(self._told())
+            except Exception:
+                log.exception("what ZooKeeper says could not be taken in")
             self._closed.wait(_EVERY_SECS)
         self._forget_readers()
 

@@ -1,0 +1,23 @@
+"""The log of `txn run`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from txn.cli.run_log import logging_to_file
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_name_that_is_not_utf_8_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    """With its odd characters as escapes; nothing is lost, and nothing goes to the screen."""
+    monkeypatch.chdir(tmp_path)
+    with logging_to_file("t", "info", form) as path:
+        logging.getLogger("txn").warning("cannot open '%s'", "in/\udcff.csv")
+    assert path is not None
+    assert r"cannot open 'in/\udcff.csv'" in path.read_text("utf-8")
+    assert "Logging error" not in capsys.readouterr().err
