@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
 from tests.children import wait_until
+from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import HOSTILE, Sample, Told, hostile_topology
 from txn.dashboard.app import page
 from txn.dashboard.guard import LOOPBACK
+from txn.operations.watching.known import Known
 from txn.operations.watching.topologies import Watch
 
 
@@ -102,6 +106,26 @@ def test_series_cover_the_time_that_is_asked_for(asked: Page) -> None:
     assert round(rows) == listed
 
 
+def test_series_of_a_topology_without_a_txid(tmp_path: Path) -> None:
+    """Are of this moment, and do not begin in 1970."""
+    with Watch([Known("t")], "zk1:2181", where=tmp_path, feed=Told) as watch:
+        client = TestClient(page(watch, LOOPBACK), "http://localhost")
+        for minutes in (60, 0):
+            told = client.get("/api/series", params={"minutes": minutes}).json()
+            assert time.time() - 600 < told["t"][0] <= told["t"][-1] <= time.time() + 1
+            assert not any(told["rows_per_s"])
+
+
+def test_an_error_of_any_kind_is_an_answer(tmp_path: Path) -> None:
+    """As JSON, which the page shows; a note that is not as it should be, for example."""
+    with Watch(
+        [Known("t", plan={"streams": [{}]})], "zk1:2181", where=tmp_path, feed=Told
+    ) as watch:
+        client = TestClient(page(watch, LOOPBACK), "http://localhost")
+        answer = client.get("/api/topology")
+        assert (answer.status_code, answer.json()["error"]) == (500, "KeyError: 'spout'")
+
+
 def pages(asked: Page, **params: Any) -> list[dict[str, Any]]:
     """Every txid that fits, page by page."""
     found: list[dict[str, Any]] = []
@@ -186,6 +210,22 @@ def test_rows_as_of_a_txid_and_what_it_changed(asked: Page) -> None:
         "changes", 404, table=asked.sample.delays, **{"from": 5, "to": 5}
     )
     assert "no txid 999" in asked.error("rows", 404, table=asked.sample.delays, txid=999)
+
+
+def test_a_txid_within_a_group_is_not_shown_as_another(tmp_path: Path) -> None:
+    """The state after it was never published: the page says so, and what can be compared."""
+    table = made_table(tmp_path / "state", {"carrier": "string", "flights": "long"}, "upsert")
+    for version, said in ((1, publication(4)), (2, publication(7, group=3))):
+        held = pa.table({"carrier": ["AA"], "flights": pa.array([version], pa.int64())})
+        append_version(table, version, said, rows=held)
+    with Watch([Known("t", tables={str(table): {}})], "zk", where=tmp_path, feed=Told) as watch:
+        found = watch.topology("t")
+        wait_until(lambda: found.index.span() == (4, 7), "all txids", 20)
+        client = TestClient(page(watch, LOOPBACK), "http://localhost")
+        rows = client.get("/api/rows", params={"table": str(table), "txid": 6}).json()
+        assert "after txid 7" in rows["note"]
+        between = {"table": str(table), "from": 5, "to": 6}
+        assert "Compare 4 with 7" in client.get("/api/changes", params=between).json()["error"]
 
 
 def test_trouble_and_bad_rows(asked: Page) -> None:

@@ -193,8 +193,9 @@ def series(watched: Watched, minutes: int) -> dict[str, Any]:
     """
     now = _now_ms()
     first, last = watched.index.times_ms()
+    first, last = first or now, last or now  # nothing yet: a moment of it
     until = now if minutes else max(last, first + 1)
-    since = max(first, now - minutes * 60_000) if minutes and first else first
+    since = max(first, now - minutes * 60_000) if minutes else first
     since = min(since, until - _LEAST_SPAN_MS)
     bucket = max(1000, (until - since) // _POINTS)
     found = {row[0]: row for row in watched.index.series(since, until, bucket)}
@@ -434,7 +435,8 @@ def rows(watched: Watched, name: str, txid: int | None, limit: int) -> dict[str,
     table = watched.table(name)
     version = _version(watched, table, txid)
     assert table.storage is not None
-    found = first_rows(table.storage, version, txid, min(limit, MOST_ROWS))
+    group = watched.index.published(table.number, version)
+    found = first_rows(table.storage, version, txid, min(limit, MOST_ROWS), group)
     return {"txid": txid, **asdict(found)}
 
 
@@ -442,14 +444,16 @@ def changes(watched: Watched, name: str, first: int, last: int) -> dict[str, Any
     """What has changed in a table from one txid to a later one.
 
     Raises:
-        UserError: the txids are not two that the table holds, or there is too much to compare.
+        UserError: the txids are not two that the table holds and can be told apart in it, or
+            there is too much to compare.
     """
     if first >= last:
         raise UserError("The first txid has to be smaller than the second.")
     table = watched.table(name)
     both = (_version(watched, table, first), _version(watched, table, last))
+    groups = [watched.index.published(table.number, version) for version in both]
     assert table.storage is not None
-    return asdict(difference(table.storage, both, (first, last), MOST_ROWS))
+    return asdict(difference(table.storage, both, (first, last), MOST_ROWS, groups))
 
 
 def _version(watched: Watched, table: WatchedTable, txid: int | None) -> int:

@@ -116,6 +116,9 @@ class _Views:
                 told, status = {"error": str(error)}, 404
             except (TxnError, DeltaError, OSError, ValueError) as error:
                 told, status = {"error": first_line(error)}, 502
+            except Exception as error:
+                log.exception("%s could not be answered", request.url.path)
+                told, status = {"error": first_line(error)}, 500
             found = self._json(told, status)
             took = (time.perf_counter() - began) * 1000
             found.headers["Server-Timing"] = f"app;dur={took:.1f}"

@@ -95,7 +95,7 @@ def test_an_embedded_server_is_started_for_a_moment(tmp_path: Path, starts: bool
 def test_a_look_that_cannot_be_taken_in_ends_nothing(
     zookeeper: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A disk that is full when a topology appears, say: it is in the log, and the next look comes."""
+    """A disk is full when a topology appears: it is in the log, and the next look comes."""
     looks: list[Look] = []
 
     def tell(look: Look) -> None:

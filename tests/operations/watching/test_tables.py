@@ -147,6 +147,66 @@ def test_what_a_txid_changed_in_a_state(tmp_path: Path) -> None:
     assert len(difference(storage, (1, 2), (1, 2), 1).changes) == 1
 
 
+def test_a_state_has_no_part_of_a_group(tmp_path: Path) -> None:
+    """Its version has the state after the group's last txid: rows are shown as of that one, and a
+    difference within a group is refused with two txids that can be compared.
+    """
+    table = made_table(tmp_path / "state", STATE, "upsert")
+    a = append_version(table, 1, publication(4), rows=rows(("AA", 1, 4)))
+    found = rows(("AA", 3, 7), ("UA", 1, 6))
+    append_version(table, 2, publication(7, group=3), rows=found, removes=(a or "",))
+    storage = Storage(str(table))
+    shown = first_rows(storage, 2, 6, 10, (5, 7))
+    assert "Txids 5 to 7 were published together" in shown.note
+    assert "after txid 7" in shown.note
+    assert first_rows(storage, 2, 7, 10, (5, 7)).note == ""
+    for txids, groups in (
+        ((5, 6), [(5, 7), (5, 7)]),
+        ((4, 6), [(4, 4), (5, 7)]),
+        ((6, 9), [(5, 7), (9, 9)]),
+    ):
+        with pytest.raises(UserError, match=r"cannot be told apart\. Compare 4 with 7"):
+            difference(storage, (1, 2), txids, 10, groups)
+    assert difference(storage, (1, 2), (4, 7), 10, [(4, 4), (5, 7)]).counts["added"] == 1
+
+
+def test_removed_keys_of_a_state_do_not_show(tmp_path: Path) -> None:
+    """They are stored until their txid is certainly committed, and no reader sees them."""
+    table = made_table(tmp_path / "state", {**STATE, "txn_removed": "boolean"}, "upsert")
+    found = rows(("AA", 1, 1), ("B6", 2, 1), ("UA", 3, 1))
+    found = found.append_column("txn_removed", pa.array([True, False, None], pa.bool_()))
+    append_version(table, 1, publication(1), rows=found)
+    assert [row[0] for row in first_rows(Storage(str(table)), 1, 1, 10).rows] == ["B6", "UA"]
+
+
+def test_a_value_of_a_state_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one as bookkeeping has in other tables; and what is stored may not be the result."""
+    made = __import__("tests.dashboard.made_logs", fromlist=["x"])
+    values = '[["prev_price", "Max(price)"], ["txn_rate", "Avg(x)", "result"]]'
+    monkeypatch.setitem(made.ABOUT, "named", {**made.ABOUT["upsert"], "txn.values": values})
+    columns = {"carrier": "string", "prev_price": "long", "txn_rate": "double", "txid": "long"}
+    table = made_table(tmp_path / "state", columns, "named")
+    kinds = pa.schema(
+        [
+            ("carrier", pa.string()),
+            ("prev_price", pa.int64()),
+            ("txn_rate", pa.float64()),
+            ("txid", pa.int64()),
+        ]
+    )
+    a = append_version(
+        table, 1, publication(1), rows=pa.table([["AA"], [1], [0.5], [1]], schema=kinds)
+    )
+    newer = pa.table([["AA"], [2], [0.5], [2]], schema=kinds)
+    append_version(table, 2, publication(2), rows=newer, removes=(a or "",))
+    storage = Storage(str(table))
+    changed = difference(storage, (1, 2), (1, 2), 10)
+    assert (changed.values, changed.changes[0].before) == (("prev_price", "txn_rate"), ["1", "0.5"])
+    assert first_rows(storage, 2, 2, 10).note.startswith("txn_rate: what is stored")
+
+
 def test_what_txids_appended(tmp_path: Path) -> None:
     """The rows of the txids in between."""
     found = difference(appended(tmp_path), (1, 3), (1, 3), 10)

@@ -391,6 +391,19 @@ class LogIndex:
         )
         return None if row is None else int(row[0])
 
+    def published(self, table: int, version: int) -> tuple[int, int] | None:
+        """First and last txid that a version of a table published; None: none, or unknown."""
+        row = (
+            self._reading()
+            .execute(
+                "SELECT first, last FROM versions WHERE tab = ? AND version = ? "
+                "AND kind = 'publication'",
+                (table, version),
+            )
+            .fetchone()
+        )
+        return None if row is None else (row[0], row[1])
+
     def span(self, table: int | None = None) -> tuple[int, int] | None:
         """The lowest and the highest txid that is indexed, of all tables or of one."""
         source = "txids" if table is None else "parts WHERE tab = ?"

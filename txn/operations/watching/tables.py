@@ -158,6 +158,18 @@ def _described(said: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]
         return (), {}
 
 
+def _partial(said: Mapping[str, str]) -> list[str]:
+    """Value columns of a state that store something else than what readers see.
+
+    The table says so with a second text for the value (`committers.state.shape`).
+    """
+    try:
+        values = json.loads(said.get("txn.values") or "[]")
+        return [str(value[0]) for value in values if len(value) > 2]
+    except (ValueError, TypeError, IndexError, KeyError, RecursionError):
+        return []
+
+
 def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 19 else 0
 
@@ -174,11 +186,18 @@ def _kind(kind: Any) -> str:
 # --- as of a txid ----------------------------------------------------------------------------
 
 
-def first_rows(storage: Storage, version: int, txid: int | None, limit: int) -> Rows:
+def first_rows(
+    storage: Storage,
+    version: int,
+    txid: int | None,
+    limit: int,
+    group: tuple[int, int] | None = None,
+) -> Rows:
     """The first rows of a version, as of a txid where the version holds later ones too.
 
     Args:
         txid: rows of later txids are left out; None: all of the version.
+        group: first and last txid that the version published.
 
     Raises:
         UserError: Arrow cannot read the table.
@@ -188,12 +207,15 @@ def first_rows(storage: Storage, version: int, txid: int | None, limit: int) -> 
     said = {name: value or "" for name, value in table.metadata().configuration.items()}
     keys, values = _described(said)
     data, columns, wanted = _dataset(table), _columns(table), None
-    if txid is not None and TXID in columns and not said.get("txn.kind", "").startswith("upsert"):
+    note = ""
+    if said.get("txn.kind") == "upsert":
+        wanted, note = _alive(columns), _about_state(said, txid, group)
+    elif txid is not None and TXID in columns:
         wanted = dataset.field(TXID) <= txid
     what = f"read rows of table {storage.location}"
     if not said.get("txn.kind", "").startswith("log"):
         found = retried(lambda: data.head(limit + 1, filter=wanted), what)
-        return Rows(version, columns, _texts(found.slice(0, limit)), found.num_rows > limit)
+        return Rows(version, columns, _texts(found.slice(0, limit)), found.num_rows > limit, note)
     apart = _why_apart(values, said, sum(_files(table)[0]))
     if apart:
         found = retried(lambda: data.head(limit + 1, filter=wanted), what)
@@ -202,6 +224,28 @@ def first_rows(storage: Storage, version: int, txid: int | None, limit: int) -> 
     whole = _combined(retried(lambda: data.to_table(filter=wanted), what), keys, values)
     shown = {name: columns.get(name, "") for name in whole.column_names}
     return Rows(version, shown, _texts(whole.slice(0, limit)), whole.num_rows > limit)
+
+
+def _alive(columns: Mapping[str, str]) -> dataset.Expression | None:
+    """Which rows of a state are there: keys that were removed may still be stored."""
+    removed = dataset.field(_REMOVED)
+    return removed.is_null() | ~removed if _REMOVED in columns else None
+
+
+def _about_state(said: Mapping[str, str], txid: int | None, group: tuple[int, int] | None) -> str:
+    """What a reader has to know of the rows of a state; empty: nothing."""
+    told = []
+    if txid is not None and group is not None and txid < group[1]:
+        told.append(
+            f"Txids {group[0]} to {group[1]} were published together, as one version: this is the "
+            f"state after txid {group[1]}."
+        )
+    if partial := _partial(said):
+        told.append(
+            f"{', '.join(partial)}: what is stored to go on from, and not the result, which "
+            "StateTable(...).read(spark) shows."
+        )
+    return " ".join(told)
 
 
 def _dataset(table: DeltaTable) -> Dataset:
@@ -244,15 +288,23 @@ def _combined(rows: pa.Table, keys: Sequence[str], values: Mapping[str, str]) ->
 
 
 def difference(
-    storage: Storage, versions: tuple[int, int], txids: tuple[int, int], limit: int
+    storage: Storage,
+    versions: tuple[int, int],
+    txids: tuple[int, int],
+    limit: int,
+    groups: Sequence[tuple[int, int] | None] = (),
 ) -> Difference:
     """What has changed in a table from one txid to a later one.
 
     Of a state by key: only the files that one version has and the other has not are read. Of an
     append table: the rows of the txids in between.
 
+    Args:
+        groups: first and last txid that each of the versions published.
+
     Raises:
-        UserError: there is too much to compare here.
+        UserError: there is too much to compare here, or a txid of a state was published together
+            with later ones.
         DeltaError, OSError: a version, or files of it, are not there any more.
     """
     older, newer = load(storage, versions[0]), load(storage, versions[1])
@@ -261,9 +313,10 @@ def difference(
     kind, columns = said.get("txn.kind", ""), _columns(newer)
     between = (dataset.field(TXID) > txids[0]) & (dataset.field(TXID) <= txids[1])
     if kind == "upsert":
+        _refuse_parts(txids, groups)
         new, old = _only_in(newer, older), _only_in(older, newer)
-        before = _shown(old.to_table(), columns, keys)
-        after = _shown(new.to_table(), columns, keys)
+        before = _shown(old.to_table(), columns, keys, values)
+        after = _shown(new.to_table(), columns, keys, values)
         return _compared(versions, before, after, keys, limit)
     if kind == "log" and not _why_apart(values, said, sum(_files(newer)[0])):
         before, after = (
@@ -281,6 +334,17 @@ def difference(
     found = added.head(limit, filter=between)
     rows = [Change("added", (), None, row) for row in _texts(found.select(list(shown)))]
     return Difference(versions, (), shown, rows, {"added": added.count_rows(filter=between)})
+
+
+def _refuse_parts(txids: tuple[int, int], groups: Sequence[tuple[int, int] | None]) -> None:
+    """A version has the state after the last txid that it published, and none in between."""
+    for txid, group in zip(txids, groups, strict=False):
+        if group is not None and txid < group[1]:
+            raise UserError(
+                f"Txids {group[0]} to {group[1]} were published together, as one version, so what "
+                f"each of them changed in a state cannot be told apart. Compare {group[0] - 1} "
+                f"with {group[1]}."
+            )
 
 
 def _only_in(table: DeltaTable, other: DeltaTable) -> Dataset:
@@ -310,16 +374,13 @@ def _sizes(table: DeltaTable) -> dict[str, int]:
     return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
 
 
-def _shown(rows: pa.Table, columns: Mapping[str, str], keys: Sequence[str]) -> pa.Table:
+def _shown(
+    rows: pa.Table, columns: Mapping[str, str], keys: Sequence[str], values: Iterable[str]
+) -> pa.Table:
     """Keys and values without bookkeeping, of the keys that are not removed."""
     if _REMOVED in rows.column_names:
         rows = rows.filter(pc.invert(pc.fill_null(rows[_REMOVED], False)))
-    values = [
-        name
-        for name in columns
-        if name not in keys and not name.startswith(("prev_", "txn_")) and name != TXID
-    ]
-    return rows.select([*keys, *values])
+    return rows.select([name for name in columns if name in {*keys, *values}])
 
 
 def _compared(
