@@ -90,6 +90,7 @@ def test_a_table_that_is_away_hides_no_other(watch: Watch, sample: Sample) -> No
     comes(lambda: found.index.span() == (1, 120), "the other tables")
     comes(lambda: found.table(sample.routes).error, "the error")
     assert any(one.area == "table" and one.table == sample.routes for one in troubles(found))
+    comes(lambda: not found.reads_old, "an end of reading")
     Path(sample.routes + "-away").rename(sample.routes)
     comes(lambda: found.table(sample.routes).error is None, "the table")
 

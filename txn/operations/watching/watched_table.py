@@ -75,8 +75,10 @@ class WatchedTable:
 
     @property
     def reads_old(self) -> bool:
-        """Whether older versions are still being read."""
-        return self.follower is not None and not self.follower.complete
+        """Whether older versions are still being read, or nothing is known of it yet."""
+        if self.follower is None or self.follower.newest < 0:
+            return self.error is None
+        return not self.follower.complete
 
     def watch(self, closed: threading.Event, turn: Turn, changed: Callable[[], None]) -> None:
         """Read it until `closed`: what is new at once, what is old in the time that is left.
