@@ -13,7 +13,7 @@ from typing import Any
 
 from txn.delta.log import TableLog
 from txn.errors import UserError
-from txn.interfaces.publication import Member, Publication
+from txn.interfaces.publication import Member, Publication, merged_violations
 from txn.operations.bad_rows import bad_rows_among
 from txn.operations.watching.index import Filter, IndexedTxid, Part
 from txn.operations.watching.tables import difference, first_rows
@@ -296,7 +296,7 @@ def transaction(watched: Watched, txid: int) -> dict[str, Any]:
         **_line(watched, one),
         "timings_ms": dict(one.timings_ms),
         "metadata": _short(member.read if member else {}),
-        "violations": {s: dict(rules) for s, rules in member.violations.items()} if member else {},
+        "violations": merged_violations(part.violations for part in parts),
         "attempts": failures,
         "tables": [
             {

@@ -43,6 +43,26 @@ def test_tables_come_together_in_one_line(index: LogIndex) -> None:
     assert [(part.table, part.version, part.rows) for part in parts] == [(0, 1, 10), (1, 4, 32)]
 
 
+def test_broken_rules_of_all_tables_are_added_up(index: LogIndex) -> None:
+    """Each table knows the rules of the streams that feed it; a rule that two know counts once;
+    those of an attempt that was taken back do not.
+    """
+    both, one = {"s": {"a": 3, "b": 0}}, {"s": {"a": 3, "b": 0}, "t": {"c": 2}}
+    index.add_newer(0, [commit(1, publication(1, violations=both))])
+    index.add_newer(1, [commit(1, publication(1, violations=one)), commit(2, publication(2))])
+    found = index.txid(1)
+    assert found is not None
+    assert found[0].broken == 5
+    assert [part.violations for part in found[1]] == [both, one]
+    assert txids(index, Filter(only="broken")) == [1]
+    again = publication(1, 1, epoch=2, violations={"s": {"a": 1}})
+    for table, version in ((0, 2), (1, 3)):
+        index.add_newer(table, [commit(version, again)])
+    found = index.txid(1)
+    assert found is not None
+    assert found[0].broken == 1
+
+
 def test_newest_first_by_pages(index: LogIndex) -> None:
     """Each page says where the next one begins, and the last one that there is none."""
     index.add_newer(0, [commit(v, publication(v)) for v in range(1, 8)])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from txn.delta.commits import Commit
-from txn.interfaces.publication import Member, Publication
+from txn.interfaces.publication import Member, Publication, Violations, merged_violations
 from txn.text import describe
 
 __all__ = [
@@ -48,7 +48,8 @@ CREATE TABLE txids(
 CREATE INDEX txids_at ON txids(at_ms, rows, total_ms, processing_ms);
 CREATE TABLE parts(
   txid INTEGER, tab INTEGER, version INTEGER NOT NULL, attempt INTEGER NOT NULL,
-  epoch INTEGER NOT NULL, rows INTEGER NOT NULL, PRIMARY KEY(txid, tab)) WITHOUT ROWID;
+  epoch INTEGER NOT NULL, rows INTEGER NOT NULL, violations TEXT NOT NULL,
+  PRIMARY KEY(txid, tab)) WITHOUT ROWID;
 CREATE INDEX parts_tab ON parts(tab, txid);
 CREATE TABLE versions(
   tab INTEGER, version INTEGER, at_ms INTEGER NOT NULL, kind TEXT NOT NULL,
@@ -83,6 +84,8 @@ class Part:
     attempt_id: int
     epoch: int
     rows: int
+    violations: Violations
+    """What broke the rules that this table knows of: those of the streams that feed it."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,7 @@ class LogIndex:
         self._above: dict[int, int] = {}
         # One for all who write: each has a cache, and there is a thread for each table.
         self._writer = self._connected()
+        self._writer.create_aggregate("broken_rows", 1, _BrokenRows)
         with self._writing() as write:
             write.executescript(_SCHEMA)
 
@@ -294,8 +298,11 @@ class LogIndex:
         members = [m for m in publication.txids if above is None or m.txid < above]
         version, epoch = commit.version, publication.epoch
         write.executemany(
-            "INSERT OR REPLACE INTO parts VALUES(?, ?, ?, ?, ?, ?)",
-            [(m.txid, table, version, m.attempt_id, epoch, m.rows) for m in members],
+            "INSERT OR REPLACE INTO parts VALUES(?, ?, ?, ?, ?, ?, ?)",
+            [
+                (m.txid, table, version, m.attempt_id, epoch, m.rows, _json(m.violations))
+                for m in members
+            ],
         )
         write.executemany(
             _ADD_TXID,
@@ -337,10 +344,11 @@ class LogIndex:
         if row is None:
             return None
         parts = ask.execute(
-            "SELECT tab, version, attempt, epoch, rows FROM parts WHERE txid = ? ORDER BY tab",
+            "SELECT tab, version, attempt, epoch, rows, violations FROM parts WHERE txid = ? "
+            "ORDER BY tab",
             (txid,),
         )
-        return _indexed(row), tuple(Part(*part) for part in parts)
+        return _indexed(row), tuple(Part(*part, json.loads(said or "{}")) for *part, said in parts)
 
     def failures(
         self, txid: int | None = None, limit: int = 100
@@ -500,7 +508,7 @@ ON CONFLICT(txid) DO UPDATE SET
   attempt=excluded.attempt, epoch=excluded.epoch, read=excluded.read, search=excluded.search,
   timings=excluded.timings, total_ms=excluded.total_ms, processing_ms=excluded.processing_ms,
   quarantined=excluded.quarantined, replay_of=excluded.replay_of,
-  broken=max(broken, excluded.broken), first=excluded.first, last=excluded.last,
+  first=excluded.first, last=excluded.last,
   at_ms=max(at_ms, excluded.at_ms)
 WHERE (excluded.epoch, excluded.attempt) >= (epoch, attempt)
 """
@@ -519,8 +527,9 @@ def _recount(write: sqlite3.Connection, txids: Iterable[int]) -> None:
     """Add up the rows of txids again; those that no table has any more go away."""
     chosen = [(txid,) for txid in txids]
     write.executemany(
-        "UPDATE txids SET rows = (SELECT total(rows) FROM parts WHERE parts.txid = txids.txid) "
-        "WHERE txid = ?",
+        "UPDATE txids SET rows = (SELECT total(rows) FROM parts WHERE parts.txid = txids.txid), "
+        "broken = coalesce((SELECT broken_rows(violations) FROM parts "
+        "WHERE parts.txid = txids.txid AND violations <> ''), 0) WHERE txid = ?",
         chosen,
     )
     write.executemany(
@@ -548,10 +557,30 @@ def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...
         sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed")),
         error,
         publication.replay_of,
-        sum(rows for rules in member.violations.values() for rows in rules.values()),
+        0,
         publication.first_txid,
         publication.last_txid,
     )
+
+
+def _json(violations: Violations) -> str:
+    return json.dumps(violations) if violations else ""
+
+
+class _BrokenRows:
+    """Rows of a txid that broke a rule, as its tables have them; an aggregate of SQLite's."""
+
+    def __init__(self) -> None:
+        self._found: list[Violations] = []
+
+    def step(self, violations: Any) -> None:
+        """Of one table, as JSON."""
+        self._found.append(json.loads(violations))
+
+    def finalize(self) -> int:
+        """Of all: two tables may know of the same rule."""
+        merged = merged_violations(self._found)
+        return sum(rows for rules in merged.values() for rows in rules.values())
 
 
 def _strings(value: Any) -> Iterator[str]:
