@@ -38,7 +38,8 @@ __all__ = ["drive"]
 
 _LEAVE_SECS = 15.0
 _LOOK_SECS = 0.1
-_PATIENCE_SECS = 3.0
+_PATIENCE_SECS = 10.0
+"""How long a folder may be in use by a command, or a page, that starts a server for a moment."""
 
 log = logging.getLogger("txn")
 
@@ -183,7 +184,6 @@ def _enter_zookeeper(
             if server is None:
                 raise
             _refuse_second(server, topology)
-            # A `txn status` that has the folder for a moment is no reason to refuse.
             if time.monotonic() >= deadline:
                 raise
         time.sleep(_LOOK_SECS)
