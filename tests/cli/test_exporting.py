@@ -72,6 +72,7 @@ def test_metrics_that_only_the_environment_asks_for_may_lack_their_package(
 ) -> None:
     """As traces: one variable asks for both, and the run goes on without."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
     with ExitStack() as resources:
         assert kinds(metering(None, resources)) == ["OpenTelemetryMetrics"]
     without("opentelemetry.sdk", monkeypatch)

@@ -143,7 +143,7 @@ def test_a_page_that_ends_before_its_run_is_a_note() -> None:
             os.kill(child, signal.SIGKILL)
         wait_until(lambda: len(heard.told) == 2, "the end", 20)
     assert heard.told[0].startswith("The page is at http://127.0.0.1:")
-    assert heard.told[1] == "The page has ended: it gave no reason"
+    assert heard.told[1].startswith("The page has ended: ")
 
 
 def children_of(parent: int, word: str) -> list[int]:
@@ -182,7 +182,8 @@ def test_the_page_knows_what_the_run_knows(tmp_path: Path, monkeypatch: pytest.M
     topology = load_topology("program.py:topology", given)
     known, heard = Known.of(topology), Heard()
     again = Known.of_line(known.to_line())
-    assert (again.config, again.plan, again.tables) == (known.config, known.plan, known.tables)
+    assert again.config.model_dump() == known.config.model_dump()
+    assert (again.plan, again.tables) == (json.loads(json.dumps(known.plan)), known.tables)
     assert again.config.zookeeper_connect_secs == 2.5
     assert again.config.zookeeper_auth[0][1].get_secret_value() == "ann:hidden-1"
     with page_of_run(known, NOWHERE, Address("127.0.0.1", 0), heard):

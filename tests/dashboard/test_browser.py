@@ -124,6 +124,7 @@ def test_transactions_are_endless_and_searched(seen: Seen) -> None:
     page.evaluate("scrollTo(0, 0)")
     page.get_by_role("searchbox").fill("2013-0077")
     page.locator("tr[data-txid='240']").wait_for(state="detached")
+    page.locator("tr[data-txid='77']").wait_for()
     assert page.locator("tbody tr").count() == 1
     assert "q=2013-0077" in page.url
     page.get_by_role("searchbox").fill("nothing like it")

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from tests.dashboard.made_logs import append_version, made_table
+from tests.dashboard.made_logs import publication as made_publication
 from tests.delta.publishing import append, publication, publish
 from txn.errors import RecoveryRefusedError, UserError
 from txn.interfaces import Publication
@@ -47,6 +49,16 @@ def test_the_last_publication_of_a_txid_counts(tmp_path: Path) -> None:
     publish(tmp_path / "a", 1, attempt=1, epoch=2)
     (entry,) = history("t", [str(tmp_path / "a")], committed=1)
     assert (entry.attempt_id, entry.epoch, list(entry.tables.values())) == (1, 2, [1])
+
+
+def test_a_txid_that_was_committed_empty_is_marked(tmp_path: Path) -> None:
+    """With its error, and as a square of its own in a plot."""
+    table = made_table(tmp_path / "a", {"x": "long"})
+    append_version(table, 1, made_publication(1, quarantined="ValueError: bad", rows=0))
+    append_version(table, 2, made_publication(2))
+    newest, emptied = history("t", [str(table)])
+    assert (newest.quarantined, emptied.quarantined) == (None, "ValueError: bad")
+    assert [each.facts().quarantined for each in (newest, emptied)] == [False, True]
 
 
 def test_history_is_limited(tmp_path: Path) -> None:

@@ -140,4 +140,6 @@ def _tell(child: subprocess.Popen[bytes], known: Known, observer: Observer) -> N
         said = stderr.read().decode("utf-8", "replace").strip()
     if not child.stdin.closed:
         what = "The page has ended" if line else "There is no page"
-        observer.note(f"{what}: {said or 'it gave no reason'}")
+        # Above the last line it may have said that it waits for ZooKeeper.
+        why = said.splitlines()[-1] if said else "it gave no reason"
+        observer.note(f"{what}: {why}")

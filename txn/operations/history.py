@@ -46,11 +46,14 @@ class HistoryEntry:
     """When the last of the tables was appended to, milliseconds since 1970."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     """station -> milliseconds since the station before it, up to the commit turn."""
+    quarantined: str | None = None
+    """The error for which it was committed empty; None: it was not."""
 
     def facts(self) -> TxidFacts:
         """What a chart shows; the commit turn's end is when the last table held it."""
         seconds = {mark: ms / 1000 for mark, ms in self.timings_ms.items()}
-        return TxidFacts(self.txid, self.timestamp_ms / 1000, seconds, sum(self.rows.values()))
+        ended, rows = self.timestamp_ms / 1000, sum(self.rows.values())
+        return TxidFacts(self.txid, ended, seconds, rows, self.quarantined is not None)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able object with everything in it."""
@@ -144,4 +147,5 @@ def _entry(txid: int, found: Mapping[str, TablePublication], committed: int) -> 
         violations=merged_violations(part.violations for part in parts.values()),
         timestamp_ms=max(entry.timestamp_ms for entry in found.values()),
         timings_ms=publication.timings_ms,
+        quarantined=publication.quarantined,
     )

@@ -99,6 +99,7 @@ def test_a_table_that_goes_away_is_told(watch: Watch, sample: Sample) -> None:
     """Also after it was read: what is known of it stays, with the reason."""
     found = watched(watch, sample.look())
     comes(lambda: found.index.span() == (1, 120) and not found.reads_old, "all txids")
+    comes(lambda: all(table.facts for table in found.tables), "the tables' facts")
     before = found.revision
     Path(sample.routes).rename(sample.routes + "-away")
     comes(lambda: found.table(sample.routes).error, "the error")
@@ -140,6 +141,7 @@ def test_old_versions_that_do_not_come_hold_up_nothing_else(tmp_path: Path) -> N
         comes(lambda: not any(table.reads_old for table in others), "the tables beside it")
         sample.commit(121)
         comes(lambda: flights.index.span(others[0].number) == (1, 121), "what is new")
+        assert flights.table(sample.delays).reads_old
 
 
 def test_a_topology_that_cannot_be_read_is_shown(watch: Watch, sample: Sample) -> None:

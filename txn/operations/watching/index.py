@@ -348,7 +348,10 @@ class LogIndex:
             "ORDER BY tab",
             (txid,),
         )
-        return _indexed(row), tuple(Part(*part, json.loads(said or "{}")) for *part, said in parts)
+        return _indexed(row), tuple(
+            Part(table, version, attempt, epoch, rows, json.loads(said or "{}"))
+            for table, version, attempt, epoch, rows, said in parts
+        )
 
     def failures(
         self, txid: int | None = None, limit: int = 100
