@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 from tests.for_each import for_each
+from txn.operations.new_project import make_project
 
 ROOT = Path(__file__).parent.parent.parent
 ASSETS = ROOT / "txn" / "dashboard" / "assets"
@@ -32,6 +33,16 @@ def test_nothing_is_loaded_from_elsewhere(path: Path) -> None:
     """No address of another host; SVG's name is not one that is loaded."""
     found = re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"']*", path.read_text("utf-8"))
     assert [address for address in found if "www.w3.org/2000/svg" not in address] == []
+
+
+def test_the_first_command_works(tmp_path: Path) -> None:
+    """Whoever sees an empty page is told how to make a project and to run it."""
+    text = (ASSETS / "overview.js").read_text("utf-8")
+    (told,) = re.findall(r"txn new (\w+) && cd \1 && txn run ([\w.:]+)", text)
+    name, target = told
+    file, _, topology = target.partition(":")
+    project = make_project(name, tmp_path)
+    assert re.search(rf"^(def )?{topology}\b", (project / file).read_text("utf-8"), re.M)
 
 
 def test_there_is_no_inline_script_or_style() -> None:

@@ -28,7 +28,7 @@ export function overview(root) {
       if (told.topologies.length) return told.topologies.map(card);
       if (told.error) return empty("ZooKeeper does not tell of any topology.", told.error, copyable(`txn dashboard --zookeeper ${told.zookeeper}`, "the command"));
       if (!told.looked_ms) return empty("Looking…", `ZooKeeper at ${told.zookeeper} is being asked.`);
-      return empty("No topology has run here yet.", `ZooKeeper at ${told.zookeeper} knows none. Make one and run it; it appears here by itself:`, copyable("txn new sales && cd sales && txn run sales.py:sales", "the commands"));
+      return empty("No topology has run here yet.", `ZooKeeper at ${told.zookeeper} knows none. Make one and run it; it appears here by itself:`, copyable("txn new sales && cd sales && txn run sales.py:topology", "the commands"));
     });
   };
   draw();

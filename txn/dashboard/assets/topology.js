@@ -55,7 +55,7 @@ export function topology(root, at) {
       if (told.flights.length) return [h("ul", { class: "flights" }, told.flights.slice(0, 40).map((f) => flight(f, name))), told.flights.length > 40 ? h("p", { class: "hint" }, `and ${num(told.flights.length - 40)} more`) : null,
         told.live ? h("p", { class: "key" }, PHASES.map(([phase, words]) => h("span", {}, h("i", { class: `seg p-${phase} now` }), words))) : h("p", { class: "hint" }, "Phases are told by a process that ", h("code", {}, "txn run"), " has started in this folder.")];
       if (told.state === "running") return empty("Nothing is in flight.", "It waits for something to read.");
-      return empty("It is not running.", told.last_run ? `The last run ended: ${told.last_run.error || told.last_run.ended.replace("_", " ")}.` : "Start it; it goes on from what is durable:", copyable(`txn run FILE.py:${name}`, "the command"));
+      return empty("It is not running.", told.last_run ? `The last run ended: ${told.last_run.error || told.last_run.ended.replace("_", " ")}.` : "Start it; it goes on from what is durable:", copyable(`txn run FILE.py:TOPOLOGY`, "the command"));
     });
     const spouts = Object.entries(told.spouts || {});
     show(more, [spouts, told.settings, told.changes, told.notices], () => [
