@@ -70,6 +70,7 @@ def test_storage_that_does_not_answer_holds_up_no_other_question(tmp_path: Path)
         Told.last.say(sample.look())
         found = watch.topology("flights")
         wait_until(lambda: found.index.span() == (1, 5) and not found.reads_old, "all txids", 20)
+        wait_until(lambda: all(table.facts for table in found.tables), "the tables' facts", 20)
         sent = threading.Semaphore(0)
 
         def ask() -> None:
