@@ -485,10 +485,8 @@ class Books:
             )
             as_of = 0 if before is None else self._txid(before)
             expected = [(r, self._value(kind.of, r % keys, as_of)) for r in own[0]]
-            rows = [(r, value and tuple(sorted(value))) for r, value in rows]
         elif kind.feed == "query txid-1":
             expected = [(r, self._value(kind.of, r % keys, txid - 1)) for r in own[0]]
-            rows = [(r, value and tuple(sorted(value))) for r, value in rows]
         else:
             expected = []
             mine = sorted(r for part in own for r in part)

@@ -192,9 +192,13 @@ def _knows_schema(
     them. An opaque one is asked again, and reads from the other stream as soon as it can, unless
     all that the other stream had was set aside.
     """
+    may_wait = kind == "transactional" or config.on_exhausted == "quarantine"
     joined = any(table.feed in JOINS for table in tables.values())
-    must = joined and (kind == "transactional" or config.on_exhausted == "quarantine")
-    return must or random.random() < 0.6
+    asked = any(
+        table.feed.startswith("query ") and not {*tables[table.of].streams} <= {*table.streams}
+        for table in tables.values()
+    )
+    return (joined and may_wait) or random.random() < 0.6 or (asked and may_wait)
 
 
 def _semantics(random: Random, kinds: tuple[str, ...]) -> str:
