@@ -73,7 +73,9 @@ def _planning(
     elif len(state.batches) >= state.max_spout_pending and not held:
         yield f"planning waits: {len(state.batches)} of {state.max_spout_pending} txids in flight"
     elif state.plan_idle:
-        yield "source: nothing to read"
+        # What a source said before it went away is of no interest.
+        if not any(map(_is_away, state.batches.values())):
+            yield "source: nothing to read"
     elif held:
         asked = held[0].attempt.txid
         yield f"planning waits for the source: txid {asked}{_since(times(held[0]), now)}"
