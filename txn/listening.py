@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from txn.errors import SetupError
 
-__all__ = ["LOOPBACK", "Address", "is_loopback", "parse_address"]
+__all__ = ["LOOPBACK", "Address", "is_loopback", "parse_address", "refusal"]
 
 LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]/\s]*|\[[0-9A-Fa-f:.%a-z]+\]):)?(?P<port>[0-9]{1,5})")
@@ -40,6 +40,11 @@ def parse_address(text: str) -> Address:
             number="TXN-217",
         )
     return Address((found["host"] or LOOPBACK).strip("[]"), int(found["port"]))
+
+
+def refusal(error: OSError | UnicodeError) -> str:
+    """Why nobody can listen there; a `UnicodeError` is of what is no name of a host."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def is_loopback(host: str) -> bool:

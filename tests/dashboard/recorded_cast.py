@@ -18,6 +18,7 @@ from typing import Any
 from typing_extensions import Self
 
 from tests.children import LOOPBACK, free_ports
+from tests.faults.driver import CONF
 
 __all__ = ["ROOT", "Driver", "Sale", "Service"]
 
@@ -35,11 +36,6 @@ adopt()
 sys.argv[0] = "txn"
 main()
 """
-CONF = {
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.sql.shuffle.partitions": "2",
-}
 
 Sale = tuple[str, str]
 """(shop, amount)."""

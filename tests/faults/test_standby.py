@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.driver import CONF
 from tests.faults.harness import (
     DEADLINE_SECS,
     ROOT,
@@ -62,12 +63,7 @@ class Program:
         self._number = len(list(folder.glob("events-*")))
         self.events_file = folder / f"events-{self._number}"
         self.errors_file = folder / f"errors-{self._number}"
-        conf = {
-            "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.sql.shuffle.partitions": "2",
-        }
-        settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+        settings = [word for key, value in CONF.items() for word in ("--conf", f"{key}={value}")]
         with self.events_file.open("xb") as out, self.errors_file.open("xb") as err:
             self.process = subprocess.Popen(
                 [

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from txn.errors import SetupError, UserError
 from txn.listening import LOOPBACK as LOCAL
-from txn.listening import Address, is_loopback
+from txn.listening import Address, is_loopback, refusal
 from txn.operations.watching.topologies import Watch
 
 __all__ = ["given_token", "serve"]
@@ -99,10 +99,9 @@ def _listen(address: Address) -> socket.socket:
         listening = socket.socket(family, kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
-    except (OSError, UnicodeError) as error:  # the latter: no name of a host
-        why = getattr(error, "strerror", None) or error
+    except (OSError, UnicodeError) as error:
         raise SetupError(
-            f"The page cannot listen on {address}: {why}. Give another port (--port, or "
+            f"The page cannot listen on {address}: {refusal(error)}. Give another port (--port, or "
             "--dashboard HOST:PORT in a run), or 0 for any that is free.",
             number="TXN-216",
         ) from error

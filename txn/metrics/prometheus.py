@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from txn.errors import SetupError
-from txn.listening import Address, parse_address
+from txn.listening import Address, parse_address, refusal
 from txn.metrics.memory import driver_memory
 from txn.metrics.readings import Readings
 from txn.metrics.table import TABLE, Metric
@@ -154,12 +154,11 @@ def _served(registry: CollectorRegistry, address: Address) -> tuple[int, Callabl
 
     try:
         server, thread = start_http_server(address.port, address.host, registry)
-    except (OSError, UnicodeError) as error:  # the latter: no name of a host
-        why = getattr(error, "strerror", None) or error
+    except (OSError, UnicodeError) as error:
         raise SetupError(
-            f"Metrics cannot be served on {address}: {why}. Another process may have that port: "
-            "give a free one (--metrics HOST:PORT, or the address of PrometheusMetrics). Nothing "
-            "was started.",
+            f"Metrics cannot be served on {address}: {refusal(error)}. Another process may have "
+            "that port: give a free one (--metrics HOST:PORT, or the address of "
+            "PrometheusMetrics). Nothing was started.",
             number="TXN-215",
         ) from error
 
