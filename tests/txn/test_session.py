@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from deltalake import DeltaTable
 
 from txn.errors import SetupError
 from txn.machine.jars import delta_jars, package_jars
+from txn.machine.java import find_java
 from txn.session import delta_session, session_conf
 from txn.spark.submission import submitted
 
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 
 
-def child(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def child(code: str, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a process of its own, where a first session can be started."""
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         cwd=cwd,
@@ -89,6 +91,24 @@ def test_an_archive_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:
     )
     said = child(code % option, tmp_path)
     assert (said.stdout, "archive" in said.stderr) == ("3\n", False)
+
+
+def test_a_java_that_cannot_archive_its_classes_is_enough(tmp_path: Path) -> None:
+    """Set-up with a Java that lacks the archive of its own classes says so, and succeeds."""
+    theirs = Path(find_java()).resolve().parents[1]
+    skipped = shutil.ignore_patterns("*.jsa", "modules", "src.zip", "jmods", "ct.sym", "man")
+    shutil.copytree(theirs, tmp_path / "java", symlinks=True, ignore=skipped)
+    (tmp_path / "java" / "lib" / "modules").symlink_to(theirs / "lib" / "modules")
+    code = (
+        "import os, sys\n"
+        "os.environ['JAVA_HOME'], sys.prefix = sys.argv[1:]\n"
+        "from txn.session import prepare\n"
+        "prepare()\n"
+    )
+    said = child(code, tmp_path, str(tmp_path / "java"), str(tmp_path / "environment"))
+    assert said.returncode == 0, said.stderr
+    assert "This Java has made no archive of Spark's classes" in said.stderr
+    assert "base CDS archive is not loaded" in said.stderr
 
 
 def test_a_session_without_delta_is_not_taken(tmp_path: Path) -> None:
