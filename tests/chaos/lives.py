@@ -29,11 +29,15 @@ SLOTS = 1 + ZOMBIES
 TICK_SECS = 0.03
 PATIENCE_SECS = 45.0
 """A driver that has committed nothing for so long is killed whatever its fate."""
+PATIENCE_STARTS = 3.0
+"""But not before this many times what the quickest life needed for its first commit: on a slow
+machine, or with tables on S3, none would commit anything."""
 ZOMBIE_PATIENCE_SECS = 150.0
 """The same for one that is to become a zombie: it must have led."""
 BARREN_LIVES = 3
 """After so many lives without a commit one is spared until it has committed."""
-STUCK_SECS = 300.0
+STUCK_SECS = 600.0
+"""Servers and executors are killed meanwhile, and the machine may be slow."""
 ZOMBIE_SECS = 60.0
 ORPHAN_SECS = 20.0
 
@@ -180,6 +184,7 @@ class Lives:
         self._count = count
         self._life = 0
         self._barren = 0
+        self._quickest = 0.0
         self._owed: Fate | None = None
         self._zombies: list[_Zombie] = []
         self.current: Driver | None = None
@@ -212,6 +217,9 @@ class Lives:
         if fate.how.startswith("zombie") and not driver.first_commit:
             self._owed = fate  # who never led cannot be succeeded: the next one shall be
         self._barren = 0 if driver.first_commit else self._barren + 1
+        if driver.first_commit:
+            needed = driver.first_commit - driver.began
+            self._quickest = min(self._quickest or needed, needed)
 
     def last(self) -> None:
         """Settle all zombies, then let one driver catch up with everything.
@@ -268,7 +276,7 @@ class Lives:
                 raise StuckError(f"life {driver.spec.life} was spared and committed nothing")
             return False
         patience = ZOMBIE_PATIENCE_SECS if fate.how.startswith("zombie") else PATIENCE_SECS
-        return now >= driver.began + patience
+        return now >= driver.began + max(patience, PATIENCE_STARTS * self._quickest)
 
     def _kill(self, driver: Driver, fate: Fate) -> None:
         at = time.time()
