@@ -5,6 +5,8 @@
 .PHONY: help setup stores screenshots demo test test-fast test-thorough simulate exhaustive differential fuzz chaos lint bench clean
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
+# Some images forbid it, and then each of a thousand processes compiles all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 PY := $(VENV)/bin/python

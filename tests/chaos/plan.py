@@ -17,7 +17,7 @@ from txn.engine.killpoints import MAINTENANCE_POINTS, POINTS
 __all__ = [
     "DRIVER_FAULTS",
     "FAULTS",
-    "HALVES",
+    "THIRDS",
     "NOT_ON_S3",
     "STORE_FAULTS",
     "Fate",
@@ -54,7 +54,7 @@ STORE_FAULTS: Mapping[str, int] = {
 FAULTS = (*DRIVER_FAULTS, *(kind for kinds in OTHER_FAULTS for kind in kinds), *STORE_FAULTS)
 """Every kind of fault."""
 NOT_ON_S3 = ("disk_full",)
-HALVES = (0, 1)
+THIRDS = (0, 1, 2)
 
 _HOW: Mapping[How, int] = {"start": 36, "time": 28, "point": 30, "zombie_stop": 4, "zombie_cut": 2}
 _FIRST: tuple[How, ...] = ("start", "zombie_stop", "point")
@@ -113,32 +113,32 @@ def _fate(how: How, draw: random.Random) -> Fate:
     return Fate(how, draw.uniform(0.0, 3.0), silent=draw.random() < 0.5, pause=pause)
 
 
-def faults_of(store: str, halves: Collection[int] = HALVES) -> tuple[str, ...]:
-    """The kinds that there are in a run on this store, or in a half of it."""
-    return (*DRIVER_FAULTS, *(kind for kinds in _series(store, halves) for kind in kinds))
+def faults_of(store: str, thirds: Collection[int] = THIRDS) -> tuple[str, ...]:
+    """The kinds that there are in a run on this store, or in some thirds of it."""
+    return (*DRIVER_FAULTS, *(kind for kinds in _series(store, thirds) for kind in kinds))
 
 
-def _series(store: str, halves: Collection[int]) -> list[dict[str, int]]:
+def _series(store: str, thirds: Collection[int]) -> list[dict[str, int]]:
     gone = STORE_FAULTS if store == "local" else NOT_ON_S3
     found = []
     for all_kinds in (*OTHER_FAULTS, STORE_FAULTS):
         kinds = [(kind, count) for kind, count in all_kinds.items() if kind not in gone]
         if kinds:
-            found.append(dict(k for number, k in enumerate(kinds) if number % 2 in halves))
+            found.append(dict(k for number, k in enumerate(kinds) if number % 3 in thirds))
     return found
 
 
 def fault_decks(
-    seed: int, store: str = "local", *, once: bool = False, halves: Collection[int] = HALVES
+    seed: int, store: str = "local", *, once: bool = False, thirds: Collection[int] = THIRDS
 ) -> list[tuple[Iterator[str], random.Random]]:
     """For each thread: its kinds of faults, and what draws the rest of each.
 
     Args:
         once: each kind one time, and no more.
-        halves: of the kinds: every second one, from the first on, or from the second.
+        thirds: of the kinds: every third one, from the first, second or third on.
     """
     found = []
-    for number, kinds in enumerate(_series(store, halves)):
+    for number, kinds in enumerate(_series(store, thirds)):
         draw = random.Random(f"{seed}-faults-{number}")
         drawn = deck(draw, kinds)
         found.append((islice(drawn, len(kinds)) if once else drawn, draw))

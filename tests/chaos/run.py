@@ -25,7 +25,7 @@ from tests.chaos.lake import Lake
 from tests.chaos.links import Links, Slot
 from tests.chaos.lives import ROOT, SLOTS, Lives
 from tests.chaos.place import local_place
-from tests.chaos.plan import HALVES, fates, fault_decks, faults_of
+from tests.chaos.plan import THIRDS, fates, fault_decks, faults_of
 from tests.chaos.reader import ReaderSpec
 from tests.chaos.topology import NAME, TOPIC, DriverSpec, tables_of
 from tests.spouts.kafka_broker import Broker
@@ -56,7 +56,7 @@ class Options:
     disk: str = "3g"
     store: str = "local"
     """Where tables and files lie: one of `place.STORES`."""
-    halves: tuple[int, ...] = HALVES
+    thirds: tuple[int, ...] = THIRDS
     """Of the kinds of fault that are not the driver's; see `plan.fault_decks`."""
     command: str = ""
 
@@ -145,7 +145,7 @@ class _Run:
         self._life = lambda: self._lives.lives
         self._wanted = dict(options.at_least)
         if options.minutes == 0:
-            kinds = faults_of(options.store, options.halves)
+            kinds = faults_of(options.store, options.thirds)
             self._wanted = {**dict.fromkeys(kinds, 1), **self._wanted}
         why_not = "the tables are on S3" if self._disk is None else self._disk.why_not
         if why_not:
@@ -247,8 +247,8 @@ class _Run:
         )
         injectors = []
         options = self._options
-        once, halves = options.minutes == 0, options.halves
-        for kinds, draw in fault_decks(options.seed, options.store, once=once, halves=halves):
+        once, thirds = options.minutes == 0, options.thirds
+        for kinds, draw in fault_decks(options.seed, options.store, once=once, thirds=thirds):
             gap = options.gap_secs
             injectors.append(Injector(setting, self._history, kinds, draw, gap, self._counted))
             injectors[-1].start()

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.chaos.checker import check
 from tests.chaos.figures import figures
 from tests.chaos.history import read_history
-from tests.chaos.plan import HALVES, faults_of
+from tests.chaos.plan import THIRDS, faults_of
 from tests.chaos.run import Options, run
 from tests.thorough import by_turns
 
@@ -15,17 +15,17 @@ from tests.thorough import by_turns
 def test_every_record_lands_once_while_everything_is_killed(tmp_path: Path) -> None:
     """Whatever of driver, executors, ZooKeeper, Kafka, links, sessions and disk is killed, stopped,
     cut or full: every record is in exactly one committed txid, totals are right, and no reader saw
-    part of a transaction. One half of the kinds in one commit's suite, the other in the next one's.
+    part of a transaction. One third of the kinds in a commit's suite, the others in others'.
     """
-    halves, folder = by_turns(HALVES), tmp_path / "chaos"
+    thirds, folder = by_turns(THIRDS), tmp_path / "chaos"
     options = Options(
-        folder=folder, seed=1, minutes=0, records=8_000, gap_secs=1.5, per_file=500, halves=halves
+        folder=folder, seed=1, minutes=0, records=8_000, gap_secs=1.5, per_file=500, thirds=thirds
     )
     events = list(read_history(run(options, say=print)))
     found = figures(events)
     print(found)
     assert check(events) == []
     assert found["records"] == {"kafka": 4_000, "files": 4_000}
-    wanted = set(faults_of("local", halves)) - found["not_available"].keys()
+    wanted = set(faults_of("local", thirds)) - found["not_available"].keys()
     assert wanted == found["faults"].keys()
     assert not (folder / "disk").is_mount()

@@ -61,7 +61,7 @@ def live(kind: str, folders: pytest.TempPathFactory) -> Chain:
         for number, point in enumerate(CHAINS[kind])
     ]
     return live_through(
-        make_records(folder, 18 * len(crashes) + 6),
+        make_records(folder, 12 * len(crashes) + 6),
         crashes,
         lambda spec: spec.model_copy(update={"at": None, "group": 0}),
     )

@@ -37,7 +37,7 @@ from txn.zookeeper import ZooKeeperProgress
 SESSION_SECS = 4.0
 BOUND_SECS = SESSION_SECS + 5.0
 SWIFT = {"zookeeper_timeout_secs": SESSION_SECS}
-PACE = {"batch_emit_interval_ms": 1500, **SWIFT}
+PACE = {"batch_emit_interval_ms": 3000, **SWIFT}
 """Slow enough that there is something left to do when a standby has come up."""
 
 PROGRAM = """
@@ -165,7 +165,7 @@ def test_a_standby_takes_over_from_a_leader_on_another_machine(
 
     A leader that was fenced ends with exit code 3 and names the process that took over.
     """
-    records = make_records(tmp_path, 150)
+    records = make_records(tmp_path, 90)
     spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, config=PACE)
     leader = start(spec, machine="one")
     leader.wait_for("committed", 2)
@@ -200,7 +200,7 @@ def test_a_standby_takes_over_from_a_leader_on_another_machine(
 
 def test_rolling_restarts(start: Start, server: EmbeddedZooKeeper, tmp_path: Path) -> None:
     """Over rolling restarts with standbys, by SIGTERM or SIGKILL, no record is lost or doubled."""
-    records = make_records(tmp_path, 250 if THOROUGH else 130)
+    records = make_records(tmp_path, 250 if THOROUGH else 80)
     spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, until="forever", config=PACE)
     rounds = (signal.SIGTERM, signal.SIGKILL) * (2 if THOROUGH else 1)
     leader = start(spec, machine="0")

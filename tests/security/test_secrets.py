@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.security.nodes import client, walked
+from tests.thorough import SPARK
 from txn.embedded import EmbeddedZooKeeper
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ class Arguments:
                     continue
                 self.seen |= {line for canary in CANARIES if canary in line}
             self.looks += 1
-            time.sleep(0.05)
+            time.sleep(0.1)
 
 
 @pytest.fixture
@@ -131,7 +132,9 @@ def test_no_secret_is_anywhere_but_where_it_was_put(
     Right and wrong ones, by the program, by variables and by files, with the log at its loudest.
     """
     said: list[bytes] = []
-    run = ("--master", "local[1]", "--conf", "spark.driver.memory=1g", "--until", "caught_up")
+    settings = {"spark.driver.memory": "1g", **SPARK}
+    run = ("--master", "local[1]", "--until", "caught_up")
+    run += tuple(word for item in settings.items() for word in ("--conf", "=".join(item)))
     loud = ("--log-level", "debug", "--traceback")
     with EmbeddedZooKeeper(tmp_path / "zookeeper") as server:
         where = ("--zookeeper", server.hosts)
