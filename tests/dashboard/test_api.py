@@ -13,15 +13,18 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
+from pydantic import SecretStr
 
 from tests.children import wait_until
 from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import HOSTILE, Sample, Told, hostile_topology
 from txn.dashboard.app import page
+from txn.config import TopologyConfig
 from txn.dashboard.guard import LOOPBACK
 from txn.operations.watching.known import Known
 from txn.operations.watching.topologies import Watch
 
+from txn.zookeeper.access import find_access, lend, take_back
 
 class Page:
     """A client, and what it asks about."""
@@ -359,6 +362,28 @@ def test_no_secret_is_in_any_answer(tmp_path: Path) -> None:
 
 
 def test_a_stopped_topology_is_shown_as_it_was(tmp_path: Path) -> None:
+
+
+def test_no_credential_of_zookeeper_is_in_any_answer(tmp_path: Path) -> None:
+    """A program's, the environment's, and an embedded server's, wherever an error repeats them."""
+    sample = Sample(tmp_path, txids=1)
+    config = TopologyConfig(
+        zookeeper_auth=(("digest", SecretStr("ann:topsecret-1")),),
+        zookeeper_keyfile_password=SecretStr("topsecret-2"),
+    )
+    lend("127.0.0.1:20001", "txn:topsecret-3")
+    take_back("127.0.0.1:20001")
+    find_access(TopologyConfig(), "zk1:2181", {"TXN_ZOOKEEPER_AUTH": "sasl:bob:topsecret-4"})
+    known = Known("flights", config)
+    with Watch([known], "zk1:2181", where=tmp_path, feed=Told) as watch:
+        Told.last.say(sample.look())
+        leaked = " ".join(f"topsecret-{number}" for number in range(1, 5))
+        Told.last.say(replace(sample.look(), error=f"NoAuth for ann:topsecret-1, {leaked}"))
+        client = TestClient(page(watch, LOOPBACK), "http://localhost")
+        for what in ("overview", "topology", "trouble"):
+            text = client.get(f"/api/{what}").text
+            assert "NoAuth for ***" in text
+            assert "topsecret" not in text
     """Without a leader, a run and ZooKeeper's server: its logs have everything else."""
     sample = Sample(tmp_path, txids=30)
     look = sample.look(running=False)

@@ -28,6 +28,7 @@ from txn.errors import TxnError, UserError
 from txn.operations.watching.index import Filter, Only
 from txn.operations.watching.topologies import Watch, Watched
 from txn.text import first_line
+from txn.zookeeper.access import credentials_in, used_credentials
 
 __all__ = ["page"]
 
@@ -138,9 +139,11 @@ class _Views:
         return json.dumps(self._scrubber().answer(told), separators=(",", ":"))
 
     def _scrubber(self) -> Scrubber:
-        names = self._watch.names
-        tables = [t for name in names for t in self._watch.topology(name).tables]
-        return Scrubber(secrets_in(table.options for table in tables))
+        secrets = used_credentials()
+        for watched in map(self._watch.topology, self._watch.names):
+            secrets |= secrets_in(table.options for table in watched.tables)
+            secrets |= credentials_in(watched.config)
+        return Scrubber(secrets)
 
     def topology(self, request: Request) -> Watched:
         """The topology that a request names; the only one if it names none."""
