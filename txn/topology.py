@@ -256,13 +256,14 @@ class Topology:
     def _connect(
         self, zookeeper: str, resources: contextlib.ExitStack, *, standby: bool
     ) -> ProgressStore:
-        from txn.embedded import zookeeper_service
+        from txn.embedded.service import zookeeper_of_run
         from txn.zookeeper import ZooKeeperProgress
         from txn.zookeeper.location import resolve_shared
 
         if standby:
             resolve_shared(zookeeper)
-        hosts = resources.enter_context(zookeeper_service(zookeeper))
+        service = zookeeper_of_run(zookeeper, self.name, self.settings)
+        hosts = resources.enter_context(service)
         return ZooKeeperProgress(hosts, self.name, self.settings)
 
     def _refuse_stragglers(self) -> None:
