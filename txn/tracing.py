@@ -34,7 +34,7 @@ from txn.observers import (
     StationEnded,
     TablePublished,
 )
-from txn.otlp import configured, protocol
+from txn.otlp import configured, protocol, sender
 from txn.text import describe
 
 if TYPE_CHECKING:
@@ -426,14 +426,10 @@ def _of_program() -> TracerProvider | None:
 
 
 def _provider(topology: str, processors: Sequence[Callable[[], SpanProcessor]]) -> TracerProvider:
-    """A provider of our own; `topology` names the service unless `OTEL_*` does."""
-    from opentelemetry.sdk.resources import Resource
+    """A provider of our own, whose resource is `sender`."""
     from opentelemetry.sdk.trace import TracerProvider
 
-    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in given
-    resource = Resource.create({} if is_named else {"service.name": topology})
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider = TracerProvider(resource=sender(topology), shutdown_on_exit=False)
     for make in processors:
         provider.add_span_processor(make())
     return provider
