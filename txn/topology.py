@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
+from txn.config.settings import completed
 from txn.dataflow.definition import Definition, Until
 from txn.dataflow.expectations import Expectation, OnViolation, SetAside, check_rule
 from txn.dataflow.graph import (
@@ -32,7 +33,6 @@ from txn.dataflow.graph import (
 )
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
-from txn.settings import completed
 from txn.storage.locations import identity
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tests.dashboard.sample import Sample, Told
 from tests.dashboard.serving import served
 from txn.dashboard.server import given_token, serve
 from txn.errors import SetupError, UserError
-from txn.listening import Address, reached_at
+from txn.machine.listening import Address, reached_at
 from txn.operations.watching.topologies import Watch
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from txn.errors import SetupError, UserError
-from txn.listening import Address, is_any, is_loopback, reached_at, refusal
+from txn.machine.listening import Address, is_any, is_loopback, reached_at, refusal
 from txn.operations.watching.topologies import Watch
 
 __all__ = ["given_token", "serve"]

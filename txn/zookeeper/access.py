@@ -1,8 +1,8 @@
 """Credentials, TLS, and the ACL of the nodes that we create.
 
-Settings that the `TopologyConfig` leaves out may come from the environment (`txn.settings`). So
-commands that know a topology by its name only can say who they are, and no secret has to stand in a
-program or on a command line.
+Settings that the `TopologyConfig` leaves out may come from the environment
+(`txn.config.settings`). So commands that know a topology by its name only can say who they are, and
+no secret has to stand in a program or on a command line.
 
 An embedded server belongs to who may read its folder. The credential in there is lent to every
 connection of this process to that server (`lend`), which is why nobody has to name it.
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from txn.config import TopologyConfig
+from txn.config.settings import completed
 from txn.errors import SetupError, UserError
-from txn.settings import completed
 
 __all__ = ["Access", "credentials_in", "find_access", "lend", "take_back", "used_credentials"]
 

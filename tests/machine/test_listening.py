@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from txn.errors import SetupError
-from txn.listening import LOOPBACK, Address, is_any, is_loopback, parse_address, reached_at
+from txn.machine.listening import LOOPBACK, Address, is_any, is_loopback, parse_address, reached_at
 
 
 @pytest.mark.parametrize(
