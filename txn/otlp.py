@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from txn.errors import SetupError
 from txn.text import first_line
 
-__all__ = ["configured", "protocol"]
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+
+__all__ = ["configured", "protocol", "sender"]
 
 T = TypeVar("T")
 
@@ -55,3 +59,17 @@ def configured(make: Callable[[], T]) -> T:
             "or set OTEL_SDK_DISABLED=true.",
             number="TXN-214",
         ) from error
+
+
+def sender(topology: str) -> Resource:
+    """Who sends: the service is named by `OTEL_*`, and after the topology if they do not name it.
+
+    Raises:
+        ImportError: a package is missing.
+    """
+    from opentelemetry.sdk.resources import Resource
+
+    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
+    names = [each.partition("=")[0].strip() for each in given]
+    is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name" in names
+    return Resource.create({} if is_named else {"service.name": topology})

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
+from txn.config.settings import completed
 from txn.dataflow.definition import Definition, Until
 from txn.dataflow.expectations import Expectation, OnViolation, SetAside, check_rule
 from txn.dataflow.graph import (
@@ -32,7 +33,6 @@ from txn.dataflow.graph import (
 )
 from txn.errors import AbandonedError, TopologyError
 from txn.interfaces import Aggregate, Committer, Spout, State
-from txn.settings import completed
 from txn.storage.locations import identity
 
 if TYPE_CHECKING:
@@ -256,13 +256,14 @@ class Topology:
     def _connect(
         self, zookeeper: str, resources: contextlib.ExitStack, *, standby: bool
     ) -> ProgressStore:
-        from txn.embedded import zookeeper_service
+        from txn.embedded.service import zookeeper_of_run
         from txn.zookeeper import ZooKeeperProgress
         from txn.zookeeper.location import resolve_shared
 
         if standby:
             resolve_shared(zookeeper)
-        hosts = resources.enter_context(zookeeper_service(zookeeper))
+        service = zookeeper_of_run(zookeeper, self.name, self.settings)
+        hosts = resources.enter_context(service)
         return ZooKeeperProgress(hosts, self.name, self.settings)
 
     def _refuse_stragglers(self) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from txn import Topology
-from txn.cli.driver import _enter_zookeeper
-from txn.embedded import running_server, zookeeper_service
+from txn.embedded import running_server
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = """
@@ -53,17 +49,6 @@ def java_processes(folder: Path) -> list[str]:
         if is_ours and "java" in line.partition(" ")[0]:
             found.append(line)
     return found
-
-
-def test_a_page_that_has_the_folder_for_a_moment_is_waited_for(tmp_path: Path) -> None:
-    """A server that looks into a stopped topology takes seconds to start where much is going on."""
-    spec = f"embedded:{tmp_path / 'zookeeper'}"
-    topology = Topology("t")
-    with contextlib.ExitStack() as resources, contextlib.ExitStack() as moment:
-        moment.enter_context(zookeeper_service(spec))
-        threading.Timer(5.0, moment.close).start()
-        hosts = _enter_zookeeper(resources, spec, topology, threading.Event())
-        assert running_server(tmp_path / "zookeeper") == hosts
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from txn.cli.run_notes import RunNotes, page_of_run
 from txn.config import TopologyConfig
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Totals
 from txn.interfaces import Lag
-from txn.listening import Address
+from txn.machine.listening import Address
 from txn.operations.loading import load_topology
 from txn.operations.watching.known import Known
 from txn.operations.watching.run_files import read_note

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.dashboard.sample import Sample, Told
 from txn.dashboard.server import serve
-from txn.listening import Address
+from txn.machine.listening import Address
 from txn.operations.watching.topologies import Watch
 
 __all__ = ["served"]

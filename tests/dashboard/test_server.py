@@ -20,7 +20,7 @@ from tests.dashboard.sample import Sample, Told
 from tests.dashboard.serving import served
 from txn.dashboard.server import given_token, serve
 from txn.errors import SetupError, UserError
-from txn.listening import Address
+from txn.machine.listening import Address, reached_at
 from txn.operations.watching.topologies import Watch
 
 
@@ -104,7 +104,7 @@ def test_it_ends_while_a_browser_listens(watch: Watch) -> None:
 
 
 def test_elsewhere_only_with_a_token(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is made and is a part of the printed address; without it nothing is answered."""
+    """One is made and printed, in an address that others can open; without it nobody reads."""
     monkeypatch.delenv("TXN_DASHBOARD_TOKEN", raising=False)
     found: list[str] = []
     over = threading.Event()
@@ -122,6 +122,7 @@ def test_elsewhere_only_with_a_token(watch: Watch, monkeypatch: pytest.MonkeyPat
     try:
         assert ready.wait(20)
         url, _, token = found[0].partition("?token=")
+        assert url.startswith(f"http://{reached_at('0.0.0.0')}:")
         assert len(token) >= 32
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"{url}api/overview", timeout=10)

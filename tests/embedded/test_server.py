@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from txn.config import TopologyConfig
 from txn.embedded import EmbeddedZooKeeper, running_server, zookeeper_service
-from txn.errors import SetupError
+from txn.embedded.service import zookeeper_of_run
+from txn.errors import LeaderExistsError, SetupError
+from txn.zookeeper import ZooKeeperProgress
 
 ROOT = Path(__file__).parents[2]
 
@@ -280,6 +285,31 @@ def test_a_service_shares_by_starting_where_nothing_runs(tmp_path: Path) -> None
     """share=True needs nobody to share with."""
     with zookeeper_service(f"embedded:{tmp_path}", share=True) as hosts:
         assert hosts == running_server(tmp_path)
+
+
+def test_a_run_waits_for_a_page_that_has_the_folder_for_a_moment(tmp_path: Path) -> None:
+    """A server that looks into a stopped topology takes seconds to start where much is going on."""
+    spec = f"embedded:{tmp_path}"
+    with contextlib.ExitStack() as moment:
+        moment.enter_context(zookeeper_service(spec))
+        threading.Timer(5.0, moment.close).start()
+        with zookeeper_of_run(spec, "t", TopologyConfig()) as hosts:
+            assert hosts == running_server(tmp_path)
+
+
+def test_a_second_run_of_a_topology_is_refused_at_once(tmp_path: Path) -> None:
+    """Not after the seconds that a page may have the folder: who leads it would not end so soon."""
+    spec, config = f"embedded:{tmp_path}", TopologyConfig()
+    began = time.monotonic()
+    with (
+        zookeeper_service(spec) as hosts,
+        contextlib.closing(ZooKeeperProgress(hosts, "t", config)) as store,
+    ):
+        store.lead()
+        served = time.monotonic() - began
+        with pytest.raises(LeaderExistsError, match=f"'t' is led by process {os.getpid()} "):
+            zookeeper_of_run(spec, "t", config).__enter__()
+        assert time.monotonic() - began - served < 10.0
 
 
 def test_a_service_that_must_exist_makes_no_folder(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def answer(store: ZooKeeperProgress, question: Plan) -> Any:
     state = CoordinatorState(6, {}, frozenset(), ("s",), 1, 1)
     clocks: Any = {"clock": time.time, "monotonic": time.monotonic, "ids": lambda: 1}
     broadcast = Broadcast("t", time.time)
-    pipeline = Pipeline("t", CONFIG, store, equipment, state, frozenset(), broadcast, **clocks)
+    pipeline = Pipeline("t", CONFIG, store, equipment, state, broadcast, **clocks)
     pipeline._ask(question, window_full=False)
     return pipeline._facts.next()
 

@@ -309,7 +309,6 @@ def test_metrics_go_to_a_receiver_of_otlp(
     """By OpenTelemetry's variables; at the end everything has arrived, with names and units."""
     with Receiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
-        monkeypatch.setenv("OTEL_SERVICE_NAME", "flights")
         made = Topology("sent", TopologyConfig(max_spout_pending=1))
         stream = made.stream("s", MemoryTransactionalSpout([[("a", 1)]] * 3, "k string, v bigint"))
         stream.partition_persist(AppendTable(warehouse / "rows"))
@@ -317,7 +316,7 @@ def test_metrics_go_to_a_receiver_of_otlp(
     assert (report.committed_txid, report.observers) == (3, [])
     (resource,) = receiver.requests[-1].resource_metrics
     named = {each.key: each.value.string_value for each in resource.resource.attributes}
-    assert named["service.name"] == "flights"
+    assert named["service.name"] == "sent"
     found = {metric.name: metric for metric in resource.scope_metrics[0].metrics}
     (committed,) = found["txn.committed_txid"].gauge.data_points
     assert (committed.as_double, committed.attributes[0].value.string_value) == (3, "sent")

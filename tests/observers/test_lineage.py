@@ -21,7 +21,8 @@ from spouts.kafka import KafkaSpout
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology, TopologyConfig
 from txn.errors import SetupError
-from txn.lineage import Lineage, dataset_of, lineage_wanted
+from txn.lineage import Lineage, lineage_wanted
+from txn.lineage.events import dataset_of
 from txn.testing import run_in_memory
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from spouts.kafka import KafkaSpout
 from tests.spouts.kafka_broker import Broker
 from txn import Topology, TopologyConfig
 from txn.cli.errors import numbered
+from txn.config.settings import overridden
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import TxnError
 from txn.machine.java import find_java
-from txn.settings import overridden
 from txn.testing import MemoryNodes, run_in_memory
 from txn.topology import Stream
 

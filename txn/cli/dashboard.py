@@ -12,7 +12,7 @@ import click
 
 from txn.cli.completion import names
 from txn.cli.options import output_options, zookeeper_option
-from txn.listening import Address
+from txn.machine.listening import Address
 
 __all__ = ["dashboard"]
 

@@ -23,7 +23,7 @@ from txn.cli.observers import Observer, RunInfo
 from txn.cli.run_notes import RunNotes
 from txn.cli.signals import received_signals, terminable
 from txn.engine.report import RunReport
-from txn.errors import AbandonedError, LeaderExistsError, SetupError, TxnError
+from txn.errors import AbandonedError, SetupError, TxnError
 from txn.interfaces import NOTICES
 from txn.zookeeper.connection import WAITING
 from txn.zookeeper.location import resolve
@@ -38,8 +38,6 @@ __all__ = ["drive"]
 
 _LEAVE_SECS = 15.0
 _LOOK_SECS = 0.1
-_PATIENCE_SECS = 10.0
-"""How long a folder may be in use by a command, or a page, that starts a server for a moment."""
 
 log = logging.getLogger("txn")
 
@@ -69,6 +67,7 @@ def drive(
         TxnError: why the run ended otherwise; state is intact.
         KeyboardInterrupt: a signal came before the topology ran.
     """
+    from txn.embedded.service import refuse_second
     from txn.session import delta_session
 
     with (
@@ -78,9 +77,8 @@ def drive(
         _leaving(),
         _showing_notes(observer),
     ):
-        server = _server_of(zookeeper)
-        if server is not None:  # print it before the seconds that Spark takes
-            _refuse_second(server, topology)
+        # Say it before the seconds that Spark takes.
+        refuse_second(zookeeper, topology.name, topology.settings)
         observer.starting(topology.name)
         with ThreadPoolExecutor(1, "txn-zookeeper") as pool, _given_up() as given_up:
             hosts = pool.submit(_enter_zookeeper, resources, zookeeper, topology, given_up)
@@ -170,23 +168,13 @@ def _enter_zookeeper(
     topology: Topology,
     given_up: threading.Event,
 ) -> str:
-    """A connect string. Says so if the folder is in use because the topology already runs."""
-    from txn.embedded.service import zookeeper_service
+    """A connect string, as of `zookeeper_of_run`."""
+    from txn.embedded.service import zookeeper_of_run
 
     if resolve(spec).folder is None:  # tell of its absence before the seconds that Spark takes
         require_answer(resolve(spec).hosts, topology.settings, sleep=_unless(given_up))
-    deadline = time.monotonic() + _PATIENCE_SECS
-    while True:
-        try:
-            return resources.enter_context(zookeeper_service(spec))
-        except SetupError:
-            server = _server_of(spec)
-            if server is None:
-                raise
-            _refuse_second(server, topology)
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(_LOOK_SECS)
+    served = zookeeper_of_run(spec, topology.name, topology.settings, sleep=_unless(given_up))
+    return resources.enter_context(served)
 
 
 @contextlib.contextmanager
@@ -235,28 +223,6 @@ def _showing_notes(observer: Observer) -> Iterator[None]:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
             logger.removeHandler(notes)
-
-
-def _server_of(spec: str) -> str | None:
-    from txn.embedded.service import running_server
-
-    folder = resolve(spec).folder
-    return None if folder is None else running_server(folder)
-
-
-def _refuse_second(hosts: str, topology: Topology) -> None:
-    """Raise LeaderExistsError if the topology has a leader; a dead one is no reason to refuse."""
-    from txn.zookeeper.liveness import is_alive
-    from txn.zookeeper.status import read_status
-
-    try:
-        leader = read_status(hosts, topology.name, topology.settings).leader
-    except TxnError:
-        return
-    if is_alive(leader):
-        raise LeaderExistsError(
-            f"Topology '{topology.name}' is led by {leader}. Stop that process first."
-        )
 
 
 @contextlib.contextmanager

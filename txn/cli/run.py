@@ -18,7 +18,7 @@ from txn.cli.options import (
     zookeeper_option,
 )
 from txn.errors import FencedError, LeaderExistsError, TxnError
-from txn.listening import parse_address
+from txn.machine.listening import parse_address
 from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 from txn.cli.observers import Observer
 from txn.engine.report import RunReport, RunStatus
-from txn.listening import Address
+from txn.machine.listening import Address
 from txn.operations.watching.known import Known
 from txn.operations.watching.run_files import RUNS_FOLDER, FlightNote, RunNote, write_note
 from txn.text import first_line

@@ -478,7 +478,7 @@ def trouble(watched: Watched) -> dict[str, Any]:
     return {
         "state": state_of(watched),
         "troubles": [one.to_json() for one in troubles(watched)],
-        "log_read": watched.index.counts()["failures"] > 0 or watched.note is not None,
+        "log_read": bool(watched.index.failures(limit=1)) or watched.note is not None,
     }
 
 

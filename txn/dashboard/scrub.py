@@ -24,10 +24,7 @@ _HIDDEN = "***"
 def secrets_in(options: Iterable[Mapping[str, str]]) -> frozenset[str]:
     """The values among some `storage_options` that nobody is to see."""
     return frozenset(
-        value
-        for each in options
-        for name, value in each.items()
-        if _SECRET.search(name) and len(value) >= _SHORTEST
+        value for each in options for name, value in each.items() if _SECRET.search(name)
     )
 
 
@@ -35,12 +32,14 @@ class Scrubber:
     """Takes secrets out of answers.
 
     Args:
-        secrets: texts that must not appear anywhere.
+        secrets: texts that must not appear anywhere. Those of fewer than four characters are left:
+            they stand in harmless words.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         # The longest first: one may be a part of another.
-        self._secrets = sorted(secrets, key=len, reverse=True)
+        long = {secret for secret in secrets if len(secret) >= _SHORTEST}
+        self._secrets = sorted(long, key=len, reverse=True)
 
     def text(self, text: str) -> str:
         """A text without secrets and without characters that hide or turn around others."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import secrets
 import socket
@@ -11,8 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from txn.errors import SetupError, UserError
-from txn.listening import LOOPBACK as LOCAL
-from txn.listening import Address, is_loopback, refusal
+from txn.machine.listening import Address, is_any, is_loopback, reached_at, refusal
 from txn.operations.watching.topologies import Watch
 
 __all__ = ["given_token", "serve"]
@@ -58,7 +56,8 @@ def serve(
 
     Args:
         watch: entered.
-        told: called with the page's address once it answers.
+        told: called with the page's address once it answers; one that others can open, too, if
+            they can reach it.
         names: further names under which a proxy may ask for it.
         is_over: asked several times a second: whether to end.
 
@@ -82,9 +81,9 @@ def serve(
     listening = _listen(address)
     port = listening.getsockname()[1]
     hosts = {*LOOPBACK, *(host_name(name) for name in (str(address), *names))}
-    is_any = token is not None and _is_any(address.host)
-    app = page(watch, None if is_any else hosts, token)
-    shown = Address(LOCAL if _is_any(address.host) else address.host, port)
+    every_name = token is not None and is_any(address.host)
+    app = page(watch, None if every_name else hosts, token)
+    shown = Address(reached_at(address.host), port)
     url = f"http://{shown}/" + (f"?token={quote(token, safe='')}" if token else "")
     try:
         EndableServer(app, lambda: told(url), is_over).run(sockets=[listening])
@@ -106,10 +105,3 @@ def _listen(address: Address) -> socket.socket:
             number="TXN-216",
         ) from error
     return listening
-
-
-def _is_any(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return host == ""

@@ -25,8 +25,10 @@ from txn.embedded.guard import CREDENTIAL, guard_setting
 from txn.errors import SetupError
 from txn.zookeeper.liveness import is_running
 
-__all__ = ["LOOPBACK", "Owner", "ServerFolder", "port_of", "serves"]
+__all__ = ["IN_USE", "LOOPBACK", "Owner", "ServerFolder", "port_of", "serves"]
 
+IN_USE = "TXN-205"
+"""Number of the error that another process has the folder."""
 LOOPBACK = "127.0.0.1"
 
 # Below the range from which systems take ports for outgoing connections: there a client that keeps
@@ -140,7 +142,7 @@ class ServerFolder:
         return SetupError(
             f"The ZooKeeper folder '{self.path}' is in use by {by}. Stop that process, use "
             f'another folder ("embedded:FOLDER"){connect}.',
-            number="TXN-205",
+            number=IN_USE,
         )
 
     # --- what the server is started with, and what it wrote ----------------------------------

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from txn.embedded.folder import ServerFolder, port_of, serves
+from txn.config import TopologyConfig
+from txn.embedded.folder import IN_USE, ServerFolder, port_of, serves
 from txn.embedded.guard import read_credential, require_own_listener
 from txn.embedded.server import EmbeddedZooKeeper
-from txn.errors import SetupError
+from txn.errors import LeaderExistsError, SetupError, TxnError
 from txn.zookeeper.access import lend
+from txn.zookeeper.liveness import is_alive
 from txn.zookeeper.location import resolve
 
-__all__ = ["running_server", "zookeeper_service"]
+__all__ = ["refuse_second", "running_server", "zookeeper_of_run", "zookeeper_service"]
+
+_PATIENCE_SECS = 10.0
+"""How long a folder may be in use by a command, or a page, that starts a server for a moment."""
+_LOOK_SECS = 0.1
 
 
 @contextlib.contextmanager
@@ -43,6 +50,67 @@ def zookeeper_service(spec: str, *, share: bool = False, must_exist: bool = Fals
         )
     with contextlib.ExitStack() as resources:
         yield _shared_or_own(where.folder, resources, share=share)
+
+
+@contextlib.contextmanager
+def zookeeper_of_run(
+    spec: str,
+    topology: str,
+    config: TopologyConfig,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """As `zookeeper_service`, for a run: waits for a command or a page that looks into the folder.
+
+    Args:
+        topology: its name.
+        config: its settings.
+        sleep: between two tries; may raise.
+
+    Raises:
+        LeaderExistsError: the folder is in use because the topology runs already.
+        SetupError: as `zookeeper_service`; the folder is in use for more than ten seconds.
+    """
+    with contextlib.ExitStack() as resources:
+        deadline = time.monotonic() + _PATIENCE_SECS
+        while True:
+            is_last = time.monotonic() >= deadline
+            try:
+                hosts = resources.enter_context(zookeeper_service(spec))
+                break
+            except SetupError as error:
+                if error.number != IN_USE:
+                    raise
+                # May take long if the server ends meanwhile: then there is one more try.
+                refuse_second(spec, topology, config)
+                if is_last:
+                    raise
+            sleep(_LOOK_SECS)
+        yield hosts
+
+
+def refuse_second(spec: str, topology: str, config: TopologyConfig) -> None:
+    """Refuse a run of a topology that another process leads by a server on the same folder.
+
+    Raises:
+        LeaderExistsError: it does. A leader that is dead is no reason to refuse.
+    """
+    from txn.zookeeper.status import read_status
+
+    folder = resolve(spec).folder
+    hosts = None if folder is None else running_server(folder)
+    if hosts is None:
+        return
+    patience = min(_PATIENCE_SECS, config.zookeeper_connect_secs)
+    config = config.model_copy(update={"zookeeper_connect_secs": patience})
+    try:
+        leader = read_status(hosts, topology, config).leader
+    except TxnError:
+        return
+    if is_alive(leader):
+        raise LeaderExistsError(
+            f"Topology '{topology}' is led by {leader}. Stop that process first."
+        )
 
 
 def _shared_or_own(folder: Path, resources: contextlib.ExitStack, *, share: bool) -> str:

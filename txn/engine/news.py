@@ -20,11 +20,9 @@ from txn.observers import (
     NoticesChanged,
     Quarantined,
     ReplayScheduled,
-    RunStarted,
 )
 from txn.protocol.events import (
     Batch,
-    CoordinatorState,
     PersistCommitted,
     PersistStart,
     ScheduleRetry,
@@ -47,11 +45,6 @@ class News:
         self.set_aside = set_aside
         self._lags: Mapping[str, Lag] = {}
         self._notices: Mapping[str, tuple[str, ...]] = {}
-
-    def running(self, state: CoordinatorState, quarantined: Collection[int]) -> None:
-        """The first batch may be planned."""
-        known = state.committed, tuple(sorted(state.batches)), tuple(sorted(quarantined))
-        self._broadcast.send(RunStarted(*self._broadcast.stamp(), *known))
 
     def of_spouts(self, lags: Mapping[str, Lag], notices: Mapping[str, tuple[str, ...]]) -> None:
         """Tell what is new in their answers. From the planner's thread only."""

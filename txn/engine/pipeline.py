@@ -101,7 +101,6 @@ class Pipeline(Shell):
 
     Args:
         store: leads the topology already; every write is checked against its epoch.
-        quarantined: the txids that are in quarantine when the run begins.
         clock: seconds since the epoch, for reports.
         monotonic: seconds, for timers. The protocol itself knows no clock.
         ids: random non-zero 64-bit ids for the acker's edges.
@@ -118,7 +117,6 @@ class Pipeline(Shell):
         store: ProgressStore,
         equipment: Equipment,
         state: CoordinatorState,
-        quarantined: frozenset[int],
         broadcast: Broadcast,
         *,
         clock: Callable[[], float],
@@ -131,7 +129,6 @@ class Pipeline(Shell):
         self._tables = equipment.tables
         self._stations = stations = equipment.stations
         self._state = state
-        self._quarantined = quarantined
         self._epoch = store.epoch
         self._tag = f"txn-{name}-{self._epoch}"
         self._ids = ids
@@ -189,7 +186,6 @@ class Pipeline(Shell):
             AbandonedError: some thread did not come back.
             TxnError: what ended the run otherwise. Durable state is intact.
         """
-        self._news.running(self._state, self._quarantined)
         try:
             self._timeouts.start()
             self._handle(lambda: self._take(*coordinator.start(self._state)))

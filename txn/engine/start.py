@@ -22,7 +22,7 @@ from txn.engine.shared_folders import local_tables, try_folder
 from txn.engine.threads import Straggler, abandoned, within
 from txn.errors import FencedError, RecoveryRefusedError, TopologyError, TxnError
 from txn.interfaces import NOTICES, CommitterContext
-from txn.observers import LeadershipWon
+from txn.observers import LeadershipWon, RunStarted
 from txn.protocol import coordinator
 from txn.protocol.order_records import columns_record
 from txn.protocol.records import CommittedRecord, LeaderIdentity, ProgramRecord, Progress
@@ -117,9 +117,12 @@ class Start:
         progress, misfit = self._checked(equipment, epoch, tried)
         recovered = self._recovered(equipment, epoch, progress, misfit)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
-        aside = recovered.quarantined(progress.quarantined)
-        pipeline = self._pipeline(equipment, recovered, aside)
+        pipeline = self._pipeline(equipment, recovered)
         self._tell_changes(progress.program, recovered)
+        committed, started = recovered.committed.txid, sorted(b.txid for b in recovered.batches)
+        aside = sorted(recovered.quarantined(progress.quarantined))
+        stamp = self.broadcast.stamp()
+        self.broadcast.send(RunStarted(*stamp, committed, tuple(started), tuple(aside)))
         return pipeline
 
     def _checked(
@@ -226,9 +229,7 @@ class Start:
                 number="TXN-803",
             ) from error
 
-    def _pipeline(
-        self, equipment: Equipment, recovered: Recovered, quarantined: frozenset[int]
-    ) -> Pipeline:
+    def _pipeline(self, equipment: Equipment, recovered: Recovered) -> Pipeline:
         definition = self.definition
         state = coordinator.recovered_state(
             recovered.committed,
@@ -246,7 +247,6 @@ class Start:
             self.store,
             equipment,
             state,
-            quarantined,
             self.broadcast,
             clock=self.clock,
             monotonic=self.monotonic,

@@ -14,7 +14,7 @@ from txn.metrics.prometheus import PARTITIONS
 from txn.metrics.readings import Readings
 from txn.metrics.table import TABLE, Metric
 from txn.observers import RunEnded, RunEvent
-from txn.otlp import configured, protocol
+from txn.otlp import configured, protocol, sender
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -49,7 +49,8 @@ class OpenTelemetryMetrics:
     Args:
         provider: your program's; it is not shut down. None: one that sends by OTLP to where the
             `OTEL_*` variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_METRIC_EXPORT_INTERVAL`,
-            `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` and so on).
+            `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` and so on). Without a name of the
+            service it is the topology's.
         partitions: as of `PrometheusMetrics`.
         clock: seconds since the epoch.
 
@@ -64,16 +65,19 @@ class OpenTelemetryMetrics:
         partitions: int = PARTITIONS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._end: Callable[[], Any] = lambda: None
         if provider is None:
-            provider = own = _provider()
-            self._end = own.shutdown
-        self._meters = _Meters(provider)
-        self._readings = Readings(self._meters, partitions, clock, driver_memory)
-        self._meters.refresh = self._readings.refresh
+            # Tried here: when the run has begun, nobody can be told any more.
+            _provider("").shutdown()
+        self._given = provider
+        self._partitions = partitions
+        self._clock = clock
+        self._readings: Readings | None = None
+        self._end: Callable[[], Any] = lambda: None
 
     def observe(self, event: RunEvent) -> None:
         """Take an event in; the last one sends everything."""
+        if self._readings is None:  # the first one says whose metrics they are
+            self._readings = self._begin(event.topology)
         self._readings.read(event)
         if isinstance(event, RunEnded):
             self.close()
@@ -82,6 +86,16 @@ class OpenTelemetryMetrics:
         """Send everything and end, if the provider is this object's. May be called again."""
         end, self._end = self._end, lambda: None
         end()
+
+    def _begin(self, topology: str) -> Readings:
+        provider = self._given
+        if provider is None:
+            provider = own = _provider(topology)
+            self._end = own.shutdown
+        meters = _Meters(provider)
+        readings = Readings(meters, self._partitions, self._clock, driver_memory)
+        meters.refresh = readings.refresh
+        return readings
 
 
 class _Meters:
@@ -144,13 +158,14 @@ def _attributes(what: Metric, labels: tuple[str, ...]) -> dict[str, str]:
     return dict(zip(("topology", *what.labels), labels, strict=True))
 
 
-def _provider() -> Any:
-    """A provider that sends by OTLP, as the environment says."""
+def _provider(topology: str) -> Any:
+    """A provider that sends by OTLP, as the environment says, in the name of `sender`."""
     try:
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-        return MeterProvider([configured(lambda: PeriodicExportingMetricReader(_exporter()))])
+        reader = configured(lambda: PeriodicExportingMetricReader(_exporter()))
+        return MeterProvider([reader], resource=sender(topology))
     except ImportError as error:
         raise SetupError(f"{_MISSING} ({error})", number="TXN-211") from None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from txn.errors import SetupError
-from txn.listening import Address, parse_address, refusal
+from txn.machine.listening import Address, parse_address, refusal
 from txn.metrics.memory import driver_memory
 from txn.metrics.readings import Readings
 from txn.metrics.table import TABLE, Metric

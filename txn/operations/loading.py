@@ -14,8 +14,8 @@ from typing import Any
 
 from txn import hidden
 from txn.config import TopologyConfig
+from txn.config.settings import completed, overridden
 from txn.errors import TxnError, UserError
-from txn.settings import completed, overridden
 from txn.text import first_line, last_users_frame
 from txn.topology import Topology
 
@@ -59,7 +59,8 @@ def load_topology(target: str, settings: Sequence[str] = ()) -> Topology:
     Args:
         target: "FILE.py:NAME" or "package.module:NAME"; NAME is a Topology, or a function without
             arguments that returns one.
-        settings: "NAME=VALUE" of each setting that is to have another value (`txn.settings`).
+        settings: "NAME=VALUE" of each setting that is to have another value
+            (`txn.config.settings`).
 
     Raises:
         TargetError: no such file, module or name, or not a topology.

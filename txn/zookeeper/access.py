@@ -1,8 +1,8 @@
 """Credentials, TLS, and the ACL of the nodes that we create.
 
-Settings that the `TopologyConfig` leaves out may come from the environment (`txn.settings`). So
-commands that know a topology by its name only can say who they are, and no secret has to stand in a
-program or on a command line.
+Settings that the `TopologyConfig` leaves out may come from the environment
+(`txn.config.settings`). So commands that know a topology by its name only can say who they are, and
+no secret has to stand in a program or on a command line.
 
 An embedded server belongs to who may read its folder. The credential in there is lent to every
 connection of this process to that server (`lend`), which is why nobody has to name it.
@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from txn.config import TopologyConfig
+from txn.config.settings import completed
 from txn.errors import SetupError, UserError
-from txn.settings import completed
 
-__all__ = ["Access", "find_access", "lend", "take_back"]
+__all__ = ["Access", "credentials_in", "find_access", "lend", "take_back", "used_credentials"]
 
 _lent: dict[str, str] = {}
-_lent_lock = threading.Lock()
+_used: set[str] = set()
+"""What `used_credentials` returns."""
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,14 +61,39 @@ class Access:
 
 def lend(servers: str, credential: str) -> None:
     """From now on this process's connections to `servers` (host:port) have a digest credential."""
-    with _lent_lock:
+    with _lock:
         _lent[servers] = credential
+        _used.update(_secrets_of(credential))
 
 
 def take_back(servers: str) -> None:
     """End `lend`."""
-    with _lent_lock:
+    with _lock:
         _lent.pop(servers, None)
+
+
+def credentials_in(config: TopologyConfig) -> frozenset[str]:
+    """The texts in these settings that nobody is to see: credentials, and passwords alone."""
+    found: set[str] = set()
+    for _, credential in config.zookeeper_auth:
+        found |= _secrets_of(credential.get_secret_value())
+    if config.zookeeper_keyfile_password is not None:
+        found.add(config.zookeeper_keyfile_password.get_secret_value())
+    return frozenset(found)
+
+
+def used_credentials() -> frozenset[str]:
+    """As `credentials_in`, of every connection of this process so far, wherever it had them from.
+
+    A credential may have been replaced in its file since, and still stand in an error.
+    """
+    with _lock:
+        return frozenset(_used)
+
+
+def _secrets_of(credential: str) -> set[str]:
+    """A credential "user:password", and its password."""
+    return {credential, credential.partition(":")[2]}
 
 
 def find_access(
@@ -84,11 +111,13 @@ def find_access(
         SetupError: the package for SASL is missing.
     """
     config = completed(config, os.environ if environ is None else environ)
+    with _lock:
+        _used.update(credentials_in(config))
     auth = [(scheme, secret.get_secret_value()) for scheme, secret in config.zookeeper_auth]
     sasl = _sasl([credential for scheme, credential in auth if scheme == "sasl"])
     others = [(scheme, credential) for scheme, credential in auth if scheme != "sasl"]
     tls = _tls(config)
-    with _lent_lock:
+    with _lock:
         lent = _lent.get(servers)
     if lent is not None:
         others.append(("digest", lent))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.made_logs import append_version, made_table, publication
+from tests.dashboard.made_logs import BEGAN_MS, append_version, made_table, publication
 from txn.operations.watching.follower import LogFollower
 from txn.operations.watching.index import LogIndex
 from txn.storage.storage import Storage
@@ -132,6 +132,29 @@ def test_another_table_in_the_same_folder(tmp_path: Path, index: LogIndex) -> No
     assert (index.span(), index.span(0), found.newest, found.oldest) == ((1, 3), (1, 3), 3, 0)
     assert [one.version for one in index.versions(0)] == [3, 2, 1, 0]
     assert index.counts() == {"txids": 3, "versions": 4, "failures": 0}
+
+
+@pytest.mark.parametrize("count", [50, 51, 120], ids=["as many", "one more", "many more"])
+def test_another_table_with_as_many_versions_or_more(
+    tmp_path: Path, index: LogIndex, count: int
+) -> None:
+    """It is told from the old one by the newest commit that was read of that."""
+    table = log_of(tmp_path, 50)
+    found = LogFollower(index, 0, Storage(str(table)), 10**6)
+    found.catch_up(hint=50)
+    while found.step_back():
+        pass
+    table.rename(tmp_path / "old")
+    made_table(table, {"x": "long"})
+    for version in range(1, count + 1):
+        append_version(table, version, publication(1000 + version), at_ms=BEGAN_MS + 1)
+    for _ in range(2):
+        found.catch_up(hint=count)
+    while found.step_back():
+        pass
+    assert (found.newest, found.oldest, found.incarnation) == (count, 0, 1)
+    assert index.span() == (1001, 1000 + count)
+    assert index.counts()["versions"] == count + 1
 
 
 def test_versions_that_were_deleted_unseen(tmp_path: Path, index: LogIndex) -> None:

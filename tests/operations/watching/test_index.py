@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,16 +158,51 @@ def test_a_long_search_stops_and_goes_on(index: LogIndex, monkeypatch: pytest.Mo
     """A search that takes too long ends its page early, and says where the next one begins."""
     index.add_newer(0, [commit(v, publication(v)) for v in range(1, 31)])
     monkeypatch.setattr(module, "_SEARCH_SECS", 0.0)
-    monkeypatch.setattr(module, "_WINDOW", 10)
+    monkeypatch.setattr(module, "_STEP", 10)
     found: list[int] = []
     before, pages = None, 0
-    monkeypatch.setattr(module.time, "monotonic", iter(range(10**6)).__next__)
-    monkeypatch.setattr(module, "_SEARCH_SECS", 1.5)
     while pages == 0 or before is not None:
         page = index.page(Filter(text="000003.csv"), before)
         found += [one.txid for one in page.txids]
         before, pages = page.before, pages + 1
     assert (found, pages) == ([3], 3)
+
+
+def test_a_search_over_large_metadata_is_bounded(index: LogIndex) -> None:
+    """A page of it takes no more than its time, however much each txid has read."""
+    count = 1500
+    files = [{"path": f"{number:0100d}.csv"} for number in range(950)]
+    for first in range(1, count, 100):
+        said = [publication(v, read={"s": {"files": files}}) for v in range(first, first + 100)]
+        index.add_newer(0, [commit(v, one) for v, one in enumerate(said, first)])
+    page, pages = index.page(Filter(text="0949.csv"), 2), 0
+    assert ([one.txid for one in page.txids], page.before) == ([1], None)
+    before: int | None = count + 1
+    while before is not None:
+        began = time.thread_time()
+        page = index.page(Filter(text="nothing has this"), before)
+        assert time.thread_time() - began < 0.2
+        assert page.txids == ()
+        before, pages = page.before, pages + 1
+    assert pages > 1
+
+
+def test_no_question_reads_all_of_a_long_history(index: LogIndex) -> None:
+    """Those that are asked of every page look at the ends of an index only."""
+    for table in range(3):
+        index.add_newer(table, [commit(v, publication(v)) for v in range(1, 301)])
+    asked: list[str] = []
+    reading = index._reading()
+    reading.set_trace_callback(asked.append)
+    assert index.rows_by_table(10) == {0: 100, 1: 100, 2: 100}
+    assert (index.span(), index.span(1)) == ((1, 300), (1, 300))
+    assert index.times_ms() == (BEGAN_MS + 1000, BEGAN_MS + 300_000)
+    assert index.page(Filter(), None, 2).before == 299
+    assert index.newest_version(1, "fence") is None
+    reading.set_trace_callback(None)
+    plans = [line for sql in asked for *_, line in reading.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    assert len(asked) > 5
+    assert [line for line in plans if line.startswith("SCAN") and "CONSTANT" not in line] == []
 
 
 def test_kinds_of_versions_are_told_apart(index: LogIndex) -> None:

@@ -101,7 +101,7 @@ export function transactions(root, at) {
   function tell(page) {
     const filtered = params.q || params.only || params.table;
     const span = page.span ? `txids ${num(page.span[0])} to ${num(page.span[1])} are indexed${page.reads_old ? "; older ones are being read" : ""}` : "";
-    told.textContent = filtered ? `${count(rows.size, "txid")}${page.before ? " so far" : ""}; ${span}` : span;
+    told.textContent = filtered ? `${count(rows.size, "txid")}${page.before ? ` so far, searched down to txid ${num(page.before)}` : ""}; ${span}` : span;
     if (rows.size === 0 && page.before === null) {
       sentinel.replaceChildren(filtered ? empty("No txid fits.", page.reads_old ? "Older ones are still being read." : "Search for less, or take away a filter.") : empty("Nothing is committed yet.", "The first txid appears here by itself."));
     } else if (rows.size >= MOST_ROWS) sentinel.replaceChildren(empty(`${num(MOST_ROWS)} txids are shown.`, "Search for a range, such as 120-140, to see others."));

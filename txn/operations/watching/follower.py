@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -34,6 +35,10 @@ class LogFollower:
         """Whether there is nothing older to read."""
         self.is_gone = False
         """Whether the log was there and is no longer."""
+        self.incarnation = 0
+        """Raised when another table is found in the folder."""
+        self._last: bytes | None = None
+        """Digest of the newest commit file as it was read: another table has another one there."""
         self._index = index
         self._table = table
         self._storage = storage
@@ -56,34 +61,40 @@ class LogFollower:
             if start is None:
                 return 0
             self._begin(start)
+        # One file ahead: most looks find that there is nothing new.
+        last, *texts = self._texts(range(max(0, self.newest), self.newest + 2))
+        if self.newest < 0:
+            texts = [last]
+        if _digest(last) != self._last if self._last else texts[0] is None:
+            self._begin_again(is_there=last is not None)
+            return 0
+        self.is_gone = False
         count = 0
-        while commits := self._read(range(self.newest + 1, self.newest + 1 + self._ahead(count))):
+        while commits := self._parsed(range(self.newest + 1, self.newest + 1 + len(texts)), texts):
             self._index.add_newer(self._table, commits)
             self.newest += len(commits)
+            self._last = _digest(texts[len(commits) - 1])
             count += len(commits)
-        if count == 0 and self._storage.sizes([commit_path(max(0, self.newest))])[0] is None:
-            self._begin_again()
-        else:
-            self.is_gone = False
+            texts = self._texts(range(self.newest + 1, self.newest + 1 + _AT_ONCE))
         return count
 
     def _begin(self, start: int) -> None:
-        self.newest, self.oldest, self.complete = start - 1, start, False
+        self.newest, self.oldest, self.complete, self._last = start - 1, start, False, None
 
-    def _begin_again(self) -> None:
-        """The newest version that was read is no longer there; a log's own clean-up keeps it."""
+    def _begin_again(self, *, is_there: bool) -> None:
+        """The newest version that was read is another one, or is no longer there.
+
+        A log's own clean-up keeps the newest version.
+        """
         versions = self._versions()
         self.is_gone = not versions
         newer = [version for version in versions if version > self.newest]
-        if newer:  # nobody looked for so long that those between were deleted
-            self.newest = min(newer) - 1
+        if newer and not is_there:  # nobody looked for so long that those between were deleted
+            self.newest, self._last = min(newer) - 1, None
         elif versions:  # another table lies there
             self._index.forget(self._table)
             self._begin(max(versions))
-
-    def _ahead(self, count: int) -> int:
-        """One file at first: most looks find that there is nothing new."""
-        return 1 if count == 0 else _AT_ONCE
+            self.incarnation += 1
 
     def step_back(self, turn: Callable[[], AbstractContextManager[object]] = nullcontext) -> bool:
         """Read some older versions. Returns whether there may be more.
@@ -120,14 +131,11 @@ class LogFollower:
         names = (path.rpartition("/")[2] for path, _ in self._storage.files("_delta_log"))
         return [int(n[:20]) for n in names if n.endswith(".json") and n[:20].isdecimal()]
 
-    def _read(self, versions: range) -> list[Commit | Unreadable]:
-        """The commits of these versions, up to the first that is not there."""
-        return self._parsed(versions, self._texts(versions))
-
     def _texts(self, versions: range) -> list[bytes | None]:
         return self._storage.look([commit_path(version) for version in versions])[0]
 
     def _parsed(self, versions: range, texts: Sequence[bytes | None]) -> list[Commit | Unreadable]:
+        """The commits of these versions, up to the first that is not there."""
         found: list[Commit | Unreadable] = []
         for version, text in zip(versions, texts, strict=True):
             if text is None:
@@ -137,3 +145,7 @@ class LogFollower:
             except RecoveryRefusedError as error:
                 found.append(Unreadable(version, str(error)))
         return found
+
+
+def _digest(text: bytes | None) -> bytes | None:
+    return None if text is None else hashlib.blake2b(text, digest_size=16).digest()

@@ -41,11 +41,12 @@ a rule; grouped: one version has several txids."""
 _SCHEMA = """
 CREATE TABLE txids(
   txid INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, epoch INTEGER NOT NULL,
-  at_ms INTEGER NOT NULL, rows INTEGER NOT NULL, read TEXT NOT NULL, search TEXT NOT NULL,
+  at_ms INTEGER NOT NULL, rows INTEGER NOT NULL, read TEXT NOT NULL,
   timings TEXT NOT NULL, total_ms REAL NOT NULL, processing_ms REAL NOT NULL,
   quarantined TEXT, replay_of INTEGER, broken INTEGER NOT NULL,
   first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE INDEX txids_at ON txids(at_ms, rows, total_ms, processing_ms);
+CREATE TABLE words(txid INTEGER PRIMARY KEY, text TEXT NOT NULL);
 CREATE TABLE parts(
   txid INTEGER, tab INTEGER, version INTEGER NOT NULL, attempt INTEGER NOT NULL,
   epoch INTEGER NOT NULL, rows INTEGER NOT NULL, violations TEXT NOT NULL,
@@ -64,8 +65,11 @@ CREATE INDEX failures_at ON failures(at_ms);
 """
 _CACHE_KB = 4096
 """Page cache of one connection; there are as many as threads that ask."""
-_WINDOW = 4000
-"""Txids that one step of a search looks at."""
+_STEP = 64
+"""Txids that the first step of a search looks at: what they read may be long."""
+_LONGEST_STEP = 4096
+_STEP_SECS = 0.02
+"""A step that takes longer is followed by a shorter one."""
 _SEARCH_SECS = 0.12
 """How long one request searches; its answer says where the next one goes on."""
 _LONGEST_SEARCH = 100_000
@@ -294,9 +298,12 @@ class LogIndex:
         publication: Publication,
         above: int | None = None,
     ) -> list[int]:
-        """Add its txids, of those below `above`. Returns them."""
+        """Add its txids, of those below `above`. Returns those whose rows broke rules.
+
+        What all tables say alike of a txid is taken from the first: there may be many tables.
+        """
         members = [m for m in publication.txids if above is None or m.txid < above]
-        version, epoch = commit.version, publication.epoch
+        version, epoch, at_ms = commit.version, publication.epoch, commit.timestamp_ms
         write.executemany(
             "INSERT OR REPLACE INTO parts VALUES(?, ?, ?, ?, ?, ?, ?)",
             [
@@ -304,11 +311,22 @@ class LogIndex:
                 for m in members
             ],
         )
+        asked = (publication.first_txid, publication.last_txid)
+        known = {txid: attempt for txid, *attempt in write.execute(_KNOWN, asked)}
+        fresh = [m for m in members if [epoch, m.attempt_id] > known.get(m.txid, [])]
+        write.executemany(_ADD_TXID, [_row(m, publication, at_ms) for m in fresh])
+        words = [(m.txid, _words(m, publication)) for m in fresh]
+        write.executemany("INSERT OR REPLACE INTO words VALUES(?, ?)", words)
+        added = {m.txid for m in fresh}
         write.executemany(
-            _ADD_TXID,
-            [_row(member, publication, commit.timestamp_ms) for member in members],
+            "UPDATE txids SET rows = rows + ?, at_ms = max(at_ms, ?) WHERE txid = ?",
+            [
+                (m.rows, at_ms if known[m.txid] == [epoch, m.attempt_id] else 0, m.txid)
+                for m in members
+                if m.txid not in added
+            ],
         )
-        return [member.txid for member in members]
+        return [m.txid for m in members if m.violations]
 
     # --- questions ---------------------------------------------------------------------------
 
@@ -319,22 +337,28 @@ class LogIndex:
         """
         where, values = _conditions(wanted)
         ask = self._reading()
-        (lowest, highest) = ask.execute("SELECT min(txid), max(txid) FROM txids").fetchone()
-        if lowest is None:
+        span = self.span()
+        if span is None:
             return Page((), None)
+        lowest, highest = span
         top = highest + 1 if before is None else before
         found: list[IndexedTxid] = []
-        ends = time.monotonic() + _SEARCH_SECS
-        step = _WINDOW if where else highest + 1
-        while top > lowest and len(found) < limit and time.monotonic() < ends:
-            bottom = max(lowest, top - step)
+        now = time.monotonic()
+        ends = now + _SEARCH_SECS
+        step = _STEP if where else highest + 1
+        while top > lowest and len(found) < limit:
+            began, bottom = now, max(lowest, top - step)
             rows = ask.execute(
-                f"SELECT {_COLUMNS} FROM txids t WHERE txid >= ? AND txid < ?{where} "
+                f"SELECT {_COLUMNS} FROM txids t WHERE txid >= ?1 AND txid < ?2{where} "
                 "ORDER BY txid DESC LIMIT ?",
                 (bottom, top, *values, limit - len(found)),
             ).fetchall()
             found += map(_indexed, rows)
             top = found[-1].txid if len(found) >= limit else bottom
+            now = time.monotonic()
+            if now >= ends:
+                break
+            step = max(1, step // 2) if now - began > _STEP_SECS else min(_LONGEST_STEP, step * 2)
         return Page(tuple(found), top if top > lowest else None)
 
     def txid(self, txid: int) -> tuple[IndexedTxid, tuple[Part, ...]] | None:
@@ -417,18 +441,24 @@ class LogIndex:
 
     def span(self, table: int | None = None) -> tuple[int, int] | None:
         """The lowest and the highest txid that is indexed, of all tables or of one."""
-        source = "txids" if table is None else "parts WHERE tab = ?"
+        source = "txids" if table is None else "parts WHERE tab = ?1"
         values = () if table is None else (table,)
+        # One at a time: of both together SQLite reads every entry.
         low, high = (
-            self._reading().execute(f"SELECT min(txid), max(txid) FROM {source}", values).fetchone()
+            self._reading()
+            .execute(
+                f"SELECT (SELECT min(txid) FROM {source}), (SELECT max(txid) FROM {source})", values
+            )
+            .fetchone()
         )
         return None if low is None else (low, high)
 
     def rows_by_table(self, txids: int) -> dict[int, int]:
         """Table -> rows staged for it by the newest txids."""
+        # +tab: else SQLite takes the index by table, for the order, and reads all of it.
         rows = self._reading().execute(
             "SELECT tab, sum(rows) FROM parts WHERE txid > (SELECT max(txid) FROM txids) - ? "
-            "GROUP BY tab",
+            "GROUP BY +tab",
             (txids,),
         )
         return dict(rows.fetchall())
@@ -442,7 +472,10 @@ class LogIndex:
         """When the oldest and the newest txid were appended, milliseconds since 1970; 0: never."""
         first, last = (
             self._reading()
-            .execute("SELECT min(at_ms), max(at_ms) FROM txids WHERE at_ms > 0")
+            .execute(
+                "SELECT (SELECT min(at_ms) FROM txids WHERE at_ms > 0), "
+                "(SELECT max(at_ms) FROM txids)"
+            )
             .fetchone()
         )
         return first or 0, last or 0
@@ -506,15 +539,15 @@ class LogIndex:
 
 _ADD_VERSION = "INSERT OR REPLACE INTO versions VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ADD_TXID = """
-INSERT INTO txids VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO txids VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT(txid) DO UPDATE SET
-  attempt=excluded.attempt, epoch=excluded.epoch, read=excluded.read, search=excluded.search,
+  attempt=excluded.attempt, epoch=excluded.epoch, rows=rows+excluded.rows, read=excluded.read,
   timings=excluded.timings, total_ms=excluded.total_ms, processing_ms=excluded.processing_ms,
   quarantined=excluded.quarantined, replay_of=excluded.replay_of,
   first=excluded.first, last=excluded.last,
   at_ms=max(at_ms, excluded.at_ms)
-WHERE (excluded.epoch, excluded.attempt) >= (epoch, attempt)
 """
+_KNOWN = "SELECT txid, epoch, attempt FROM txids WHERE txid BETWEEN ? AND ?"
 _COLUMNS = (
     "txid, attempt, epoch, at_ms, rows, read, timings, total_ms, quarantined, replay_of, broken, "
     "first, last, (SELECT count(*) FROM failures f WHERE f.txid = t.txid)"
@@ -540,30 +573,38 @@ def _recount(write: sqlite3.Connection, txids: Iterable[int]) -> None:
         "AND NOT EXISTS (SELECT 1 FROM parts WHERE parts.txid = txids.txid)",
         chosen,
     )
+    write.executemany(
+        "DELETE FROM words WHERE txid = ? "
+        "AND NOT EXISTS (SELECT 1 FROM txids WHERE txids.txid = words.txid)",
+        chosen,
+    )
 
 
 def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...]:
     timings = publication.timings_ms
-    error = publication.quarantined
     read = "; ".join(f"{name} {describe(metadata)}" for name, metadata in member.read.items())
-    words = "\n".join([*_strings(member.read), error or ""]).casefold()
     return (
         member.txid,
         member.attempt_id,
         publication.epoch,
         at_ms,
-        0,
+        member.rows,
         read if len(read) <= _LONGEST_READ else f"{read[:_LONGEST_READ]}...",
-        words[:_LONGEST_SEARCH],
         json.dumps(timings),
         sum(timings.values()),
         sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed")),
-        error,
+        publication.quarantined,
         publication.replay_of,
         0,
         publication.first_txid,
         publication.last_txid,
     )
+
+
+def _words(member: Member, publication: Publication) -> str:
+    """What a search looks at."""
+    texts = [*_strings(member.read), publication.quarantined or ""]
+    return "\n".join(texts).casefold()[:_LONGEST_SEARCH]
 
 
 def _json(violations: Violations) -> str:
@@ -613,7 +654,7 @@ def _txids_of(commit: Commit) -> tuple[int | None, int | None]:
 
 
 def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
-    """SQL after WHERE, and its values."""
+    """SQL after WHERE, and its values; ?1 and ?2 are the first txid and the one after the last."""
     where, values = {
         "all": ("", []),
         "open": (" AND txid > ?", [wanted.committed]),
@@ -635,14 +676,13 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     # "2013-01" is no range, but a part of a file's name.
     if low is not None and high is not None and low <= high:
         return f"{where} AND txid BETWEEN ? AND ?", [*values, low, high]
-    for special in "\\%_":
-        text = text.replace(special, f"\\{special}")
-    like = f"%{text.casefold()}%"
+    text = text.casefold()
     where += (
-        " AND (search LIKE ? ESCAPE '\\' OR EXISTS (SELECT 1 FROM failures f "
-        "WHERE f.txid = t.txid AND f.error LIKE ? ESCAPE '\\'))"
+        " AND txid IN (SELECT txid FROM words WHERE txid >= ?1 AND txid < ?2 AND instr(text, ?) "
+        "UNION ALL "
+        "SELECT txid FROM failures WHERE txid >= ?1 AND txid < ?2 AND instr(lower(error), ?))"
     )
-    return where, [*values, like, like]
+    return where, [*values, text, text]
 
 
 def _txid(text: str) -> int | None:

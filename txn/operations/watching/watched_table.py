@@ -72,6 +72,8 @@ class WatchedTable:
         self._again = 0.0
         """When it is read again, in monotonic seconds."""
         self._facts_again = 0.0
+        self._facts_of = 0
+        """Incarnation of the table that `facts` are of."""
 
     @property
     def reads_old(self) -> bool:
@@ -149,9 +151,10 @@ class WatchedTable:
         now = time.monotonic()
         if self.storage is None or self.follower is None or self.error is not None:
             return False
-        # Another table may lie there by now, with a lower version.
-        is_new = self.facts is None or self.facts.version != self.follower.newest
-        if not is_new or now < self._facts_again:
+        # Another table may lie there by now, with a lower version or the same.
+        incarnation = self.follower.incarnation
+        known = (self.facts.version, self._facts_of) if self.facts else None
+        if known == (self.follower.newest, incarnation) or now < self._facts_again:
             return False
         try:
             if self.storage.is_local:
@@ -159,6 +162,7 @@ class WatchedTable:
                     self.facts = table_facts(self.storage)
             else:
                 self.facts = table_facts(self.storage)
+            self._facts_of = incarnation
         except _ERRORS as error:
             self.error, self._again = first_line(error), time.monotonic() + _AGAIN_SECS
         took = time.monotonic() - now

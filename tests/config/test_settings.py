@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from txn import Topology, TopologyConfig
+from txn.config.settings import completed, overridden
 from txn.errors import UserError
-from txn.settings import completed, overridden
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

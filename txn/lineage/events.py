@@ -99,7 +99,7 @@ class Lineage:
         from openlineage.client.facet_v2 import job_type_job, nominal_time_run
         from openlineage.client.uuid import generate_new_uuid
 
-        from txn._lineage_facets import TransactionFacet
+        from txn.lineage.facets import TransactionFacet
 
         assert self._client is not None
         at = datetime.fromtimestamp(event.at, timezone.utc)
@@ -140,7 +140,7 @@ class Lineage:
         from openlineage.client.event_v2 import InputDataset
         from openlineage.client.facet_v2 import input_statistics_input_dataset as statistics
 
-        from txn._lineage_facets import PositionFacet
+        from txn.lineage.facets import PositionFacet
 
         found = []
         for stream, metadata in event.metadata.items():

@@ -9,13 +9,11 @@ is killed leaves no trace of an attempt that was under way, rather than a part o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from txn.attempts import TransactionAttempt
-from txn.errors import SetupError
 from txn.observers import (
     AttemptBegan,
     AttemptBlocked,
@@ -34,12 +32,11 @@ from txn.observers import (
     StationEnded,
     TablePublished,
 )
-from txn.otlp import configured, protocol
 from txn.text import describe
+from txn.tracing.provider import EXPORTER, missing, of_program, own_provider, processors
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, SpanContext, Tracer
 
 __all__ = ["Traces", "traces_wanted"]
@@ -47,8 +44,7 @@ __all__ = ["Traces", "traces_wanted"]
 _WITHIN = {"emit": "process", "stage": "process", "prepare": "turn", "publish": "turn"}
 """station -> the station in which it is."""
 _COMMITTED = ("committed", "quarantined")
-_EXPORTER = "OTEL_TRACES_EXPORTER"
-_ASKING = (_EXPORTER, "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_ASKING = (EXPORTER, "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 _OfAttempt: TypeAlias = (
     AttemptBegan | AttemptFailed | AttemptBlocked | AttemptCancelled | BadRows | Quarantined
@@ -61,7 +57,7 @@ Attributes = dict[str, Any]
 def traces_wanted(environment: Mapping[str, str]) -> bool:
     """Whether the environment asks for traces: `OTEL_*` names an exporter or where to send them."""
     off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    if off or environment.get(_EXPORTER) == "none":
+    if off or environment.get(EXPORTER) == "none":
         return False
     return any(environment.get(name) for name in _ASKING)
 
@@ -82,10 +78,10 @@ class Traces:
         try:
             import opentelemetry.sdk.trace  # noqa: F401
         except ImportError as error:
-            raise _missing(error) from error
+            raise missing(error) from error
         self._given = provider
         # Here, so that what cannot be is refused where it was asked for.
-        self._processors = [] if provider or _of_program() else _processors(os.environ)
+        self._processors = [] if provider or of_program() else processors(os.environ)
         self._provider: TracerProvider | None = None
         self._is_own = False
         self._tracer: Tracer | None = None
@@ -121,10 +117,10 @@ class Traces:
     # --- the run -----------------------------------------------------------------------------
 
     def _begin(self, event: RunBegan) -> None:
-        self._provider = self._given or _of_program()
+        self._provider = self._given or of_program()
         self._is_own = self._provider is None
         if self._provider is None:
-            self._provider = _provider(event.topology, self._processors)
+            self._provider = own_provider(event.topology, self._processors)
         self._tracer = self._provider.get_tracer("txn")
         self._open, self._failed, self._committed_txid = {}, {}, 0
 
@@ -411,83 +407,3 @@ def _nothing() -> Any:
     from opentelemetry.context import Context
 
     return Context()
-
-
-# --- the provider --------------------------------------------------------------------------------
-
-
-def _of_program() -> TracerProvider | None:
-    """The provider that the program has set, if it is one that exports."""
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.trace import get_tracer_provider
-
-    found = get_tracer_provider()
-    return found if isinstance(found, TracerProvider) else None
-
-
-def _provider(topology: str, processors: Sequence[Callable[[], SpanProcessor]]) -> TracerProvider:
-    """A provider of our own; `topology` names the service unless `OTEL_*` does."""
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-
-    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in given
-    resource = Resource.create({} if is_named else {"service.name": topology})
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    for make in processors:
-        provider.add_span_processor(make())
-    return provider
-
-
-def _processors(environment: Mapping[str, str]) -> list[Callable[[], SpanProcessor]]:
-    """What makes the processors that `OTEL_*` ask for."""
-    from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
-
-    made: list[Callable[[], SpanProcessor]] = []
-    for kind in (environment.get(_EXPORTER) or "otlp").split(","):
-        match kind.strip():
-            case "otlp":
-                batched = partial(_batched, _otlp(environment))
-                # Tried here: when the run has begun, nobody can be told any more.
-                configured(batched).shutdown()
-                made.append(batched)
-            case "console":
-                made.append(lambda: SimpleSpanProcessor(ConsoleSpanExporter()))
-            case "none":
-                pass
-            case unknown:
-                raise SetupError(
-                    f"{_EXPORTER} is {unknown!r}, which Traces does not have. Use otlp, console or "
-                    "none; for another exporter, give Traces(provider) a TracerProvider with it.",
-                    number="TXN-214",
-                )
-    return made
-
-
-def _batched(exporter: Callable[[], SpanExporter]) -> SpanProcessor:
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    return BatchSpanProcessor(exporter())
-
-
-def _otlp(environment: Mapping[str, str]) -> Callable[[], SpanExporter]:
-    """The exporter by OTLP, over the protocol that `OTEL_*` name."""
-    try:
-        if protocol("TRACES", environment) == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-
-            return OTLPSpanExporter
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
-            OTLPSpanExporter as OverHttp,
-        )
-    except ImportError as error:
-        raise _missing(error) from error
-    return OverHttp
-
-
-def _missing(error: ImportError) -> SetupError:
-    return SetupError(
-        f"Traces need OpenTelemetry, and a part of it is missing ({error}). Install it: pip "
-        "install 'txn-spark[otel]'.",
-        number="TXN-211",
-    )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
 
 from txn.errors import SetupError
-from txn.listening import LOOPBACK, Address, is_loopback, parse_address
+from txn.machine.listening import LOOPBACK, Address, is_any, is_loopback, parse_address, reached_at
 
 
 @pytest.mark.parametrize(
@@ -45,3 +48,20 @@ def test_loopback_is_told_from_the_rest() -> None:
         is_loopback(host) for host in ("localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]")
     ] == [True] * 5
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.example", "")))
+
+
+def test_all_addresses_are_told_from_one() -> None:
+    """By both of their spellings; a name is one address."""
+    assert [is_any(host) for host in ("0.0.0.0", "::", "0:0::0")] == [True] * 3
+    assert not any(map(is_any, (LOOPBACK, "::1", "localhost", "10.0.0.1", "")))
+
+
+def test_others_reach_a_server_by_an_address_of_this_machine() -> None:
+    """On all addresses: by that of the default route, or by loopback if there is none."""
+    found = reached_at("0.0.0.0")
+    routes = Path("/proc/net/route").read_text("ascii").splitlines()[1:]
+    assert is_loopback(found) == all(line.split()[1] != "00000000" for line in routes)
+    with socket.create_server((found, 0)):
+        assert reached_at("::")
+    for host in ("localhost", "::1", "10.0.0.1", "driver.example"):
+        assert reached_at(host) == host

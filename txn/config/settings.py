@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from txn.config import TopologyConfig, is_unknown
+from txn.config.topology_config import TopologyConfig, is_unknown
 from txn.errors import UserError
 
 if sys.version_info >= (3, 11):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
+import socket
 from typing import NamedTuple
 
 from txn.errors import SetupError
 
-__all__ = ["LOOPBACK", "Address", "is_loopback", "parse_address", "refusal"]
+__all__ = ["LOOPBACK", "Address", "is_any", "is_loopback", "parse_address", "reached_at", "refusal"]
 
 LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]/\s]*|\[[0-9A-Fa-f:.%a-z]+\]):)?(?P<port>[0-9]{1,5})")
@@ -55,3 +57,28 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def is_any(host: str) -> bool:
+    """Return whether a server that listens there listens on all addresses of this machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def reached_at(host: str) -> str:
+    """The host by which others reach a server that listens on `host`.
+
+    If it listens on all addresses: the one by which this machine reaches others; loopback if it
+    reaches nobody.
+    """
+    if not is_any(host):
+        return host
+    ways = ((socket.AF_INET6, "2001:db8::1"), (socket.AF_INET, "198.51.100.1"))
+    for family, far in ways if ":" in host else ways[1:]:
+        # Of a datagram socket, connect() sends nothing: it asks the table of routes.
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
+            asking.connect((far, 9))
+            return str(asking.getsockname()[0])
+    return LOOPBACK

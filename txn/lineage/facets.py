@@ -1,4 +1,4 @@
-"""The facets that `txn.lineage` adds to those of OpenLineage; imports its client."""
+"""The facets that `Lineage` adds to those of OpenLineage; imports its client."""
 
 from __future__ import annotations
 

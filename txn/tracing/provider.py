@@ -1,0 +1,92 @@
+"""The provider of a run that nobody has given one: as the variables `OTEL_*` configure it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from txn.errors import SetupError
+from txn.otlp import configured, protocol, sender
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+__all__ = ["EXPORTER", "missing", "of_program", "own_provider", "processors"]
+
+EXPORTER = "OTEL_TRACES_EXPORTER"
+
+
+def of_program() -> TracerProvider | None:
+    """The provider that the program has set, if it is one that exports."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import get_tracer_provider
+
+    found = get_tracer_provider()
+    return found if isinstance(found, TracerProvider) else None
+
+
+def own_provider(topology: str, makers: Sequence[Callable[[], SpanProcessor]]) -> TracerProvider:
+    """A provider of our own, whose resource is `sender`."""
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider = TracerProvider(resource=sender(topology), shutdown_on_exit=False)
+    for make in makers:
+        provider.add_span_processor(make())
+    return provider
+
+
+def processors(environment: Mapping[str, str]) -> list[Callable[[], SpanProcessor]]:
+    """What makes the processors that `OTEL_*` ask for."""
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+    made: list[Callable[[], SpanProcessor]] = []
+    for kind in (environment.get(EXPORTER) or "otlp").split(","):
+        match kind.strip():
+            case "otlp":
+                batched = partial(_batched, _otlp(environment))
+                # Tried here: when the run has begun, nobody can be told any more.
+                configured(batched).shutdown()
+                made.append(batched)
+            case "console":
+                made.append(lambda: SimpleSpanProcessor(ConsoleSpanExporter()))
+            case "none":
+                pass
+            case unknown:
+                raise SetupError(
+                    f"{EXPORTER} is {unknown!r}, which Traces does not have. Use otlp, console or "
+                    "none; for another exporter, give Traces(provider) a TracerProvider with it.",
+                    number="TXN-214",
+                )
+    return made
+
+
+def _batched(exporter: Callable[[], SpanExporter]) -> SpanProcessor:
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    return BatchSpanProcessor(exporter())
+
+
+def _otlp(environment: Mapping[str, str]) -> Callable[[], SpanExporter]:
+    """The exporter by OTLP, over the protocol that `OTEL_*` name."""
+    try:
+        if protocol("TRACES", environment) == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+            return OTLPSpanExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter as OverHttp,
+        )
+    except ImportError as error:
+        raise missing(error) from error
+    return OverHttp
+
+
+def missing(error: ImportError) -> SetupError:
+    """The error that says what to install."""
+    return SetupError(
+        f"Traces need OpenTelemetry, and a part of it is missing ({error}). Install it: pip "
+        "install 'txn-spark[otel]'.",
+        number="TXN-211",
+    )
