@@ -221,6 +221,7 @@ def _train(archive: Path, scratch: Path) -> str:
             cwd=scratch,
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
             timeout=_ARCHIVE_TIMEOUT_SECS,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         return str(error)

@@ -17,9 +17,9 @@ from txn.engine.killpoints import MAINTENANCE_POINTS, POINTS
 __all__ = [
     "DRIVER_FAULTS",
     "FAULTS",
-    "THIRDS",
     "NOT_ON_S3",
     "STORE_FAULTS",
+    "THIRDS",
     "Fate",
     "deck",
     "fates",
