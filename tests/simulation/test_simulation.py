@@ -17,7 +17,7 @@ from tests.simulation.mutants import MUTANTS
 pytestmark = pytest.mark.fast  # no JVM, in the processes that it starts either
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 100
+SEEDS = 200
 SAME = (3, 17)
 RESCAN = "make simulate ARGS=--mutants writes the table anew"
 
