@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from txn.delta.loading import require
 from txn.errors import TableRefusedError
+from txn.spark.file_reader import KnownFile, known_parquet
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["read_table", "strict_reader"]
+__all__ = ["known_files", "read_table", "strict_reader"]
+
+_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
 
 def strict_reader(session: SparkSession, schema: StructType, storage: Storage) -> DataFrameReader:
@@ -21,8 +24,23 @@ def strict_reader(session: SparkSession, schema: StructType, storage: Storage) -
 
     Whatever the session says: a row that is passed over is a wrong total.
     """
-    reader = session.read.schema(schema).options(**storage.hadoop)
-    return reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+    return session.read.schema(schema).options(**storage.hadoop, **_STRICT)
+
+
+def known_files(
+    session: SparkSession, schema: StructType, storage: Storage, files: Sequence[tuple[str, int]]
+) -> DataFrame:
+    """Rows of a table's files as `strict_reader` gives them, without a look at the files before.
+
+    Args:
+        files: (path, bytes) of each.
+    """
+    known = [KnownFile(storage.url(path), size) for path, size in files]
+    rows = known_parquet(session, schema, known, {**storage.hadoop, **_STRICT})
+    if rows is not None:
+        return rows
+    paths = [storage.read_url(path) for path, _ in files]
+    return strict_reader(session, schema, storage).parquet(*paths)
 
 
 def read_table(

@@ -366,7 +366,7 @@ class FileSpout(Spout[FileBatch]):
         read = (plain(unquote(uri)) for uri in batch.inputFiles())
         return sorted(planned.get(path, path) for path in read)
 
-    def commit(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
+    def check_read(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
         """Remotely: check that what was read was still what was planned.
 
         Spark opens the files some time after `emit_batch` has looked at them.

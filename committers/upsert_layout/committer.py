@@ -142,6 +142,8 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         if not old and not staged.files:
             return Prepared(staged, (), (), version)
         near = self._area.nearby
+        if near is not None:
+            near.keep_only({file.path for file in files})
         sizes = [*(file.size for file in old), *(file.size for file in staged.files)]
         if near is not None and not is_worth_it(sizes):
             near = None
@@ -164,11 +166,11 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         require_staged(staged.files, sizes, self.name)
 
     @contextmanager
-    def _readable(self, files: Sequence[ActiveFile]) -> Iterator[Callable[[str], str]]:
-        """Where Spark is to read each of these files of the table."""
+    def _readable(self, files: Sequence[ActiveFile]) -> Iterator[Callable[[str], str] | None]:
+        """Where Spark is to read each of these files of the table; see `BucketRewrite.rows`."""
         nearby = self._area.nearby
         if nearby is None:
-            yield self._storage.read_url
+            yield self._storage.read_url if self._storage.is_local else None
         else:
             with nearby.copies(self._storage, [(file.path, file.size) for file in files]) as url_of:
                 yield url_of

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["UpsertReader", "bucket_reader"]
+__all__ = ["UpsertReader", "bucket_reader", "without_bucket"]
 
 
 class UpsertReader:
@@ -121,8 +121,12 @@ class UpsertReader:
 
 
 def bucket_reader(session: SparkSession, schema: StructType, storage: Storage) -> DataFrameReader:
-    """Reads files of these columns, but for the bucket: it follows from the keys."""
+    """Reads files of these columns, but for the bucket."""
+    return strict_reader(session, without_bucket(schema), storage)
+
+
+def without_bucket(schema: StructType) -> StructType:
+    """The columns that files have: the bucket follows from the keys."""
     from pyspark.sql.types import StructType
 
-    columns = StructType([f for f in schema if f.name != BUCKET])
-    return strict_reader(session, columns, storage)
+    return StructType([f for f in schema if f.name != BUCKET])

@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET, ActiveFile
+from committers.reading import known_files
 from committers.upsert_layout.columns import UpsertLayout
 from committers.upsert_layout.join import UpsertJoin
-from committers.upsert_layout.reading import bucket_reader
+from committers.upsert_layout.reading import bucket_reader, without_bucket
 from committers.upsert_layout.shares import shared_out
 from txn.delta.commits import TXID
 from txn.interfaces import Publication, StagedFile
@@ -82,7 +83,7 @@ class BucketRewrite:
         new: Sequence[StagedFile],
         publication: Publication,
         reverts: bool,
-        url_of: Callable[[str], str],
+        url_of: Callable[[str], str] | None,
         on_disk: bool,
     ) -> DataFrame:
         """The rows that replace those of `old`; every row of either side once.
@@ -91,7 +92,8 @@ class BucketRewrite:
             old: all files of some buckets.
             new: staged partials, of the same buckets.
             reverts: whether the old rows go back to what they were before the publication.
-            url_of: where Spark is to read a file of `old`.
+            url_of: where Spark is to read a file of `old`; None: `old` and `new` lie in a
+                storage over a network, where each look at a file takes a request.
             on_disk: whether this machine's disk has the files, old and new. In an object store
                 each takes its time, however small, so tasks share files rather than bytes.
         """
@@ -103,20 +105,40 @@ class BucketRewrite:
         )
         pairs = []
         for share in shares:
-            urls = [url_of(file.path) for file in old if file.bucket in share]
-            stored = self._stored.parquet(*urls) if urls else None
+            stored = self._read_stored([file for file in old if file.bucket in share], url_of)
             if stored is not None and reverts:
                 stored = self._layout.revert(stored, publication.first_txid)
             elif stored is not None:
                 stored = self._layout.alive(stored)
-            paths = [file.path for file in new if bucket_of_file(file) in share]
-            urls = [self._staged_in.read_url(path) for path in paths]
-            pairs.append((stored, self._scratch.parquet(*urls) if urls else None))
+            staged = [file for file in new if bucket_of_file(file) in share]
+            pairs.append((stored, self._read_staged(staged, known=url_of is None)))
         return self._join.rows(pairs, several=bool(publication.members), in_one_task=hashed)
 
     @cached_property
     def _join(self) -> UpsertJoin:
         return UpsertJoin(self._layout, self._table, self._partials)
+
+    def _read_stored(
+        self, files: Sequence[ActiveFile], url_of: Callable[[str], str] | None
+    ) -> DataFrame | None:
+        if not files:
+            return None
+        if url_of is None:
+            return self._known(self._table, self._storage, [(f.path, f.size) for f in files])
+        return self._stored.parquet(*(url_of(file.path) for file in files))
+
+    def _read_staged(self, files: Sequence[StagedFile], *, known: bool) -> DataFrame | None:
+        if not files:
+            return None
+        if known:
+            sizes = [(file.path, file.size) for file in files]
+            return self._known(self._staged_columns, self._staged_in, sizes)
+        return self._scratch.parquet(*(self._staged_in.read_url(file.path) for file in files))
+
+    def _known(
+        self, schema: StructType, storage: Storage, files: Sequence[tuple[str, int]]
+    ) -> DataFrame:
+        return known_files(self._session(), without_bucket(schema), storage, files)
 
     @cached_property
     def _stored(self) -> DataFrameReader:
@@ -126,10 +148,13 @@ class BucketRewrite:
     @cached_property
     def _scratch(self) -> DataFrameReader:
         """Reads staged partials."""
+        return bucket_reader(self._session(), self._staged_columns, self._staged_in)
+
+    @cached_property
+    def _staged_columns(self) -> StructType:
         from pyspark.sql.types import LongType, StructType
 
-        columns = StructType([*self._partials.fields]).add(TXID, LongType())
-        return bucket_reader(self._session(), columns, self._staged_in)
+        return StructType([*self._partials.fields]).add(TXID, LongType())
 
 
 def bucket_of_file(file: StagedFile) -> int:

@@ -1,10 +1,11 @@
 """Requests and times of one transaction on an object store, by kind of table.
 
     python -m tests.benchmarks.transactions [--latency 0.03] [--batches 7] [append log upsert-4 ...]
+    python -m tests.benchmarks.transactions --master 'local-cluster[1,2,1024]' upsert-16
 
 One file of 1,000 rows a transaction, on an S3 server each request to which takes 30 ms. Staging,
 `prepare` and `publish` are called as the pipeline calls them, one after the other; p50 of all
-batches but the warm ones.
+batches but the warm ones. Below the table: the requests of the last batch, by operation.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,12 +43,15 @@ STATIONS = ("staging", "prepare", "publish")
 class Figures:
     """Of one kind of table, one entry per batch."""
 
+    operations: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By station, those of the last batch."""
     requests: dict[str, list[int]] = field(default_factory=dict)
     """By station."""
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
-    def add(self, station: str, seconds: float, requests: int) -> None:
-        self.requests.setdefault(station, []).append(requests)
+    def add(self, station: str, seconds: float, store: Mapping[str, Any]) -> None:
+        self.operations[station] = store["operations"]
+        self.requests.setdefault(station, []).append(store["requests"])
         self.seconds.setdefault(station, []).append(seconds)
 
     def line(self, kind: str) -> str:
@@ -55,6 +60,14 @@ class Figures:
         counts = "+".join(f"{statistics.median(self.requests[name]):g}" for name in STATIONS)
         times = (f"{statistics.median(self.seconds[name]):.2f} s" for name in STATIONS)
         return f"| {kind} | {statistics.median(all_of):g} ({counts}) | {' | '.join(times)} |"
+
+    def listed(self, kind: str) -> str:
+        """The operations of each station in one line."""
+        asked = (
+            f"{name}: {' + '.join(f'{count} {which}' for which, count in found.items()) or 'none'}"
+            for name, found in self.operations.items()
+        )
+        return f"{kind}: {'; '.join(asked)}"
 
 
 def measure(spark: SparkSession, store: FarStore, kind: str, batches: int) -> Figures:
@@ -124,7 +137,7 @@ def _timed(store: FarStore, figures: Figures, station: str, act: Any) -> Any:
     began = time.perf_counter()
     result = act()
     seconds = time.perf_counter() - began
-    figures.add(station, seconds, store.told(1)["store"]["requests"])
+    figures.add(station, seconds, store.told(1)["store"])
     return result
 
 
@@ -133,17 +146,21 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--batches", type=int, default=7)
     parser.add_argument("--latency", type=float, default=LATENCY_SECS)
+    parser.add_argument("--master", default="local[2]", help="executors apart: local-cluster[...]")
     given = parser.parse_args(arguments)
     with FarStore(None, given.latency) as store, tempfile.TemporaryDirectory() as folder:
         conf = {"spark.driver.memory": "2g", "spark.sql.warehouse.dir": folder, **store.conf}
-        spark = delta_session("transactions", "local[2]", conf, packages=store.packages)
+        spark = delta_session("transactions", given.master, conf, packages=store.packages)
         sys.stdout.write(
             "| table | requests | staging | prepare | publish |\n|---|---|---|---|---|\n"
         )
+        lists = []
         for kind in given.kinds or KINDS:
             found = measure(spark, store, kind, given.batches)
             sys.stdout.write(found.line(kind) + "\n")
             sys.stdout.flush()
+            lists.append(found.listed(kind))
+        sys.stdout.write("\n" + "\n".join(lists) + "\n")
         spark.stop()
     return 0
 

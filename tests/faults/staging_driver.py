@@ -1,6 +1,6 @@
 """A process that stages into an S3 bucket, step by step: its test stands before the bucket.
 
-    python -m tests.faults.staging_driver URL BUCKET
+    python -m tests.faults.staging_driver URL BUCKET MASTER
 
 Reads one step per line and answers each with a line of JSON.
 """
@@ -26,22 +26,24 @@ from txn.storage.storage import Storage
 
 
 def main() -> None:
-    url, bucket = sys.argv[1:]
-    conf = {"spark.driver.memory": "1g"}
-    # Tasks are tried again, which they are not with plain `local[2]`.
-    spark = delta_session("staging", "local[2,3]", conf, packages=S3A_PACKAGES)
+    url, bucket, master = sys.argv[1:]
+    conf = {"spark.driver.memory": "1g", "spark.executor.memory": "512m"}
+    spark = delta_session("staging", master, conf, packages=S3A_PACKAGES)
     options = storage_options(url)
     session = own_session(spark)
     area = StagingArea(Storage(f"s3://{bucket}/t", options), session=lambda: session)
     rows = spark.range(0, 1000, 1, 1).selectExpr("id AS k", "id * 2 AS v")
     table = StateTable(f"s3://{bucket}/u", buckets=16, storage_options=options)
     upsert: Committer = table.bind(["k"], {"n": Count(), "v": Sum("v")})
-    upsert.open(spark, CommitterContext("t", 1), upsert.partials(rows).schema)
-    upsert.fence()
-    turns = 0
+    turns = epoch = 0
     say({"ready": True})
     for line in sys.stdin:
         match line.strip():
+            case "lead":
+                epoch += 1
+                upsert.open(spark, CommitterContext("t", epoch), upsert.partials(rows).schema)
+                upsert.fence()
+                say({})
             case "stage":
                 staged = area.stage(rows, TransactionAttempt(7))
                 say({"files": [file.path for file in staged.files], "rows": staged.rows})
@@ -51,7 +53,7 @@ def main() -> None:
             case "prepare":
                 turns += 1
                 partials = upsert.stage(upsert.partials(rows), TransactionAttempt(turns))
-                own = publication(turns, rows=partials.rows)
+                own = publication(turns, epoch=epoch, rows=partials.rows)
                 try:
                     prepared = upsert.prepare(partials, own)
                 except TxnError as error:

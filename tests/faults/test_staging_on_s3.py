@@ -16,13 +16,17 @@ from tests.stores.proxy import Fail, Late, LoseAnswer, Proxy, Request, puts
 from tests.stores.s3 import S3Server
 
 ROOT = Path(__file__).parent.parent.parent
+HERE = "local[2,3]"
+"""Tasks are tried again, which they are not with plain `local[2]`."""
+CLUSTER = "local-cluster[1,2,512]"
+"""One executor, a process of its own, with two cores."""
 
 
 class Stager:
     """The process of `tests.faults.staging_driver`, behind a proxy."""
 
-    def __init__(self, url: str, bucket: str) -> None:
-        command = [sys.executable, "-m", "tests.faults.staging_driver", url, bucket]
+    def __init__(self, url: str, bucket: str, master: str) -> None:
+        command = [sys.executable, "-m", "tests.faults.staging_driver", url, bucket, master]
         pipe = subprocess.PIPE
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
         assert self._answer() == {"ready": True}
@@ -46,14 +50,25 @@ class Stager:
         self._child.stdout.close()
 
 
+def placed(s3: S3Server, name: str, master: str) -> Iterator[tuple[Stager, Proxy, str]]:
+    bucket = s3.bucket(name)
+    with Proxy(s3.url) as proxy:
+        stager = Stager(proxy.url, bucket, master)
+        stager.do("lead")
+        yield stager, proxy, bucket
+        stager.close()
+
+
 @pytest.fixture(scope="module")
 def place(s3: S3Server) -> Iterator[tuple[Stager, Proxy, str]]:
     """A process that stages, the proxy before it, and its bucket."""
-    bucket = s3.bucket("staging")
-    with Proxy(s3.url) as proxy:
-        stager = Stager(proxy.url, bucket)
-        yield stager, proxy, bucket
-        stager.close()
+    yield from placed(s3, "staging", HERE)
+
+
+@pytest.fixture(scope="module")
+def far_place(s3: S3Server) -> Iterator[tuple[Stager, Proxy, str]]:
+    """One with executors of its own."""
+    yield from placed(s3, "staging-far", CLUSTER)
 
 
 class FirstFile:
@@ -70,6 +85,11 @@ class FirstFile:
             return False
         self.key = self.key or request.key
         return request.key == self.key
+
+
+def asked(proxy: Proxy, part: str) -> Counter[str]:
+    """The requests so far to keys with a part in their name, by operation."""
+    return Counter(entry.operation for entry in proxy.log if part in f"/{entry.request.key}")
 
 
 def staged(s3: S3Server, bucket: str) -> dict[str, bytes]:
@@ -138,7 +158,10 @@ def test_a_store_that_is_busy_is_asked_again(place: Any, s3: S3Server) -> None:
 @pytest.fixture
 def counted(place: Any) -> Callable[[int], dict[str, int]]:
     """A state of a thousand keys in sixteen buckets, and what it is after so many transactions."""
-    stager, proxy, _ = place
+    return begun(*place[:2])
+
+
+def begun(stager: Stager, proxy: Proxy) -> Callable[[int], dict[str, int]]:
     stager.do("prepare")
     stager.do("publish")
     begun = stager.do("read")["n"] // 1000
@@ -152,18 +175,50 @@ def counted(place: Any) -> Callable[[int], dict[str, int]]:
 
 
 def test_sixteen_buckets_are_written_again_with_few_requests(place: Any, counted: Any) -> None:
-    """A bucket takes one GET and one PUT, side by side; partials do not travel at all."""
+    """A bucket takes one PUT, side by side; what this process has written it does not fetch, and
+    partials do not travel at all.
+    """
     stager, proxy, _ = place
     answer = stager.do("prepare")
-    found = Counter(entry.operation for entry in proxy.log if "/txn_bucket=" in entry.request.key)
     assert answer == {"adds": 16, "removes": 16}
-    assert found == {"GET": 16, "PUT": 16}
+    assert asked(proxy, "/txn_bucket=") == {"PUT": 16}
     assert {entry.client for entry in proxy.log} == {"obstore"}
-    assert not [entry for entry in proxy.log if "/_txn/" in entry.request.key]
-    assert len(proxy.log) == 34
+    assert not asked(proxy, "/_txn/")
+    assert len(proxy.log) == 2 + 16
     # Nobody looks at what this process itself has put there a moment ago.
     stager.do("publish")
-    assert len(proxy.log) == 34 + 4
+    assert asked(proxy, "/_delta_log/") == {"GET": 2 + 3, "PUT IF ABSENT": 1}
+    assert len(proxy.log) == 18 + 4
+    assert stager.do("read") == counted(1)
+
+
+def test_a_leader_fetches_once_what_another_has_written(place: Any, counted: Any) -> None:
+    """Its first transaction takes one GET for each of sixteen buckets, and the next ones none."""
+    stager, proxy, _ = place
+    stager.do("lead")
+    proxy.forget()
+    for gets in (16, 0):
+        stager.do("prepare")
+        assert asked(proxy, "/txn_bucket=") == Counter(GET=gets, PUT=16)
+        stager.do("publish")
+        proxy.forget()
+    assert stager.do("read") == counted(2)
+
+
+def test_executors_look_once_at_a_file_that_the_log_tells_of(far_place: Any) -> None:
+    """On a cluster a file is read with two requests, and nobody asks what lies where: for sixteen
+    buckets 48 requests of staging, 114 of `prepare`, 20 of `publish` and 2 of clean-up.
+    """
+    stager, proxy, _ = far_place
+    counted = begun(stager, proxy)
+    assert stager.do("prepare") == {"adds": 16, "removes": 16}
+    # Put, looked at by its task; its footer and its size for the driver; read.
+    assert asked(proxy, "/_txn/") == {"PUT": 16, "HEAD": 16 + 16 + 16, "GET": 16 + 16}
+    # Read; put, looked at by its task.
+    assert asked(proxy, "/data/") == {"HEAD": 16 + 16, "GET": 16, "PUT": 16}
+    assert len(proxy.log) == 48 + 114
+    stager.do("publish")
+    assert len(proxy.log) == 162 + 20 + 2
     assert stager.do("read") == counted(1)
 
 

@@ -99,9 +99,9 @@ def test_a_file_that_was_replaced_after_it_was_planned_is_refused(lake: Lake) ->
     assert told.value.number == "TXN-407"
     assert "with its time" not in str(told.value)
     with pytest.raises(FailedException, match=r"a\.txt changed"):
-        spout.commit(FIRST, batch)
+        spout.check_read(FIRST, batch)
     lake.put("a.txt", content=b"one\n")
-    spout.commit(FIRST, batch)
+    spout.check_read(FIRST, batch)
 
 
 def test_a_file_that_was_replaced_before_a_replay_is_refused(lake: Lake) -> None:
@@ -115,7 +115,7 @@ def test_a_file_that_was_replaced_before_a_replay_is_refused(lake: Lake) -> None
     lake.straight.delete(["a.txt"])
     with pytest.raises(SourceChangedError, match="it is gone"):
         again.emit_batch(NO_SPARK, FIRST, batch)
-    again.commit(FIRST, batch)  # it was read before it went
+    again.check_read(FIRST, batch)  # it was read before it went
 
 
 def test_a_folder_that_a_console_made_is_no_file(lake: Lake) -> None:
@@ -129,7 +129,7 @@ def test_a_folder_that_a_console_made_is_no_file(lake: Lake) -> None:
     spout = lake.spout(files_per_batch=9)
     batch = planned(spout)
     assert short(batch) == ["a.txt", "empty"]
-    spout.commit(FIRST, batch)
+    spout.check_read(FIRST, batch)
     lake.now += 60
     assert spout.initialize_transaction(FIRST, batch) is None
 
@@ -142,10 +142,10 @@ def test_a_batch_of_an_earlier_release_is_known_by_its_times(lake: Lake) -> None
     (file,) = batch.files
     assert file.mtime_ns is not None
     old = batch.model_copy(update={"files": (file.model_copy(update={"version": None}),)})
-    spout.commit(FIRST, old)
+    spout.check_read(FIRST, old)
     moved = file.model_copy(update={"version": None, "mtime_ns": file.mtime_ns - 10**9})
     with pytest.raises(FailedException, match="changed"):
-        spout.commit(FIRST, batch.model_copy(update={"files": (moved,)}))
+        spout.check_read(FIRST, batch.model_copy(update={"files": (moved,)}))
 
 
 def test_a_file_that_waits_for_long_is_pinned_when_it_is_planned(
@@ -174,7 +174,7 @@ def test_requests_of_a_batch(lake: Lake) -> None:
     assert lake.asked() == ["LIST"]
     second = planned(spout, first)
     assert (short(second), lake.asked()) == (["c.txt", "d.txt"], [])
-    spout.commit(FIRST, second)
+    spout.check_read(FIRST, second)
     assert lake.asked() == ["HEAD", "HEAD"]
     lake.now = 1.0
     assert spout.initialize_transaction(FIRST, second) is None

@@ -73,6 +73,8 @@ class Emission:
     """stream -> its rows, as long as they have not been counted."""
     prepared: dict[str, Prepared] = field(default_factory=dict)
     publication: Publication | None = None
+    metadata: Metadata = field(default_factory=dict)
+    """What was to be read."""
     one_task: bool = False
     """Whether one task takes each stream: other batches keep the other slots busy."""
     stored: list[StoredRows] = field(default_factory=list)

@@ -257,6 +257,6 @@ class Committing:
                 with passage("prepare", turn.attempts, sink.name, tags):
                     prepared[sink.name] = sink.committer.prepare(staging.staged, own)
                 late[sink.name] = staging
-            emission.check_rows(late.values())
+            self._emissions.check_read([(emission, [*late.values()])])
         self._jobs.check_settings()
         return late

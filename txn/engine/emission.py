@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
@@ -10,7 +10,7 @@ from txn.dataflow.columns import StreamColumns
 from txn.dataflow.evaluation import Evaluation, consumers
 from txn.dataflow.expectations import by_stream
 from txn.dataflow.graph import Sink
-from txn.engine.attempt import Emission
+from txn.engine.attempt import Emission, Staging
 from txn.engine.lookups import Lookups
 from txn.engine.row_counts import PlannedRows
 from txn.engine.spouts import Spouts
@@ -99,10 +99,27 @@ class Emissions:
             rules=self._rules,
             positions={s: _position(p) for s, p in parts.items() if list(p) != ["batch"]},
         )
-        emission = Emission(evaluation, parts, shared, counts, one_task=one_task)
+        emission = Emission(evaluation, parts, shared, counts, metadata=metadata, one_task=one_task)
         evaluation.lookup = lambda node: self._lookups.find(node, emission)
         self._alive[attempt] = emission
         return emission
+
+    def check_read(self, jobs: Sequence[tuple[Emission, Collection[Staging]]]) -> None:
+        """Hold what jobs have read against what was planned: the rows, and the sources' records.
+
+        Args:
+            jobs: of each attempt, what its jobs have staged.
+
+        Raises:
+            FailedException: it may be something else.
+        """
+        read = []
+        for emission, stagings in jobs:
+            emission.check_rows(stagings)
+            streams = {stream for staging in stagings for stream in staging.read}
+            chosen = {s: emission.metadata[s] for s in emission.metadata if s in streams}
+            read.append((emission.evaluation.attempt, chosen))
+        self._spouts.check_read(read)
 
     def nothing(self) -> Evaluation:
         """Evaluate no rows, in the columns that are known by now."""

@@ -95,7 +95,7 @@ class Processing:
                         (staging,) = self._stager.stage(sink, [emission])
                     outcomes.staged(live, sink.name, staging)
                     stagings.append(staging)
-                emission.check_rows(stagings)
+                self._emissions.check_read([(emission, stagings)])
                 self._jobs.check_settings()
                 done = True
             finally:
@@ -122,8 +122,12 @@ class Processing:
                     with self._passage("stage", group, sink.name):
                         stagings = self._stager.stage(sink, emissions)
                     results += zip(group, [sink.name] * len(group), stagings, strict=True)
-                for live, emission in zip(group, emissions, strict=True):
-                    emission.check_rows(staging for one, _, staging in results if one is live)
+                self._emissions.check_read(
+                    [
+                        (emission, [staging for one, _, staging in results if one is live])
+                        for live, emission in zip(group, emissions, strict=True)
+                    ]
+                )
                 self._jobs.check_settings()
         except BaseException as error:  # noqa: BLE001 - whatever it was, each meets it alone
             names = ", ".join(str(live.attempt) for live in group)

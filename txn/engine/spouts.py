@@ -15,8 +15,10 @@ from txn.dataflow.graph import Sink, Source
 from txn.engine.batch_target import BatchTargets
 from txn.engine.spout_facts import SpoutFacts
 from txn.errors import ProgressUnreadableError
-from txn.interfaces import Keeper
+from txn.interfaces import Keeper, Spout
 from txn.protocol.events import Metadata, Plan
+from txn.storage.asking import in_parallel
+from txn.text import placed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,6 +106,20 @@ class Spouts:
         for source, planned in self.parse_all(metadata):
             source.spout.commit(attempt, planned)
 
+    def check_read(self, read: Sequence[tuple[TransactionAttempt, Metadata]]) -> None:
+        """Let the spouts check what was read, side by side: any of them may fail it.
+
+        Args:
+            read: of each attempt, the metadata of the streams that jobs have read.
+        """
+        looks = [
+            (source, attempt, planned)
+            for attempt, metadata in read
+            for source, planned in self.parse_all(metadata)
+            if type(source.spout).check_read is not Spout.check_read
+        ]
+        in_parallel(lambda look: _check_read(*look), looks)
+
     def succeed(self, attempt: TransactionAttempt) -> None:
         """Tell the spouts that the txid is durable everywhere."""
         for source in self.sources:
@@ -151,3 +167,8 @@ class Spouts:
                 "wrote it, or give the stream a new name.",
                 number="TXN-416",
             ) from error
+
+
+def _check_read(source: Source, attempt: TransactionAttempt, planned: Any) -> None:
+    with placed(f"the spout of stream '{source.name}'"):
+        source.spout.check_read(attempt, planned)

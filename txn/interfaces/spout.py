@@ -210,6 +210,19 @@ class Spout(ABC, Generic[M]):
         """Names of the parts that `batch` really reads; compared with `planned_parts`."""
         return self.planned_parts(metadata)
 
+    def check_read(self, attempt: TransactionAttempt, metadata: M) -> None:
+        """Jobs have read the records of `metadata`: check that they were what was planned.
+
+        For a source that may change between `emit_batch` and the reading, which is lazy. Who and
+        how often: once per attempt on the thread that has staged its rows, or on several threads
+        for attempts that were staged together; again in the commit turn, if tables are staged
+        there that read the stream. Nothing of the attempt is published yet, and whatever happens
+        to the source from now on changes nothing.
+
+        Raises:
+            FailedException: something else may have been read; the batch is replayed.
+        """
+
     def planned_rows(self, metadata: M) -> int | None:
         """How many rows `metadata` stands for; None: not known. Reports show it.
 

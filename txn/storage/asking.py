@@ -11,6 +11,7 @@ from txn.storage.retrying import names_no_bucket
 
 __all__ = ["if_there", "in_parallel", "threads"]
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 _THREADS = 16
@@ -27,12 +28,12 @@ def if_there(ask: Callable[[], T]) -> T | None:
         return None
 
 
-def in_parallel(ask: Callable[[str], T], paths: Sequence[str]) -> list[T]:
-    """The answer for each path, in their order."""
-    if len(paths) < 2:
-        return [ask(path) for path in paths]
-    with threads(len(paths), "txn-store") as pool:
-        return [*pool.map(ask, paths)]
+def in_parallel(ask: Callable[[K], T], about: Sequence[K]) -> list[T]:
+    """The answer about each, in their order."""
+    if len(about) < 2:
+        return [ask(one) for one in about]
+    with threads(len(about), "txn-store") as pool:
+        return [*pool.map(ask, about)]
 
 
 def threads(most: int, name: str) -> ThreadPoolExecutor:
