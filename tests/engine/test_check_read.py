@@ -52,7 +52,10 @@ class Checked(MemoryTransactionalSpout):
 def test_a_remote_file_is_looked_at_twice_and_in_no_commit_turn(
     spark: SparkSession, s3: S3Server, warehouse: Path
 ) -> None:
-    """Before it is read, and when its rows are staged: a turn asks its source for nothing."""
+    """Before it is read, and when its rows are staged: a turn asks its source for nothing.
+
+    Once more when it is planned, if its listing is older than a second by then.
+    """
     bucket = s3.bucket("check-read")
     straight, _ = open_store(f"s3://{bucket}/in", storage_options(s3.url))
     for name in "abcd":
@@ -69,7 +72,9 @@ def test_a_remote_file_is_looked_at_twice_and_in_no_commit_turn(
         topology.stream("s", spout).partition_persist(AppendTable(warehouse / "rows"))
         run_in_memory(topology, spark, observers=[kept])
         looks = [e for e in proxy.log if (e.client, e.operation) == ("obstore", "HEAD")]
-    assert Counter(look.key for look in looks) == {f"in/{name}.csv": 2 for name in "abcd"}
+    found = Counter(look.key for look in looks)
+    assert (found.keys(), found["in/a.csv"]) == ({f"in/{name}.csv" for name in "abcd"}, 2)
+    assert set(found.values()) <= {2, 3}
     turns = [(e.began, e.at) for e in kept.of(StationEnded) if e.station == "turn"]
     assert len(turns) == 4
     times = [look.request.at + since for look in looks]
