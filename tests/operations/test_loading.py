@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -178,3 +179,16 @@ def test_a_folder_that_stands_further_back_comes_to_the_front(
     monkeypatch.chdir(program.parent.parent)
     load_topology("app.program:one")
     assert sys.path[0] == str(program.parent.parent)
+
+
+def test_a_correction_within_the_same_second_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program is compiled as it is now, whatever was compiled of it before."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file, text = tmp_path / "program.py", "from txn import Topology\nmade = Topology('{}')\n"
+    for name in ("one", "two"):
+        file.write_text(text.format(name))
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+        assert load_topology(f"{file}:made").name == name
+    assert [*tmp_path.iterdir()] == [file]
