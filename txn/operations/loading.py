@@ -151,7 +151,7 @@ def _run_file(path: Path, target: str) -> ModuleType:
         raise TargetError(f"'{path}' is not a Python file: its name must end in .py.")
     # Under a name of its own: `flights.py` must not shadow a package that is called flights.
     name = f"txn_topology_{path.stem}"
-    loader = _AsItIs(name, str(path))
+    loader = _AsItIs(name, str(path.absolute()))
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
