@@ -103,42 +103,40 @@ class BucketRewrite:
             self._session().sparkContext.defaultParallelism,
             None if on_disk else 1,
         )
+        staged_at = None if url_of is None else self._staged_in.read_url
         pairs = []
         for share in shares:
-            stored = self._read_stored([file for file in old if file.bucket in share], url_of)
+            before = [file for file in old if file.bucket in share]
+            stored = self._read(before, url_of, self._stored, self._table, self._storage)
             if stored is not None and reverts:
                 stored = self._layout.revert(stored, publication.first_txid)
             elif stored is not None:
                 stored = self._layout.alive(stored)
-            staged = [file for file in new if bucket_of_file(file) in share]
-            pairs.append((stored, self._read_staged(staged, known=url_of is None)))
+            came = [file for file in new if bucket_of_file(file) in share]
+            staged = self._read(
+                came, staged_at, self._scratch, self._staged_columns, self._staged_in
+            )
+            pairs.append((stored, staged))
         return self._join.rows(pairs, several=bool(publication.members), in_one_task=hashed)
 
     @cached_property
     def _join(self) -> UpsertJoin:
         return UpsertJoin(self._layout, self._table, self._partials)
 
-    def _read_stored(
-        self, files: Sequence[ActiveFile], url_of: Callable[[str], str] | None
+    def _read(
+        self,
+        files: Sequence[ActiveFile | StagedFile],
+        url_of: Callable[[str], str] | None,
+        reader: DataFrameReader,
+        columns: StructType,
+        place: Storage,
     ) -> DataFrame | None:
         if not files:
             return None
-        if url_of is None:
-            return self._known(self._table, self._storage, [(f.path, f.size) for f in files])
-        return self._stored.parquet(*(url_of(file.path) for file in files))
-
-    def _read_staged(self, files: Sequence[StagedFile], *, known: bool) -> DataFrame | None:
-        if not files:
-            return None
-        if known:
-            sizes = [(file.path, file.size) for file in files]
-            return self._known(self._staged_columns, self._staged_in, sizes)
-        return self._scratch.parquet(*(self._staged_in.read_url(file.path) for file in files))
-
-    def _known(
-        self, schema: StructType, storage: Storage, files: Sequence[tuple[str, int]]
-    ) -> DataFrame:
-        return known_files(self._session(), without_bucket(schema), storage, files)
+        if url_of is not None:
+            return reader.parquet(*(url_of(file.path) for file in files))
+        known = [(file.path, file.size) for file in files]
+        return known_files(self._session(), without_bucket(columns), place, known)
 
     @cached_property
     def _stored(self) -> DataFrameReader:

@@ -68,13 +68,13 @@ class Emission:
     evaluation: Evaluation
     parts: Mapping[str, Sequence[str]]
     """stream -> planned parts that its DataFrame reads; a stream that is idle is left out."""
+    metadata: Metadata
+    """What was to be read."""
     shared: list[DataFrame]
     planned: dict[str, PlannedRows] = field(default_factory=dict)
     """stream -> its rows, as long as they have not been counted."""
     prepared: dict[str, Prepared] = field(default_factory=dict)
     publication: Publication | None = None
-    metadata: Metadata = field(default_factory=dict)
-    """What was to be read."""
     one_task: bool = False
     """Whether one task takes each stream: other batches keep the other slots busy."""
     stored: list[StoredRows] = field(default_factory=list)

@@ -99,7 +99,7 @@ class Emissions:
             rules=self._rules,
             positions={s: _position(p) for s, p in parts.items() if list(p) != ["batch"]},
         )
-        emission = Emission(evaluation, parts, shared, counts, metadata=metadata, one_task=one_task)
+        emission = Emission(evaluation, parts, metadata, shared, counts, one_task=one_task)
         evaluation.lookup = lambda node: self._lookups.find(node, emission)
         self._alive[attempt] = emission
         return emission
@@ -117,7 +117,7 @@ class Emissions:
         for emission, stagings in jobs:
             emission.check_rows(stagings)
             streams = {stream for staging in stagings for stream in staging.read}
-            chosen = {s: emission.metadata[s] for s in emission.metadata if s in streams}
+            chosen = {s: m for s, m in emission.metadata.items() if s in streams}
             read.append((emission.evaluation.attempt, chosen))
         self._spouts.check_read(read)
 

@@ -113,10 +113,11 @@ class Spouts:
             read: of each attempt, the metadata of the streams that jobs have read.
         """
         looks = [
-            (source, attempt, planned)
-            for attempt, metadata in read
-            for source, planned in self.parse_all(metadata)
+            (source, attempt, self.parse(source, metadata[source.name]))
+            for source in self.sources
             if type(source.spout).check_read is not Spout.check_read
+            for attempt, metadata in read
+            if metadata.get(source.name) is not None
         ]
         in_parallel(lambda look: _check_read(*look), looks)
 

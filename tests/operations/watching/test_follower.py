@@ -35,8 +35,7 @@ def test_the_newest_come_first_then_older_ones(tmp_path: Path, index: LogIndex) 
     assert index.span() == (98, 100)
     assert found.step_back()
     assert index.span() == (66, 100)
-    while found.step_back():
-        pass
+    read_back(found)
     assert (index.span(), found.complete, found.oldest) == ((1, 100), True, 0)
 
 
@@ -76,8 +75,7 @@ def test_so_many_versions_at_most(tmp_path: Path, index: LogIndex) -> None:
     """Reading backwards ends where the limit is."""
     found = LogFollower(index, 0, Storage(str(log_of(tmp_path, 100))), 40)
     found.catch_up(hint=100)
-    while found.step_back():
-        pass
+    read_back(found)
     assert (found.complete, index.counts()["versions"]) == (True, 65)
 
 
@@ -85,10 +83,7 @@ def test_a_broken_commit_file_is_shown_and_passed(tmp_path: Path, index: LogInde
     """One version that cannot be read hides none of the others."""
     table = log_of(tmp_path, 3)
     (table / "_delta_log" / f"{2:020d}.json").write_text("{", "utf-8")
-    found = LogFollower(index, 0, Storage(str(table)), 10**6)
-    found.catch_up(hint=3)
-    while found.step_back():
-        pass
+    followed(table, index, hint=3)
     assert [one.version for one in index.strange()] == [2]
     assert [one.kind for one in index.versions(0)] == [
         "publication",
@@ -96,6 +91,20 @@ def test_a_broken_commit_file_is_shown_and_passed(tmp_path: Path, index: LogInde
         "publication",
         "created",
     ]
+
+
+def read_back(found: LogFollower) -> None:
+    """Read all older versions that it may."""
+    while found.step_back():
+        pass
+
+
+def followed(table: Path, index: LogIndex, hint: int) -> LogFollower:
+    """One that has read the whole log of a table."""
+    found = LogFollower(index, 0, Storage(str(table)), 10**6)
+    found.catch_up(hint=hint)
+    read_back(found)
+    return found
 
 
 def files_of(table: Path) -> list[Path]:
@@ -119,16 +128,12 @@ def test_another_table_in_the_same_folder(tmp_path: Path, index: LogIndex) -> No
     is left.
     """
     table = log_of(tmp_path, 50)
-    found = LogFollower(index, 0, Storage(str(table)), 10**6)
-    found.catch_up(hint=50)
-    while found.step_back():
-        pass
+    found = followed(table, index, hint=50)
     table.rename(tmp_path / "old")
     log_of(tmp_path, 3)
     found.catch_up(hint=50)
     found.catch_up(hint=50)
-    while found.step_back():
-        pass
+    read_back(found)
     assert (index.span(), index.span(0), found.newest, found.oldest) == ((1, 3), (1, 3), 3, 0)
     assert [one.version for one in index.versions(0)] == [3, 2, 1, 0]
     assert index.counts() == {"txids": 3, "versions": 4, "failures": 0}
@@ -140,18 +145,14 @@ def test_another_table_with_as_many_versions_or_more(
 ) -> None:
     """It is told from the old one by the newest commit that was read of that."""
     table = log_of(tmp_path, 50)
-    found = LogFollower(index, 0, Storage(str(table)), 10**6)
-    found.catch_up(hint=50)
-    while found.step_back():
-        pass
+    found = followed(table, index, hint=50)
     table.rename(tmp_path / "old")
     made_table(table, {"x": "long"})
     for version in range(1, count + 1):
         append_version(table, version, publication(1000 + version), at_ms=BEGAN_MS + 1)
     for _ in range(2):
         found.catch_up(hint=count)
-    while found.step_back():
-        pass
+    read_back(found)
     assert (found.newest, found.oldest, found.incarnation) == (count, 0, 1)
     assert index.span() == (1001, 1000 + count)
     assert index.counts()["versions"] == count + 1
