@@ -224,7 +224,7 @@ def _train(archive: Path, scratch: Path) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        return str(error)
+        return f"nothing in {error.timeout:g} seconds"
     return printable((ended.stdout + ended.stderr).strip()[:_SAID_CHARACTERS])
 
 

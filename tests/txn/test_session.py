@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from txn.errors import SetupError
 from txn.machine.jars import delta_jars, package_jars
 from txn.machine.java import find_java
-from txn.session import delta_session, session_conf
+from txn.session import delta_session, prepare, session_conf
 from txn.spark.submission import submitted
 
 if TYPE_CHECKING:
@@ -109,6 +109,17 @@ def test_a_java_that_cannot_archive_its_classes_is_enough(tmp_path: Path) -> Non
     assert said.returncode == 0, said.stderr
     assert "This Java has made no archive of Spark's classes" in said.stderr
     assert "base CDS archive is not loaded" in said.stderr
+
+
+def test_set_up_waits_so_long_for_an_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It goes on without one, and says how long it has waited."""
+    monkeypatch.setattr("txn.session._ARCHIVE_TIMEOUT_SECS", 0.1)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    prepare()
+    assert capsys.readouterr().err.endswith("What it said: nothing in 0.1 seconds\n")
+    assert [*tmp_path.rglob("*.jsa")] == []
 
 
 def test_a_session_without_delta_is_not_taken(tmp_path: Path) -> None:
