@@ -27,7 +27,11 @@ from txn.storage.storage import Storage
 
 def main() -> None:
     url, bucket, master = sys.argv[1:]
-    conf = {"spark.driver.memory": "1g", "spark.executor.memory": "512m"}
+    conf = {
+        "spark.driver.memory": "1g",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
     spark = delta_session("staging", master, conf, packages=S3A_PACKAGES)
     options = storage_options(url)
     session = own_session(spark)
