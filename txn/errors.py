@@ -29,7 +29,7 @@
     └── ProgressUnavailableError    ZooKeeper could not be reached within the deadline
 
 A message is one paragraph: what was wrong, where, what to do. Each kind of error has a number, and
-`txn.explanations` an entry for it: one cause, one remedy.
+docs/errors.md an entry for it: one cause, one remedy.
 """
 
 from __future__ import annotations

@@ -201,7 +201,8 @@ class FollowedTable:
     def _definition(self) -> Definition:
         if self._known is None:
             raise TableRefusedError(
-                f"Table {self._name} is not there: open it with a schema.", number="TXN-306"
+                f"There is no table at {self._name} yet: the first batch of its topology makes it.",
+                number="TXN-306",
             )
         return self._known
 

@@ -58,6 +58,10 @@ def test_a_txid_that_was_committed_empty_is_marked(tmp_path: Path) -> None:
     append_version(table, 2, made_publication(2))
     newest, emptied = history("t", [str(table)])
     assert (newest.quarantined, emptied.quarantined) == (None, "ValueError: bad")
+    assert [each.to_json()["quarantined"] for each in (newest, emptied)] == [
+        None,
+        "ValueError: bad",
+    ]
     assert [each.facts().quarantined for each in (newest, emptied)] == [False, True]
 
 

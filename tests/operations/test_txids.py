@@ -40,6 +40,7 @@ def test_the_history_is_a_table_of_spark_arrow_and_pandas(
     assert dict(newest["versions"]) == report.batches[-1].tables
     assert (newest["topology"], newest["attempt"], newest["committed"]) == ("kept", 0, True)
     assert json.loads(newest["metadata"])["s"]["index"] == 2
+    assert newest["quarantined"] is None
     pandas = history.to_pandas()
     assert pandas["rows"][2] == {str(warehouse / "rows"): 2, str(warehouse / "counts"): 2}
     frame = history.to_spark(spark)
@@ -59,6 +60,6 @@ def test_a_topology_that_has_committed_nothing(spark: SparkSession, warehouse: P
     """A table without a row, with all columns; a plot that says so."""
     empty = txn.operations.txids.History("empty", ())
     assert repr(empty) == "<History of 'empty': no txid>"
-    assert (empty.to_arrow().num_rows, empty.to_arrow().num_columns) == (0, 12)
+    assert (empty.to_arrow().num_rows, empty.to_arrow().num_columns) == (0, 13)
     (text,) = empty.plot().axes[0].texts
     assert text.get_text() == "Nothing was committed."

@@ -288,8 +288,8 @@ def test_records_deleted_unread_can_be_skipped(
 def test_a_topic_made_again_is_not_taken_for_the_old_one(
     kafka: Broker, topic: str, on_loss: str
 ) -> None:
-    """A Kafka topic that was deleted and made again is told by its id, also when its offsets have
-    passed the old position.
+    """A Kafka topic that was deleted and made again is recognised by its id, also when its offsets
+    have passed the old position.
     """
     kafka.produce(topic, range(3))
     spout = KafkaSpout(kafka.servers, topics=[topic], on_data_loss=on_loss)

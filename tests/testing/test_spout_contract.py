@@ -305,7 +305,7 @@ LAST = "test_its_metadata_and_schema_last"
 def test_a_liar_is_caught_and_told_how(
     spark: SparkSession, tmp_path: Path, spout: type[HonestSpout], test: str, message: str
 ) -> None:
-    """A spout that promises more than it keeps is caught by the contract kit and told how."""
+    """A spout that promises more than it keeps is caught by the contract kit, which says how."""
     contract = contract_of(spout)()
     with pytest.raises(AssertionError, match=message):
         getattr(contract, test)(spark, tmp_path)

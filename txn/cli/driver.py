@@ -68,6 +68,7 @@ def drive(
         KeyboardInterrupt: a signal came before the topology ran.
     """
     from txn.embedded.service import refuse_second
+    from txn.operations.packages import packages_of
     from txn.session import delta_session
 
     with (
@@ -82,7 +83,7 @@ def drive(
         observer.starting(topology.name)
         with ThreadPoolExecutor(1, "txn-zookeeper") as pool, _given_up() as given_up:
             hosts = pool.submit(_enter_zookeeper, resources, zookeeper, topology, given_up)
-            packages = sorted({p for s in topology.sources for p in s.spout.packages})
+            packages = packages_of(topology, conf)
             spark = delta_session(topology.name, master, conf, packages=packages)
             resources.callback(spark.stop)
             connect = hosts.result()

@@ -63,10 +63,11 @@ def session_options(command: F) -> F:
 def session_for(
     topology: Topology, master: str | None, conf: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """A Spark session with all that a topology's sources need; stopped in the end."""
+    """A Spark session with all that a topology's sources and tables need; stopped in the end."""
+    from txn.operations.packages import packages_of
     from txn.session import delta_session
 
-    packages = sorted({p for s in topology.sources for p in s.spout.packages})
+    packages = packages_of(topology, conf)
     spark = delta_session(topology.name, master, conf, packages=packages)
     try:
         yield spark

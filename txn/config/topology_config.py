@@ -55,24 +55,25 @@ class TopologyConfig(BaseModel):
     max_batch_attempts: int = Field(default=5, ge=1)
     """Attempts of one txid within one run before `on_exhausted` applies (Storm: for ever)."""
     on_exhausted: Literal["stop", "quarantine"] = "stop"
-    """Then stop the topology, or commit the txid empty and keep its metadata. "stop" ends the run
-    at the first error of your code or of a record; "quarantine" counts it as a failed attempt."""
+    """What happens when a txid has used up its attempts: "stop" ends the run, and does so at the
+    first error of your code or of a record; "quarantine" counts that as a failed attempt, and in
+    the end commits the txid empty and keeps its metadata."""
     retry_backoff_ms: int = Field(default=200, ge=0)
     """Milliseconds before the first replay of a failed txid; doubles up to 30 s."""
     verify: Literal["edges", "rows"] = "edges"
     """"edges": the acker's XOR over partitions, files and tables. "rows": also check that
     transactional spouts return as many rows as they planned (if they know the number), and that no
-    aggregation loses rows. It costs a tenth to a third of the batch time."""
+    aggregation loses rows. It costs about a tenth of the time of a run."""
     shared_folders: tuple[str, ...] = ()
     """Local folders that every executor has under the same path, for example an NFS mount. With a
     master other than `local`, a table in any other local folder is refused. Before the first
     batch every executor tests the declared folders that hold tables."""
     new_tables: tuple[str, ...] = ()
-    """Paths of tables that may begin behind the newest committed txid, and lack what was committed
+    """Paths of tables that may begin after the newest committed txid, and lack what was committed
     before. A new table of an old topology is refused if it is not among them."""
     dropped_tables: tuple[str, ...] = ()
-    """Paths of tables that the topology once had and the program no longer names. One that is not
-    among them is missed at the start, because it could not be put back later."""
+    """Paths of tables that the topology once had and the program no longer names. A start without
+    one that is not listed here is refused, because it could not be put back later."""
     optimize_every_hours: float = Field(default=0.0, ge=0)
     """Hours between two rounds of `txn optimize` over the tables, by the leader itself, in a
     process beside its batches; the first one follows the first commit of a run. 0: never."""
@@ -88,8 +89,8 @@ class TopologyConfig(BaseModel):
     """How long a write may be retried while ZooKeeper is away before the topology stops."""
     zookeeper_auth: tuple[tuple[str, SecretStr], ...] = ()
     """(scheme, credential) pairs: ("digest", "user:password"), or ("sasl", "user:password") for
-    SASL with DIGEST-MD5 (extra `sasl`). Environment variables can set this and all settings
-    below instead: docs/security.md."""
+    SASL with DIGEST-MD5 (extra `sasl`). A file or the environment is a better place for it
+    than the program: docs/security.md."""
     zookeeper_acl: Literal["open", "creator"] | None = None
     """Who owns the created nodes. "creator": the user of `zookeeper_auth` or of the client
     certificate; nobody else may even read. "open": everybody. None: "creator" if there are

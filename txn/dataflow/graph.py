@@ -371,9 +371,9 @@ class Promise:
 def _promise_of(node: Node) -> Promise:
     """The weakest promise among everything that `node` follows from.
 
-    Source: the matrix of docs/Trident-state.md, which knows spouts only. A query as of "the last
-    committed txid" may find another txid at a replay; the new values of a table that applies
-    replays again differ at each.
+    Source: the matrix of Storm's docs/Trident-state.md, which knows spouts only. A query as of
+    "the last committed txid" may find another txid at a replay; the new values of a table that
+    applies replays again differ at each.
     """
     weakest = Promise(SpoutKind.TRANSACTIONAL, "")
     for found in (_own_promise(ancestor) for ancestor in node.ancestors()):
@@ -428,7 +428,7 @@ class Sink:
     def check_pairing(self) -> None:
         """Refuse a stream that promises less about replays than the table relies on.
 
-        Source: the matrix of docs/Trident-state.md; Trident never checked it.
+        Source: the matrix of Storm's docs/Trident-state.md; Trident never checked it.
         """
         promise = self.promise
         if STRENGTH[promise.kind] < NEEDED[self.committer.semantics]:

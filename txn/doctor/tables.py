@@ -64,7 +64,7 @@ def check_table(
 
 
 def check_writers(table: str) -> Iterator[Finding]:
-    """Return whether another writer may overwrite a version of the table's log."""
+    """A warning if another writer may overwrite a version of the table's log."""
     if identity(table).startswith("s3:"):
         yield warning(
             f"table {table}",
@@ -172,7 +172,7 @@ def _checkpoints(area: str, delta: Any, last: int | None, properties: Mapping[st
 
 
 def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iterator[Finding]:
-    """Return whether storage refuses one of two writers of a version: a race on our own table.
+    """Whether storage refuses one of two writers of a version: a race on our own table.
 
     The table is made in `folder`, or in the first folder above it that there is, and deleted.
 

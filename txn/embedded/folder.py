@@ -172,7 +172,7 @@ class ServerFolder:
             if _is_free(port := _PORTS[(first + i) % len(_PORTS)]):
                 return port
         raise SetupError(
-            f"No port of {LOOPBACK} between {_PORTS.start} and {_PORTS.stop} is free for the "
+            f"No port of {LOOPBACK} between {_PORTS[0]} and {_PORTS[-1]} is free for the "
             f"ZooKeeper server in '{self.path}'. Stop what uses them, or name a port.",
             number="TXN-207",
         )

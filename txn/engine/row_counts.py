@@ -1,7 +1,7 @@
 """`verify="rows"`: rows are counted into and out of every staging job, and must agree.
 
 The acker's edges say that every part of a batch arrived; they do not look inside. For those who
-pay for it (measured: 1.12 to 1.35 times the processing of a batch, since Spark's `Observation`
+pay for it (measured: 1.06 to 1.16 times the time of a run, since Spark's `Observation`
 breaks whole-stage code generation), rows are counted where they enter the aggregation, carried
 through it as one more partial aggregate, summed where they leave it, and the groups are counted
 against the rows in the staged files' own footers.

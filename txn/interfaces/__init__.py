@@ -1,8 +1,8 @@
 """The contracts that plugins implement: spouts, aggregates, states, committers.
 
 Nothing here imports Spark: its types appear in annotations only. Besides this package, plugins may
-import `txn.attempts`, `txn.errors`, `txn.delta` (a table's folder and its log) and `txn.spark` (the
-sessions that compute and write rows).
+import `txn.attempts`, `txn.errors`, `txn.storage` (where files lie), `txn.delta` (a table's log)
+and `txn.spark` (the sessions that compute and write rows).
 """
 
 from __future__ import annotations

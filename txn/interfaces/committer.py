@@ -61,7 +61,7 @@ class Committer(ABC):
     """Where the table lies, as the user wrote it; unique within a topology."""
     semantics: Semantics
     storage_options: Mapping[str, str] = MappingProxyType({})
-    """Credentials and endpoints for reading the table's log with delta-rs."""
+    """Credentials and endpoints for all that reads or writes the table."""
 
     lies_in_folder: bool = False
     """Whether `name` is a folder in which executors write files that this process reads. If

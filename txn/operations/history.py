@@ -62,6 +62,7 @@ class HistoryEntry:
             "attempt": self.attempt_id,
             "epoch": self.epoch,
             "committed": self.committed,
+            "quarantined": self.quarantined,
             "published_at_ms": self.timestamp_ms,
             "read": {stream: describe(metadata) for stream, metadata in self.read.items()},
             "metadata": dict(self.read),

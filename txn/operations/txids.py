@@ -53,10 +53,10 @@ class History(Sequence["HistoryEntry"]):
     """Txids of a topology, the newest first; a sequence of `HistoryEntry`.
 
     As a table it has a row for each txid with the columns `topology`, `txid`, `attempt`, `epoch`,
-    `committed`, `published_at` (when the last table held it), `read` (stream -> what it read, in a
-    few words), `metadata` (all of that, as JSON), `rows` (table -> rows staged), `versions`
-    (table -> version that holds it), `violations` (JSON) and `timings_ms` (station ->
-    milliseconds).
+    `committed`, `quarantined` (the error for which it was committed empty), `published_at` (when
+    the last table held it), `read` (stream -> what it read, in a few words), `metadata` (all of
+    that, as JSON), `rows` (table -> rows staged), `versions` (table -> version that holds it),
+    `violations` (JSON) and `timings_ms` (station -> milliseconds).
     """
 
     def __init__(self, topology: str, entries: Sequence[HistoryEntry]) -> None:
@@ -109,6 +109,7 @@ class History(Sequence["HistoryEntry"]):
                 ("attempt", pa.int64()),
                 ("epoch", pa.int64()),
                 ("committed", pa.bool_()),
+                ("quarantined", pa.string()),
                 ("published_at", pa.timestamp("us", "UTC")),
                 ("read", words),
                 ("metadata", pa.string()),
@@ -154,6 +155,7 @@ class History(Sequence["HistoryEntry"]):
             "attempt": entry.attempt_id,
             "epoch": entry.epoch,
             "committed": entry.committed,
+            "quarantined": entry.quarantined,
             "published_at": datetime.fromtimestamp(entry.timestamp_ms / 1000, timezone.utc),
             "read": {stream: describe(metadata) for stream, metadata in entry.read.items()},
             "metadata": json.dumps(dict(entry.read)),

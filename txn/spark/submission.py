@@ -34,6 +34,7 @@ _OPTIONS = {
     "--driver-class-path": _CLASS_PATH,
     "--driver-java-options": "spark.driver.extraJavaOptions",
     "--jars": _JARS,
+    "--packages": "spark.jars.packages",
 }
 _PATHS = {_CLASS_PATH: "--driver-class-path", _JARS: "--jars"}
 # Settings for which `session_conf` has a default, or to which it adds.
@@ -71,7 +72,7 @@ def is_submitted() -> bool:
 
 
 def submitted() -> dict[str, str]:
-    """The submitter's settings for which the session has a default or to which it adds.
+    """The submitter's settings for which a session has a default, or to which it adds.
 
     Raises:
         SetupError: PYSPARK_SUBMIT_ARGS or the file of properties cannot be read.

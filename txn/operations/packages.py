@@ -1,0 +1,56 @@
+"""What a Spark session needs for a topology: the packages of its sources, and S3's client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from txn.engine.spout_facts import SpoutFacts
+from txn.machine.ivy import shipped_jars
+from txn.machine.jars import S3A_PACKAGES
+from txn.spark.submission import submitted
+
+if TYPE_CHECKING:
+    from txn.topology import Topology
+
+__all__ = ["packages_of"]
+
+_S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
+_CLIENT = re.compile(r"\bhadoop-aws\b")
+_NAMED_IN = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+
+def packages_of(topology: Topology, conf: Mapping[str, str]) -> list[str]:
+    """The Maven packages that a session needs beside Delta's (`delta_session(packages=)`).
+
+    Spark's client of S3 is one if a table or a source lies there, and if neither Spark nor the
+    user's settings have one: two of them on a class path do not get on.
+
+    Args:
+        conf: the session's settings, as given to `delta_session`.
+
+    Raises:
+        SetupError: as `submitted`.
+    """
+    found = {package for source in topology.sources for package in source.spout.packages}
+    if _lies_on_s3(topology) and not _has_client(conf):
+        found.update(S3A_PACKAGES)
+    return sorted(found)
+
+
+def _lies_on_s3(topology: Topology) -> bool:
+    if any(_S3.match(sink.name) for sink in topology.sinks):
+        return True
+    facts = SpoutFacts(topology.name)
+    try:
+        places = [place for source in topology.sources for place in facts.locations(source)]
+    finally:
+        facts.close()
+    return any(_S3.match(place) for place in places)
+
+
+def _has_client(conf: Mapping[str, str]) -> bool:
+    settings = {**submitted(), **conf}
+    named = [settings.get(key, "") for key in _NAMED_IN]
+    return any(_CLIENT.search(each) for each in [*named, *(jar.name for jar in shipped_jars())])
