@@ -79,8 +79,8 @@ def test_a_poison_record_stops_the_run_in_every_plan(
 def test_a_quarantine_takes_every_batch_that_cannot_pass(
     spark: SparkSession, warehouse: Path
 ) -> None:
-    """With on_exhausted="quarantine", a batch that fails for its rows or the user's code is set
-    aside, and the others go on.
+    """With on_exhausted="quarantine", a batch that fails for its rows or the user's code is
+    quarantined, and the others go on.
     """
     batches: list[Any] = [
         [("1",)],

@@ -291,15 +291,21 @@ def test_quarantined_txids_and_their_streams_are_known(place: Place) -> None:
     streams: such a txid has made no table.
     """
     store = leading(place)
-    assert (store.load().quarantined, store.load().set_aside) == (frozenset(), frozenset())
+    assert (store.load().quarantined, store.load().quarantined_streams) == (
+        frozenset(),
+        frozenset(),
+    )
     store.persist_start(start(1))
     store.persist_committed(
         committed(1), aside(1).model_copy(update={"spouts": {"s": 1, "t": None}})
     )
-    assert (store.load().quarantined, store.load().set_aside) == ({1}, {"s"})
+    assert (store.load().quarantined, store.load().quarantined_streams) == ({1}, {"s"})
     store.persist_start(start(2))
     store.persist_committed(committed(2), None, 1)
-    assert (store.load().quarantined, store.load().set_aside) == (frozenset(), frozenset())
+    assert (store.load().quarantined, store.load().quarantined_streams) == (
+        frozenset(),
+        frozenset(),
+    )
 
 
 @pytest.mark.parametrize("value", [object(), float("nan")], ids=["object", "nan"])

@@ -469,7 +469,7 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "no-quarantine-record": Mutant(
-        "A txid is committed empty without a record of what was set aside.",
+        "A txid is committed empty without a record of what was quarantined.",
         ((txn.engine.pipeline, "quarantine_record", lambda order, read: None),),
     ),
 }

@@ -147,7 +147,7 @@ def test_five_megabytes_of_metadata(store: ZooKeeperProgress, raw: KazooClient, 
     entry = QuarantineRecord(txid=1, attempt=1, spouts=LARGE, error="x")
     store.persist_committed(committed(1, **LARGE), entry)
     assert set() == second & set(raw.get_children(parts))
-    aside = Progress(set_aside=entry.streams, quarantined=frozenset({1}))
+    aside = Progress(quarantined_streams=entry.streams, quarantined=frozenset({1}))
     expected = aside.model_copy(update={"committed": committed(1, **LARGE)})
     assert expected == store.load()
     store.persist_start(start(2))

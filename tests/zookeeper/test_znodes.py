@@ -110,7 +110,7 @@ def test_half_characters_are_refused(half: str) -> None:
 
 
 def test_an_error_that_quotes_half_a_character_can_be_kept() -> None:
-    """The words of an error are ours: they must not keep a txid from being set aside."""
+    """The words of an error are ours: they must not keep a txid from being quarantined."""
     aside = QuarantineRecord(txid=1, attempt=0, error="no file a\udcff")
     start = BatchRecord(txid=1, attempt=0, epoch=1, quarantined="no file a\udcff")
     for record in (aside, start):

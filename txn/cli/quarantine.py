@@ -1,4 +1,4 @@
-"""`txn quarantine list` and `txn quarantine replay`: what was set aside, and how it comes back."""
+"""`txn quarantine list` and `txn quarantine replay`: txids that were committed empty."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class AttemptFailures:
         """A station raised: what a replay may mend fails the attempt, the rest ends the run.
 
         With a quarantine, errors of the user's code and of records fail the attempt as well: the
-        last one says what is set aside. From any thread.
+        last one says what is quarantined. From any thread.
         """
         post = self._shell.post
         if is_lost_work(error):

@@ -266,7 +266,9 @@ class Start:
         seen = [
             stream
             for stream, read in committed.spouts.items()
-            if read is not None and stream in progress.columns and stream not in progress.set_aside
+            if read is not None
+            and stream in progress.columns
+            and stream not in progress.quarantined_streams
         ]
         return by_todays_names(
             definition.name,

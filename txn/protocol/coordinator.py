@@ -34,9 +34,9 @@ Why it is right, in five steps:
    is: it is dissolved, nothing is counted, and its txids have turns of their own. Where a table
    may hold the group, they come as new attempts, so that an attempt id still means one try.
    A batch that replays a quarantined txid has metadata of its own, fixed for all streams by the
-   record of what was set aside, and moves no position: nothing follows from it, and it follows
+   record of what was quarantined, and moves no position: nothing follows from it, and it follows
    from nothing. At most one is in flight per quarantined txid, and its COMMITTED deletes the
-   record, so that what was set aside is read once.
+   record, so that what was quarantined is read once.
 4. *An attempt id means one try.* It rises with each attempt and is durable with START; a restart
    goes on above it. An id given away in a question that came to nothing is not used again
    within the run.
@@ -262,7 +262,7 @@ def _replay(state: CoordinatorState, batch: Batch) -> Step:
     is_settled = not state.opaque_streams or batch.replay_of is not None
     if not is_settled and batch.attempt.txid != state.committed + 1:
         # An emptied batch behind an opaque one that can still be planned anew: its metadata, the
-        # record of what is set aside, may yet prove wrong. It waits until nothing is before it,
+        # record of what is quarantined, may yet prove wrong. It waits until nothing is before it,
         # so that no START which says "emptied" can ever be out of date.
         return state, ()
     return _launch(state, batch, Cause.PROCESS)

@@ -260,7 +260,7 @@ class Progress(BaseModel):
     """Open batches, by ascending txid, contiguous from `committed.txid + 1`."""
     columns: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """stream -> its columns, of those streams that have had any; see `ColumnsRecord`."""
-    set_aside: frozenset[str] = frozenset()
+    quarantined_streams: frozenset[str] = frozenset()
     """The streams of which some txid was committed empty, and not replayed since."""
     quarantined: frozenset[int] = frozenset()
     """Those txids."""

@@ -135,7 +135,7 @@ def must_be_asked(state: CoordinatorState, batch: Batch) -> bool:
     """True if the spouts have to be asked before an attempt of `batch` can start.
 
     A further attempt asks opaque streams only. Nobody is asked about an emptied batch, which
-    reads nothing, or about the replay of a quarantined one, which reads what was set aside.
+    reads nothing, or about the replay of a quarantined one, which reads what was quarantined.
     """
     if batch.quarantined is not None or batch.replay_of is not None:
         return False
@@ -266,7 +266,7 @@ def can_be_emptied(state: CoordinatorState, batch: Batch) -> bool:
     """True if `batch`, which has used up its attempts, may be committed empty.
 
     Not twice: what fails when empty is not the records' fault. Not without valid metadata of all
-    streams: which records are set aside must be known. And not after a commit turn: a table may
+    streams: which records are quarantined must be known. And not after a commit turn: a table may
     hold the txid, and a transactional table would keep those rows, the others none.
     """
     known = set(batch.metadata or {}) >= set(state.streams)

@@ -194,7 +194,9 @@ class MemoryProgress(ProgressStore):
                 committed=committed,
                 batches=tuple(batches[txid] for txid in sorted(batches)),
                 columns={record.stream: record.columns for record in kept},
-                set_aside=frozenset().union(*(record.streams for record in aside.values())),
+                quarantined_streams=frozenset().union(
+                    *(record.streams for record in aside.values())
+                ),
                 quarantined=frozenset(aside),
                 program=self._read(ProgramRecord, self._paths.program),
             )

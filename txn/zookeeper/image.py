@@ -83,7 +83,7 @@ class Image:
             committed=self.committed.record,
             batches=batches,
             columns=columns,
-            set_aside=frozenset().union(*aside),
+            quarantined_streams=frozenset().union(*aside),
             quarantined=frozenset(self.quarantine),
             program=self.program.record if self.program else None,
         )
