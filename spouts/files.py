@@ -367,15 +367,13 @@ class FileSpout(Spout[FileBatch]):
         return sorted(planned.get(path, path) for path in read)
 
     def check_read(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
-        """Remotely: check that what was read was still what was planned.
+        """Check that what was read was still what was planned.
 
         Spark opens the files some time after `emit_batch` has looked at them.
 
         Raises:
             FailedException: a file was replaced meanwhile; the replay is refused and names it.
         """
-        if not self._listing.remote:
-            return
         for file, found in zip(metadata.files, self._found(metadata, attempt), strict=True):
             if found is not None and not found.is_still(file.stat):
                 raise FailedException(str(_changed(file, found, attempt)))
