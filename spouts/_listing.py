@@ -1,4 +1,4 @@
-"""List files: local ones by Python's glob, remote ones by their store.
+"""List files: local ones folder by folder, remote ones by their store.
 
 A name keeps the spelling of the pattern (relative stays relative), so a project that is moved
 together with its data goes on where it was.
@@ -7,7 +7,6 @@ together with its data goes on where it was.
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import posixpath
 import re
@@ -244,11 +243,46 @@ class Listing:
         return "file:" + os.path.join(self._folder, name)
 
     def _local_names(self) -> list[str]:
-        # glob finds nothing if the folder cannot be read; scandir raises the error.
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.scandir(os.path.join(self._folder, self._base)).close()
-        found = glob.glob(self.pattern, root_dir=self._folder, recursive=True)
-        return [os.path.normpath(name) for name in found]
+        """As by Python's glob, but for a folder that may not be listed: that raises."""
+        parts = self.pattern[len(self._base) :].split("/")
+        deep = parts.index("**") if "**" in parts else len(parts)
+        wanted = [_matcher(part) for part in parts[:deep]]
+        found: list[str] = []
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            depth = folder.count("/")
+            part = parts[depth] if depth < deep else "**"
+            is_last = part != "**" and depth + 1 == len(parts)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                if not _WILD.search(part) and not is_last:
+                    folders.append(f"{folder}{part}/")
+                elif not _WILD.search(part):
+                    os.lstat(self.local(self._base + folder + part))
+                    found.append(folder + part)
+                else:
+                    names, below = self._scan(folder, is_last)
+                    found += names
+                    folders += [
+                        f"{folder}{name}/"
+                        for name in below
+                        if part == "**" or wanted[depth].fullmatch(name)
+                    ]
+        return [self._base + name for name in found]
+
+    def _scan(self, folder: str, is_last: bool) -> tuple[list[str], list[str]]:
+        """The names in a folder that match, and unless it is the last one the folders in it."""
+        names: list[str] = []
+        folders: list[str] = []
+        with os.scandir(self.local(self._base + folder)) as entries:
+            for one in entries:
+                if _is_hidden(one.name):
+                    continue
+                if self._wanted.fullmatch(folder + one.name):
+                    names.append(folder + one.name)
+                if not is_last and one.is_dir():
+                    folders.append(one.name)
+        return names, folders
 
     def _remote_names(self) -> list[str]:
         found = (entry for page in self.pages() for entry in page)
@@ -257,10 +291,7 @@ class Listing:
     def _unfinished(self, name: str) -> bool:
         """Return whether Spark itself would skip the name; also `.tmp`."""
         below = name[len(self._base) :]
-        return name.endswith((".tmp", "._COPYING_")) or any(
-            part.startswith(".") or (part.startswith("_") and "=" not in part)
-            for part in below.split("/")
-        )
+        return name.endswith((".tmp", "._COPYING_")) or any(map(_is_hidden, below.split("/")))
 
 
 def stat_of(entry: Entry) -> FileStat:
@@ -281,25 +312,33 @@ def _fixed_part(pattern: str) -> str:
     return fixed[: fixed.rfind("/") + 1]
 
 
+def _is_hidden(part: str) -> bool:
+    return part.startswith(".") or (part.startswith("_") and "=" not in part)
+
+
 def _matcher(pattern: str) -> re.Pattern[str]:
-    """A glob as a regular expression: `*` stays within a folder, `**/` is any number of folders."""
-    out, rest = [], posixpath.normpath(pattern)
-    while rest:
-        if rest.startswith("**/"):
-            out.append("(?:[^/]+/)*")
-            rest = rest[3:]
-        elif rest[0] == "*":
+    """A glob as a regular expression: `**` is any number of folders, and at its end all in them."""
+    *folders, last = posixpath.normpath(pattern).split("/")
+    above = ["(?:[^/]+/)*" if part == "**" else f"{_expression(part)}/" for part in folders]
+    return re.compile("".join(above) + ("(?:[^/]+/)*[^/]+" if last == "**" else _expression(last)))
+
+
+def _expression(part: str) -> str:
+    """A part of a path, with what `fnmatch` knows; `[^a]` is one of two characters there."""
+    out = []
+    while part:
+        length = 1
+        if part[0] == "*":
             out.append("[^/]*")
-            rest = rest.lstrip("*")
-        elif rest[0] == "?":
+            length = len(part) - len(part.lstrip("*"))
+        elif part[0] == "?":
             out.append("[^/]")
-            rest = rest[1:]
-        elif rest[0] == "[" and "]" in rest[2:]:
-            end = rest.index("]", 2)
-            inside = rest[1:end].replace("\\", "\\\\")
-            out.append("[" + ("^" + inside[1:] if inside[0] == "!" else inside) + "]")
-            rest = rest[end + 1 :]
+        elif part[0] == "[" and (end := part.find("]", 3 if part[1:2] == "!" else 2)) > 0:
+            length = end + 1
+            without = part[1] == "!"
+            characters = re.sub(r"[\\\[\]^&~|]", r"\\\g<0>", part[1 + without : end])
+            out.append(f"(?!/)[{'^' * without}{characters}]")
         else:
-            out.append(re.escape(rest[0]))
-            rest = rest[1:]
-    return re.compile("".join(out))
+            out.append(re.escape(part[0]))
+        part = part[length:]
+    return "".join(out)

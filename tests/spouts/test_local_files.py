@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from spouts._listing import Listing
 from spouts.files import FileBatch, FileSpout
 from txn.attempts import TransactionAttempt
-from txn.errors import FailedException
+from txn.errors import FailedException, StorageRefusedError
 
 SCHEMA = StructType([StructField("value", StringType())])
 FIRST = TransactionAttempt(1)
 NO_SPARK: Any = None
+NOBODY = 65534
 
 
 def opened(pattern: Path | str, **arguments: Any) -> FileSpout:
@@ -51,3 +56,72 @@ def test_a_file_that_is_replaced_while_it_is_read_fails_the_attempt(
         spout.check_read(FIRST, batch)
     file.unlink()
     spout.check_read(FIRST, batch)
+
+
+FILES = ["^.txt", "a.txt", "b.txt", "d/y.txt", "d/e/z.txt", "d/_no/n.txt", "d/k=1/.h", "x/a.txt"]
+PATTERNS = {
+    "**": ["^.txt", "a.txt", "b.txt", "d/e/z.txt", "d/y.txt", "x/a.txt"],
+    "**/*.txt": ["^.txt", "a.txt", "b.txt", "d/e/z.txt", "d/y.txt", "x/a.txt"],
+    "d/**": ["d/e/z.txt", "d/y.txt"],
+    "**/e/*": ["d/e/z.txt"],
+    "*/*": ["d/y.txt", "x/a.txt"],
+    "*/a.txt": ["x/a.txt"],
+    "*/[!]a].txt": ["d/y.txt"],
+    "[a-b].txt": ["a.txt", "b.txt"],
+    "[!a].txt": ["^.txt", "b.txt"],
+    "[^a].txt": ["^.txt", "a.txt"],
+    "[a.txt": [],
+    "d[+-9]y.txt": [],
+    "?[!z]y.txt": [],
+}
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_pattern_means_the_same_for_a_path_and_a_uri(tmp_path: Path, scheme: str) -> None:
+    """`**` is any number of folders also where it ends the pattern, and `[!a]` all but one
+    character, never a slash.
+    """
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = {
+        pattern: [
+            name[len(f"{scheme}{tmp_path}/") :]
+            for name in Listing(f"{scheme}{tmp_path}/{pattern}").names()
+            if Path(name.removeprefix(scheme)).is_file()
+        ]
+        for pattern in PATTERNS
+    }
+    assert found == PATTERNS
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """As a user whom permissions bind, if this one is root."""
+    own = os.geteuid()
+    if own == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(own)
+
+
+@pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt", "*/a.txt", "**"])
+def test_a_subfolder_that_may_not_be_listed_is_not_no_files(pattern: str) -> None:
+    """With `forget_missing`, files that are out of sight for a moment would be read twice."""
+    with tempfile.TemporaryDirectory() as made:  # in a folder that everybody may enter
+        Path(made).chmod(0o755)
+        for folder in ("open", "shut"):
+            Path(made, folder).mkdir()
+            Path(made, folder, "a.txt").touch()
+        spout = opened(f"{made}/{pattern}", forget_missing=True)
+        with as_nobody():
+            batch = planned(spout)
+        assert len(batch.files) == 2
+        Path(made, "shut").chmod(0)
+        with as_nobody(), pytest.raises(StorageRefusedError, match=r"denied: '.*/shut"):
+            spout.initialize_transaction(FIRST, batch)
+        Path(made, "shut").chmod(0o755)
+        with as_nobody():
+            assert spout.initialize_transaction(FIRST, batch) is None
