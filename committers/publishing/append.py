@@ -30,7 +30,7 @@ from txn.errors import (
     StorageUnavailableError,
 )
 from txn.interfaces import FENCE_KEY, StagedFile
-from txn.storage.retrying import is_momentary, is_refusal
+from txn.storage.retrying import is_momentary, is_refusal, said
 from txn.storage.storage import Storage
 
 __all__ = [
@@ -47,7 +47,6 @@ __all__ = [
 ]
 
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 CHECKPOINT_INTERVAL = 25
 """Versions between checkpoints. A start, and every reader that is new, reads all versions after a
@@ -80,7 +79,7 @@ def not_appended(
     """The error of a version that its storage did not take."""
     if failure is not None and is_refusal(failure):
         return StorageRefusedError(
-            f"Storage refuses version {version} of table {table}: {_said(failure)}. The log does "
+            f"Storage refuses version {version} of table {table}: {said(failure)}. The log does "
             "not hold it. Waiting does not help: correct the permission, the credentials or the "
             "name, then run again; the batch is replayed."
         )
@@ -92,15 +91,10 @@ def not_appended(
         )
     away = is_momentary(failure)
     return (StorageAwayError if away else AppendFailedError)(
-        f"Version {version} of table {table} could not be appended: {_said(failure)}. The log does "
+        f"Version {version} of table {table} could not be appended: {said(failure)}. The log does "
         "not hold it; the batch is tried again. If this goes on, check that the table's folder can "
         "be written to."
     )
-
-
-def _said(error: BaseException) -> str:
-    """delta-rs's message in one line, without its arrows and colours for terminals."""
-    return " ".join(_COLOURS.sub("", str(error)).replace("↳", ":").split()).replace(" : ", ": ")
 
 
 def leading(topology: str, epoch: int, incarnation: int) -> dict[str, int]:
@@ -132,11 +126,11 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
         if not is_there(storage):
             if is_refusal(error):
                 raise StorageRefusedError(
-                    f"Storage refuses to make table {storage.location}: {_said(error)}. Correct "
+                    f"Storage refuses to make table {storage.location}: {said(error)}. Correct "
                     "the permission, the credentials or the name, then run again."
                 ) from error
             raise AppendFailedError(
-                f"Table {storage.location} could not be created: {_said(error)}. It is tried "
+                f"Table {storage.location} could not be created: {said(error)}. It is tried "
                 "again; if this goes on, check that the table's folder can be written to."
             ) from error
 

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 ACCOUNT = "lake.dfs.core.windows.net"
 KEY = {"aws_access_key_id": "id", "AWS_SECRET_ACCESS_KEY": "4711"}
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 SIMPLE = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+    for name in (*ENDPOINTS, "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -150,6 +151,36 @@ def test_endpoint_and_region_come_from_the_environment_and_credentials_do_not(
     given = hadoop_settings(address_of("s3://b/t"), {"aws_region": "r", "aws_endpoint_url": "e"})
     assert given["fs.s3a.bucket.b.endpoint.region"] == "r"
     assert given["fs.s3a.bucket.b.endpoint"] == "e"
+
+
+@pytest.mark.parametrize("name", [*ENDPOINTS, *(name.lower() for name in ENDPOINTS), "endpoint"])
+def test_spark_goes_to_the_endpoint_of_our_own_reads(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of object_store's names it has, and wherever it is said: the client's own error
+    says whom it has asked.
+    """
+    given = {"aws_allow_http": "true", "aws_skip_signature": "true", "aws_region": "r"}
+
+    def asked(**more: str) -> str:
+        options = {**given, **more}
+        store, address = open_store("s3://b/t", options)
+        with pytest.raises(Exception, match="error sending request") as raised:
+            store.get("x")
+        endpoint = hadoop_settings(address, options)["fs.s3a.bucket.b.endpoint"]
+        assert f"GET {endpoint}/b/t/x" in str(raised.value)
+        return endpoint
+
+    if name.isupper():
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    else:
+        given[name] = "http://127.0.0.1:9"
+    assert asked() == "http://127.0.0.1:9"
+    if not name.startswith("aws_endpoint") and name != "endpoint":
+        asked(aws_endpoint_url="http://127.0.0.1:1")
+    asked(aws_endpoint_url_s3="http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")
+    asked()
 
 
 AZURE = [

@@ -15,7 +15,8 @@ import pytest
 from pyarrow import fs
 
 from txn.errors import StorageRefusedError, StorageUnavailableError
-from txn.storage.retrying import Patience, retried
+from txn.storage.opening import open_store
+from txn.storage.retrying import Patience, is_momentary, is_refusal, retried, said
 
 Ask = Callable[[], object]
 
@@ -72,6 +73,29 @@ def test_what_is_no_fault_of_storage_comes_as_it_is(error: Exception) -> None:
         retried(failing(error), "read x", time.patience)
     assert raised.value is error
     assert time.slept == []
+
+
+@pytest.mark.parametrize("folder", ["AccessDenied", "a 403 Forbidden", "NoSuchBucket"])
+def test_words_of_a_path_are_no_refusal(folder: str) -> None:
+    """A server that is away for a moment is waited for, whatever the table's folder is called."""
+    options = {
+        "aws_access_key_id": "a",
+        "aws_secret_access_key": "b",
+        "aws_region": "us-east-1",
+        "aws_endpoint_url": "http://127.0.0.1:9",  # nobody listens on "discard"
+        "aws_allow_http": "true",
+    }
+    store, _ = open_store(f"s3://b/{folder}/t", options)
+    for ask in (lambda: store.get("x"), lambda: [*store.walk()], lambda: store.delete(["x"])):
+        with pytest.raises(Exception, match="error sending request") as raised:
+            ask()
+        assert (is_refusal(raised.value), is_momentary(raised.value)) == (False, True)
+
+
+def test_a_message_is_one_line_without_a_user() -> None:
+    """What clients write for terminals, and the credentials of a URL, are left out."""
+    error = OSError("\x1b[31mGeneric S3 error\x1b[0m\n ↳ GET https://me:4@7@h:1/b/x?y=a@b failed.")
+    assert said(error) == "Generic S3 error: GET https://h:1/b/x?y=a@b failed"
 
 
 # --- what real clients say -----------------------------------------------------------------------

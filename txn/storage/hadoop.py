@@ -59,8 +59,7 @@ def _s3(options: Mapping[str, str]) -> dict[str, str]:
     """Settings of S3A, without `fs.s3a.bucket.<bucket>.`."""
     # A file that is written has a name of its own, so nobody need look first whether it is there.
     found = {"performance.flags": "create"}
-    endpoint = _given(options, "endpoint_url", "endpoint") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint:
+    if endpoint := _endpoint(options):
         virtual = _given(options, "virtual_hosted_style_request") or ""
         found["endpoint"] = endpoint
         found["path.style.access"] = str(not _is_true(virtual)).lower()
@@ -88,6 +87,17 @@ def _s3(options: Mapping[str, str]) -> dict[str, str]:
     if _is_true(_given(options, "request_payer") or ""):
         found["requester.pays.enabled"] = "true"
     return found
+
+
+def _endpoint(options: Mapping[str, str]) -> str | None:
+    """As object_store chooses it: what is said for S3 alone comes first, wherever it is said."""
+    return (
+        option(options, "aws_endpoint_url_s3")
+        or os.environ.get("AWS_ENDPOINT_URL_S3")
+        or _given(options, "endpoint_url", "endpoint")
+        or os.environ.get("AWS_ENDPOINT_URL")
+        or os.environ.get("AWS_ENDPOINT")
+    )
 
 
 def _given(options: Mapping[str, str], *names: str) -> str | None:

@@ -18,7 +18,15 @@ from typing import TypeVar
 
 from txn.errors import StorageRefusedError, StorageUnavailableError
 
-__all__ = ["PATIENCE", "Patience", "is_momentary", "is_refusal", "names_no_bucket", "retried"]
+__all__ = [
+    "PATIENCE",
+    "Patience",
+    "is_momentary",
+    "is_refusal",
+    "names_no_bucket",
+    "retried",
+    "said",
+]
 
 T = TypeVar("T")
 
@@ -57,6 +65,9 @@ _REFUSED = re.compile(
     r"|incorrectly configured region|URL scheme is not allowed"
 )
 """Texts of a refusal by object-store clients, and by delta-rs for a disk: they have no codes."""
+_PLACE = re.compile(r"\w[\w+.-]*://[^\s<>\"]*|[^\s<>\"']*/[^\s<>\"']*")
+"""URLs and paths, which may have any word in them, but not the tags of an XML text."""
+_USER = re.compile(r"//[^/?#\s]*@")
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
 _AWAY = re.compile(
     r"AWS Error|curlCode|Generic \w+ error|error sending request|Server returned non-2xx"
@@ -103,7 +114,7 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
         except Exception as error:
             if is_refusal(error):
                 raise StorageRefusedError(
-                    f"Storage refuses to {what}: {_said(error)}. Waiting does not help: correct "
+                    f"Storage refuses to {what}: {said(error)}. Waiting does not help: correct "
                     "the permission, the credentials or the name, then run again. Progress is "
                     "intact."
                 ) from error
@@ -112,9 +123,9 @@ def retried(operation: Callable[[], T], what: str, patience: Patience = PATIENCE
             if patience.clock() + wait > until:
                 raise StorageUnavailableError(
                     f"Storage could not {what} within {patience.deadline_secs:g} s: "
-                    f"{_said(error)}. A batch waits and tries again; a start must be repeated."
+                    f"{said(error)}. A batch waits and tries again; a start must be repeated."
                 ) from error
-            log.info("storage could not %s, and is asked again: %s", what, _said(error))
+            log.info("storage could not %s, and is asked again: %s", what, said(error))
         patience.sleep(wait)
         wait = min(2 * wait, patience.most_secs)
 
@@ -126,7 +137,7 @@ def is_refusal(error: BaseException) -> bool:
     if names_no_bucket(error):
         return True
     # For delta-rs a folder that may not be made is a "table not found".
-    return _is_of_client(error) and _REFUSED.search(str(error)) is not None
+    return _is_of_client(error) and _REFUSED.search(_words(error)) is not None
 
 
 def is_momentary(error: BaseException) -> bool:
@@ -135,8 +146,8 @@ def is_momentary(error: BaseException) -> bool:
         return error.errno in _MOMENTARY
     return (
         _is_of_storage(error)
-        and _AWAY.search(str(error)) is not None
-        and _REFUSED.search(str(error)) is None
+        and _AWAY.search(_words(error)) is not None
+        and _REFUSED.search(_words(error)) is None
     )
 
 
@@ -145,7 +156,7 @@ def names_no_bucket(error: BaseException) -> bool:
 
     A look at a file (HEAD) cannot tell.
     """
-    return isinstance(error, FileNotFoundError) and _NO_BUCKET.search(str(error)) is not None
+    return isinstance(error, FileNotFoundError) and _NO_BUCKET.search(_words(error)) is not None
 
 
 def _is_of_storage(error: BaseException) -> bool:
@@ -172,7 +183,14 @@ _MEANT = {"TableNotFoundError", "SchemaMismatchError", "DeltaProtocolError"}
 """Errors of delta-rs about a table, not about its storage."""
 
 
-def _said(error: BaseException) -> str:
+def _words(error: BaseException) -> str:
+    """What an error says, without the places that it names."""
+    return _PLACE.sub("", str(error))
+
+
+def said(error: BaseException) -> str:
+    """A client's message in one line: no colours and arrows for terminals, no user in a URL."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace("↳", ":")
     text = text.partition("\n\nDebug source")[0]  # obstore's, pages long
-    return " ".join(text.split()).rstrip(".")[:600]
+    text = " ".join(_USER.sub("//", text).split()).replace(" : ", ": ")
+    return text.rstrip(".")[:600]
