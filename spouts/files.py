@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -389,6 +390,14 @@ class FileSpout(Spout[FileBatch]):
         ]
 
     def _check_readable(self, name: str) -> None:
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise TopologyError(
+                f"{self._name} matches {os.fsencode(name)!r}, whose name is not UTF-8, so neither "
+                "Spark nor ZooKeeper can take it. Rename the file.",
+                number="TXN-408",
+            ) from None
         if not self._listing.remote and ":" in name.rpartition("/")[2]:
             raise TopologyError(
                 f"{self._name} matches {name}, but Spark reads through Hadoop, which cannot open "

@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spouts._listing import Listing
 from spouts.files import FileBatch, FileSpout
 from txn.attempts import TransactionAttempt
-from txn.errors import FailedException, StorageRefusedError
+from txn.errors import FailedException, StorageRefusedError, TopologyError
 
 SCHEMA = StructType([StructField("value", StringType())])
 FIRST = TransactionAttempt(1)
@@ -125,3 +125,18 @@ def test_a_subfolder_that_may_not_be_listed_is_not_no_files(pattern: str) -> Non
         Path(made, "shut").chmod(0o755)
         with as_nobody():
             assert spout.initialize_transaction(FIRST, batch) is None
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, scheme: str) -> None:
+    """No position can have it; the error shows its bytes. A name that the pattern does not match is
+    no fault.
+    """
+    (tmp_path / "a.txt").touch()
+    (tmp_path / os.fsdecode(b"caf\xe9.csv")).touch()
+    spout = opened(f"{scheme}{tmp_path}/*.txt")
+    assert len(planned(spout).files) == 1
+    spout = opened(f"{scheme}{tmp_path}/*")
+    with pytest.raises(TopologyError, match=r"caf\\xe9\.csv', .*Rename the file") as told:
+        planned(spout)
+    assert told.value.number == "TXN-408"
