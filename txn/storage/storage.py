@@ -224,12 +224,13 @@ def _refuse_unwritable(root: str) -> None:
 def _refuse_encoded(root: str, *, remote: bool) -> None:
     """What delta-rs 1.6 reads as another place.
 
-    It decodes `%41` when it loads a table, and not when it writes; and a URI ends at `?` or `#`.
+    It decodes `%41` when it loads a table, and not when it writes; a URI ends at `?` or `#`; and a
+    backslash in a local path is a slash for it when it loads.
     """
-    if match := re.search("%[0-9A-Fa-f]{2}|[?#]" if remote else "%[0-9A-Fa-f]{2}", root):
-        meaning = "an encoded character" if match[0][0] == "%" else "the end of a location"
+    if match := re.search("%[0-9A-Fa-f]{2}|[?#]" if remote else r"%[0-9A-Fa-f]{2}|\\", root):
+        meanings = {"%": "an encoded character", "\\": "a slash"}
         raise TopologyError(
             f"Table folder {root} has '{match[0]}' in its path, which Delta's library takes for "
-            f"{meaning}. Choose a path without it.",
+            f"{meanings.get(match[0][0], 'the end of a location')}. Choose a path without it.",
             number="TXN-121",
         )

@@ -224,6 +224,13 @@ def test_folders_of_a_store_that_libraries_take_for_others(name: str) -> None:
     assert error.value.number == "TXN-121"
 
 
+def test_a_local_folder_with_a_backslash_is_refused() -> None:
+    """Delta-rs takes it for a slash when it loads a table: it would load that of `a/b`."""
+    with pytest.raises(TopologyError, match=r"has '\\' in its path, .* for a slash") as error:
+        AppendTable("lake/a\\b")
+    assert error.value.number == "TXN-121"
+
+
 def test_deleting_asks_for_a_folder_below() -> None:
     """The table's own folder is never deleted."""
     with pytest.raises(ValueError, match="never deleted"):
