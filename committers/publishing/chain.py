@@ -69,7 +69,9 @@ def overwritten(table: str, topology: str, version: int) -> TableChangedError:
         f"readers. Nothing was written on top of it. Put the former {commit_path(version)} back "
         "(a bucket with versioning still has it), and repeat the other writer's statement while "
         "the topology is stopped. To let it stand: ALTER TABLE delta."
-        f"`{normal(table)}` SET TBLPROPERTIES ('{ACCEPTED}' = '{version}').",
+        f"`{normal(table)}` SET TBLPROPERTIES ('{ACCEPTED}' = '{version}'); if it had published "
+        "the newest txid, only putting it back helps, for a table that lacks a committed txid is "
+        "refused (TXN-804).",
         number="TXN-316",
     )
 

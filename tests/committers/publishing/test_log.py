@@ -705,6 +705,15 @@ def test_a_version_of_others_that_was_overwritten_is_found(
     assert open_log(warehouse, epoch=2).version == 4
 
 
+def test_the_newest_publication_cannot_be_given_up(warehouse: Path, make_publication: Any) -> None:
+    """Whoever accepts that it was overwritten is refused at the next start; the error says so."""
+    log = open_log(warehouse)
+    log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    (warehouse / commit_path(log.version)).write_bytes((warehouse / commit_path(0)).read_bytes())
+    with pytest.raises(TableChangedError, match=r"newest txid, only putting .*\(TXN-804\)"):
+        log.publish([put(warehouse, 2)], [], make_publication(2), log.version)
+
+
 def test_a_fence_carries_the_last_publication(warehouse: Path, make_publication: Any) -> None:
     """When the publication's own commit file was cleaned up, the fence still says what it was."""
     log = open_log(warehouse)
