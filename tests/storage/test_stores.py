@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import TypeVar
 
 import pytest
 
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
+from spouts._listing import Listing
 from spouts.delta import DeltaSpout
 from spouts.files import FileSpout
 from tests.children import LOOPBACK, free_ports
@@ -29,10 +32,11 @@ from tests.stores.hdfs import HdfsServer
 from tests.stores.proxy import Answer, Fail, Forward, LoseAnswer, Proxy, Request, lists, puts
 from tests.stores.s3 import S3Server, storage_options
 from txn import Topology
-from txn.errors import TopologyError
+from txn.errors import StorageRefusedError, TopologyError
 from txn.storage import local
 from txn.storage.opening import open_store
 from txn.storage.retrying import is_momentary, is_refusal
+from txn.storage.storage import Storage
 from txn.storage.store import Store
 
 S = TypeVar("S")
@@ -389,14 +393,85 @@ def test_options_in_either_case(s3: S3Server, shout: Callable[[str], str]) -> No
     assert store.put_if_absent("x", b"1")
 
 
-@pytest.mark.parametrize("name", ["aws_endpoint_url", "AZURE_ENDPOINT", "endpoint"])
-def test_an_endpoint_with_credentials_is_refused(name: str) -> None:
-    """A client's messages show the URL that it asked; this one shows neither user nor password."""
-    scheme = "az" if "AZURE" in name else "s3"
-    store, _ = open_store(f"{scheme}://b/t", {name: "http://me:4711@127.0.0.1:9"})
-    with pytest.raises(TopologyError, match="has credentials before its host") as raised:
+NO_PATHS = ["in//x", "in/./x", "in/a\x7fb"]
+
+
+class Lists(BaseHTTPRequestHandler):
+    """An S3 with one object in each bucket, which is named by the number of its key."""
+
+    def do_GET(self) -> None:
+        """A listing."""
+        key = NO_PATHS[int(self.path.split("/")[1].split("?")[0])]
+        body = (
+            "<ListBucketResult><Contents><Size>1</Size>"
+            f"<Key>{key}</Key><LastModified>2026-01-01T00:00:00Z</LastModified>"
+            "</Contents></ListBucketResult>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("bucket", range(len(NO_PATHS)))
+def test_a_key_that_is_no_path_is_named(bucket: int) -> None:
+    """Object_store cannot list past it: the error says which one it is, and what to do."""
+    with ThreadingHTTPServer((LOOPBACK, 0), Lists) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        options = storage_options(f"http://{LOOPBACK}:{server.server_port}")
+        storage = Storage(f"s3://{bucket}/in", options)
+        listing = Listing(f"s3://{bucket}/in/*.txt", options)
+        for ask in (lambda: storage.files("x"), storage.entries, listing.names):
+            with pytest.raises(StorageRefusedError, match="Rename or delete that object") as told:
+                ask()
+            assert f'Path "{NO_PATHS[bucket]}"' in str(told.value)
+            assert told.value.number == "TXN-701"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [
+        ("s3", "aws_endpoint_url"),
+        ("s3", "endpoint"),
+        ("s3", "aws_endpoint_url_s3"),
+        ("az", "AZURE_ENDPOINT"),
+        ("gs", "google_base_url"),
+        ("s3", "$AWS_ENDPOINT_URL"),
+        ("s3", "$AWS_ENDPOINT_URL_S3"),
+        ("az", "$AZURE_STORAGE_ENDPOINT"),
+    ],
+)
+def test_an_endpoint_with_credentials_is_refused(
+    scheme: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client's messages show the URL that it asked, wherever it comes from (`$`: out of the
+    environment); this one shows neither user nor password.
+    """
+    url, options = "http://me:4711@127.0.0.1:9", {}
+    if name.startswith("$"):
+        monkeypatch.setenv(name[1:], url)
+    else:
+        options = {name: url}
+    store, _ = open_store(f"{scheme}://b/t", options)
+    with pytest.raises(
+        TopologyError, match=f"{name.strip('$')} has credentials before its host"
+    ) as told:
         store.get("a")
-    assert "4711" not in str(raised.value)
+    assert "4711" not in str(told.value)
+
+
+def test_a_proxy_may_have_credentials() -> None:
+    """It has no other place for them, and no message shows them."""
+    options = {**storage_options("http://127.0.0.1:9"), "proxy_url": "http://me:4711@127.0.0.1:9"}
+    store, _ = open_store("s3://b/t", options)
+    with pytest.raises(Exception, match="error sending request") as told:
+        store.get("a")
+    assert is_momentary(told.value)
+    assert "4711" not in str(told.value)
 
 
 def test_a_misspelt_option_is_refused() -> None:

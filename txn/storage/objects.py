@@ -11,7 +11,9 @@ repeated by `txn.storage.retrying`, and a conditional PUT never is.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,11 +21,11 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from txn.errors import TopologyError
+from txn.errors import StorageRefusedError, TopologyError
 from txn.storage.addresses import ACCOUNT, CLOUD, Address, option
 from txn.storage.asking import if_there, in_parallel
 from txn.storage.profiles import profile_for
-from txn.storage.retrying import names_no_bucket
+from txn.storage.retrying import names_no_bucket, said
 from txn.storage.store import Entry, Store, TooLargeError
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["ObjectStore"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_WITH_CREDENTIALS = re.compile("[^/]*//[^/]*@")
+_WITH_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?//[^/]*@")
+_ENVIRONMENT = {"s3": "AWS", "gs": "GOOGLE", "azure": "AZURE"}
 _PAGE = 1000
 """Objects in one answer of a listing and in one bulk deletion, as S3 has it."""
 _OF_DELTA = re.compile(
@@ -103,15 +106,31 @@ class ObjectStore(Store):
 
     def walk(self, folder: str = "", after: str = "") -> Iterator[Entry]:
         """See `Store`."""
-        pages = self._client.list(folder or None, offset=after or None, chunk_size=_PAGE)
-        found = (_entry(one) for page in pages for one in page)
-        return _without_markers(found, folder)
+        with self._nameable():
+            pages = self._client.list(folder or None, offset=after or None, chunk_size=_PAGE)
+            found = (_entry(one) for page in pages for one in page)
+            yield from _without_markers(found, folder)
 
     def children(self, folder: str = "") -> tuple[list[str], list[Entry]]:
         """See `Store`."""
-        found = self._client.list_with_delimiter(folder or None)
+        with self._nameable():
+            found = self._client.list_with_delimiter(folder or None)
         entries = _without_markers((_entry(one) for one in found["objects"]), folder)
         return sorted(found["common_prefixes"]), [*entries]
+
+    @contextlib.contextmanager
+    def _nameable(self) -> Iterator[None]:
+        """Object_store gives up a listing at the first key that is no path: `a//b`, `a/./b`."""
+        from obstore.exceptions import InvalidPathError
+
+        try:
+            yield
+        except InvalidPathError as error:
+            raise StorageRefusedError(
+                f"Nothing below '{self._address.for_delta}' can be listed, because an object there "
+                f"has a key that is no path: {said(error)}. Rename or delete that object (the "
+                "store's own tools can), or name a folder that does not have it below."
+            ) from error
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """See `Store`."""
@@ -215,9 +234,11 @@ def _opened(address: Address, options: Mapping[str, str]) -> S3Store | GCSStore 
 
 
 def _refuse_credentials(address: Address, options: Mapping[str, str]) -> None:
-    """Every error of a client shows the URL that it asked."""
-    for name, value in options.items():
-        if name.lower().endswith(("endpoint", "endpoint_url")) and _WITH_CREDENTIALS.match(value):
+    """Every error of a client shows the URL that it asked; it does not show that of a proxy."""
+    endpoint = re.compile(f"{_ENVIRONMENT[address.kind]}_.*(ENDPOINT|BASE_URL).*")
+    around = {name: value for name, value in os.environ.items() if endpoint.fullmatch(name)}
+    for name, value in {**around, **options}.items():
+        if _WITH_CREDENTIALS.match(value.strip()) and name.lower() != "proxy_url":
             raise TopologyError(
                 f"Folder '{address.for_delta}' cannot be opened: {name} has credentials before its "
                 "host, and messages show it. Give them as options of their own, such as "
