@@ -8,13 +8,15 @@ from contextlib import AbstractContextManager, nullcontext
 
 from txn.delta.commits import LAST_CHECKPOINT, Commit, checkpoint_version, commit_path, parse_commit
 from txn.errors import RecoveryRefusedError
-from txn.operations.watching.index import LogIndex, Unreadable
+from txn.operations.watching.index import LogIndex, Unreadable, fits
 from txn.storage.storage import Storage
 
 __all__ = ["LogFollower"]
 
 _AT_ONCE = 32
 """Commit files that are asked for together: on an object store they cost one round trip."""
+
+_TOO_LARGE = "It says a number of rows, bytes or txids that no table can have."
 
 
 class LogFollower:
@@ -141,9 +143,11 @@ class LogFollower:
             if text is None:
                 break
             try:
-                found.append(parse_commit(version, text, self._storage.location))
+                commit = parse_commit(version, text, self._storage.location)
             except RecoveryRefusedError as error:
                 found.append(Unreadable(version, str(error)))
+                continue
+            found.append(commit if fits(commit) else Unreadable(version, _TOO_LARGE))
         return found
 
 

@@ -8,6 +8,7 @@ page cache. The logs stay the truth: the index is thrown away when its owner end
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import threading
 import time
@@ -19,7 +20,7 @@ from typing import Any, Literal
 
 from txn.delta.commits import Commit
 from txn.interfaces.publication import Member, Publication, Violations, merged_violations
-from txn.text import describe
+from txn.text import describe, printable
 
 __all__ = [
     "Filter",
@@ -30,6 +31,7 @@ __all__ = [
     "Part",
     "Unreadable",
     "Version",
+    "fits",
     "kind_of",
 ]
 
@@ -185,6 +187,19 @@ def kind_of(commit: Commit, topology: str) -> str:
     return "foreign"
 
 
+def fits(commit: Commit) -> bool:
+    """Whether the numbers of a version fit into the index. Nothing else in a log limits them."""
+    found = commit.publication
+    numbers = [sum(add.size for add in commit.adds), sum(add.rows for add in commit.adds)]
+    numbers += [txid for txid in _txids_of(commit) if txid is not None]
+    if found is not None:
+        numbers += [found.epoch, found.replay_of or 0]
+        numbers += [n for m in found.txids for n in (m.txid, m.attempt_id, m.rows)]
+        if not all(map(math.isfinite, found.timings_ms.values())):
+            return False
+    return all(abs(number) < 2**63 for number in numbers)
+
+
 class LogIndex:
     """The index of one topology. Safe from any thread.
 
@@ -254,7 +269,10 @@ class LogIndex:
     def add_failures(self, failures: Iterable[tuple[int, int, int, str]]) -> None:
         """(txid, attempt, milliseconds since 1970, error) of failed attempts; the newest stay."""
         with self._writing() as write:
-            write.executemany("INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?)", failures)
+            write.executemany(
+                "INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?)",
+                [(*attempt, printable(error)) for *attempt, error in failures],
+            )
             write.execute(
                 "DELETE FROM failures WHERE at_ms < (SELECT at_ms FROM failures "
                 "ORDER BY at_ms DESC LIMIT 1 OFFSET ?)",
@@ -278,7 +296,8 @@ class LogIndex:
     ) -> None:
         if isinstance(commit, Unreadable):
             unknown = (None, None, 0, 0, 0, None)
-            row = (table, commit.version, 0, "unreadable", commit.why, "", *unknown)
+            why = printable(commit.why)
+            row = (table, commit.version, 0, "unreadable", why, "", *unknown)
             write.execute(_ADD_VERSION, row)
             return
         kind = kind_of(commit, self.topology)
@@ -287,7 +306,7 @@ class LogIndex:
         known = sum(rows) if all(count >= 0 for count in rows) else None
         size = sum(add.size for add in commit.adds)
         what = (first, last, len(commit.adds), size, len(commit.removes), known)
-        who = (commit.timestamp_ms, kind, commit.operation, commit.writer)
+        who = (commit.timestamp_ms, kind, printable(commit.operation), printable(commit.writer))
         write.execute(_ADD_VERSION, (table, commit.version, *who, *what))
 
     def _add_publication(
@@ -457,11 +476,11 @@ class LogIndex:
         """Table -> rows staged for it by the newest txids."""
         # +tab: else SQLite takes the index by table, for the order, and reads all of it.
         rows = self._reading().execute(
-            "SELECT tab, sum(rows) FROM parts WHERE txid > (SELECT max(txid) FROM txids) - ? "
+            "SELECT tab, total(rows) FROM parts WHERE txid > (SELECT max(txid) FROM txids) - ? "
             "GROUP BY +tab",
             (txids,),
         )
-        return dict(rows.fetchall())
+        return {table: int(count) for table, count in rows}
 
     def newest_version(self, table: int, kind: str) -> Version | None:
         """A table's newest version of a kind; None: none is indexed."""
@@ -499,7 +518,7 @@ class LogIndex:
         return (
             self._reading()
             .execute(
-                "SELECT (at_ms / ?) * ? AS bucket, count(*), sum(rows), avg(total_ms), "
+                "SELECT (at_ms / ?) * ? AS bucket, count(*), total(rows), avg(total_ms), "
                 "max(total_ms), avg(processing_ms) FROM txids WHERE at_ms >= ? AND at_ms <= ? "
                 "GROUP BY bucket ORDER BY bucket",
                 (bucket_ms, bucket_ms, since_ms, until_ms),
@@ -593,7 +612,7 @@ def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...
         json.dumps(timings),
         sum(timings.values()),
         sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed")),
-        publication.quarantined,
+        publication.quarantined and printable(publication.quarantined),
         publication.replay_of,
         0,
         publication.first_txid,
@@ -604,7 +623,7 @@ def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...
 def _words(member: Member, publication: Publication) -> str:
     """What a search looks at."""
     texts = [*_strings(member.read), publication.quarantined or ""]
-    return "\n".join(texts).casefold()[:_LONGEST_SEARCH]
+    return printable("\n".join(texts)).casefold()[:_LONGEST_SEARCH]
 
 
 def _json(violations: Violations) -> str:
