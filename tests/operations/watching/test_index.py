@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,8 +195,8 @@ def test_no_question_reads_all_of_a_long_history(index: LogIndex) -> None:
     for table in range(3):
         index.add_newer(table, [commit(v, publication(v)) for v in range(1, 301)])
     asked: list[str] = []
-    reading = index._reading()
-    reading.set_trace_callback(asked.append)
+    with index._reading() as reading:  # the questions that follow take the same
+        reading.set_trace_callback(asked.append)
     assert index.rows_by_table(10) == {0: 100, 1: 100, 2: 100}
     assert (index.span(), index.span(1)) == ((1, 300), (1, 300))
     assert index.times_ms() == (BEGAN_MS + 1000, BEGAN_MS + 300_000)
@@ -257,6 +260,42 @@ def test_failures_are_kept_once_and_the_newest(
     index.add_failures(told[-1:])
     assert [txid for txid, *_ in index.failures()] == [3, 2]
     assert index.failures(3) == [told[-1]]
+
+
+def test_threads_that_come_and_go_leave_nothing(index: LogIndex) -> None:
+    """Questions side by side have a connection each, which the next ones take; none is left when
+    the index is closed.
+    """
+    index.add_newer(0, [commit(v, publication(v)) for v in range(1, 4)])
+
+    def ask(together: threading.Barrier) -> None:
+        with index._reading():
+            together.wait(20)
+            assert index.span() == (1, 3)
+
+    files = []
+    for _ in range(4):
+        together = threading.Barrier(6)
+        threads = [threading.Thread(target=ask, args=(together,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        files.append(len(open_files(index)))
+    assert max(files) == files[0]  # SQLite leaves some open, and takes them again
+    index.close()
+    assert open_files(index) == []
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        index.span()
+
+
+def open_files(index: LogIndex) -> list[str]:
+    """Names of the files that this process has open of an index."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(each.readlink()))
+    return [name for name in found if name.startswith(str(index._path))]
 
 
 def test_an_empty_index_has_answers(index: LogIndex) -> None:
