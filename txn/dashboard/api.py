@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from txn.delta.log import TableLog
 from txn.errors import UserError
 from txn.interfaces.publication import Member, Publication, merged_violations
-from txn.operations.bad_rows import bad_rows_among
+from txn.operations.bad_rows import bad_rows_among, has_bad_rows
 from txn.operations.watching.index import Filter, IndexedTxid, Part
 from txn.operations.watching.tables import difference, first_rows
 from txn.operations.watching.topologies import Watch, Watched
@@ -46,6 +47,9 @@ _LEAST_SPAN_MS = 120_000
 _LONGEST_METADATA = 100_000
 _NEWEST_TXIDS = 200
 _BAD_ROWS = 50
+_NO_BAD_ROWS: dict[str, Any] = {"table": None, "rules": [], "rows": []}
+_kept_bad_rows: WeakKeyDictionary[WatchedTable, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
+"""The newest answer, and what it follows from."""
 
 
 def overview(watch: Watch) -> dict[str, Any]:
@@ -488,16 +492,26 @@ def bad_rows(watched: Watched) -> dict[str, Any]:
     Raises:
         TxnError, DeltaError, OSError: a table cannot be read.
     """
-    there = [table for table in watched.tables if table.facts is not None]
-    options = {table.name: table.options for table in there}
-    found = bad_rows_among(options, options, watched.committed)
+    table = next((t for t in watched.tables if t.facts and has_bad_rows(t.facts.columns)), None)
+    if table is None or table.follower is None:
+        return _NO_BAD_ROWS
+    # Every reader of the page asks again and again. Txids that the table has not do not matter.
+    span, committed = watched.index.span(table.number), watched.committed
+    shown = committed if committed is None or span is None else min(committed, span[1])
+    state = (table.follower.incarnation, table.follower.newest, shown)
+    kept = _kept_bad_rows.get(table)
+    if kept is not None and kept[0] == state:
+        return kept[1]
+    found = bad_rows_among([table.name], {table.name: table.options}, committed)
     if found is None:
-        return {"table": None, "rules": [], "rows": []}
-    return {
+        return _NO_BAD_ROWS
+    told = {
         "table": found.table,
         "rules": [rule.to_json() for rule in found.by_rule()],
         "rows": [row.to_json() for row in found.newest(_BAD_ROWS)],
     }
+    _kept_bad_rows[table] = (state, told)
+    return told
 
 
 def _now_ms() -> int:
