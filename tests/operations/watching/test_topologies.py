@@ -221,6 +221,27 @@ def test_trouble_says_what_to_do(watch: Watch, sample: Sample) -> None:
     assert all(one.do or one.is_over for one in troubles(found))
 
 
+def test_failures_are_warnings_only_while_they_matter(tmp_path: Path) -> None:
+    """Not while nobody tells what is committed, nor if the topology was made anew since."""
+    sample = Sample(tmp_path, txids=1)
+    with (tmp_path / ".txn/logs/flights.log").open("a", encoding="utf-8") as log:
+        for txid in (2, 50):
+            log.write(f"2026-11-24 10:00:00,000 WARNING txn [flights {txid}:0] failed: Boom\n")
+    with Watch([Known("flights")], "zk1:2181", where=tmp_path, feed=Told) as watch:
+        found = watch.topology("flights")
+        comes(lambda: found.index.failures(50), "the failures")
+
+        def said(*txids: int) -> list[tuple[str, bool]]:
+            by_txid = {one.txid: (one.level, one.is_over) for one in of_area(found, "failure")}
+            return [by_txid[txid] for txid in txids]
+
+        assert said(2, 50) == [("note", False), ("note", False)]
+        watched(watch, sample.look())
+        assert said(2, 50) == [("warning", False), ("note", True)]
+        watched(watch, sample.look(committed=2))
+        assert said(2) == [("note", True)]
+
+
 def test_a_batch_that_is_blocked_is_trouble(watch: Watch, sample: Sample) -> None:
     """With the error of the source, and since when."""
     found = watched(watch, sample.look())
