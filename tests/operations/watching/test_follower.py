@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from tests.dashboard.made_logs import BEGAN_MS, append_version, made_table, publication
+from txn.delta.commits import Commit
+from txn.operations.watching import follower as module
 from txn.operations.watching.follower import LogFollower
 from txn.operations.watching.index import Filter, LogIndex
 from txn.storage.storage import Storage
@@ -79,6 +81,30 @@ def test_so_many_versions_at_most(tmp_path: Path, index: LogIndex) -> None:
     found.catch_up(hint=100)
     read_back(found)
     assert (found.complete, index.counts()["versions"]) == (True, 65)
+
+
+def test_what_comes_lets_the_oldest_go(
+    tmp_path: Path, index: LogIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit also holds for what is appended for months; other tables' parts stay."""
+    monkeypatch.setattr(module, "_AT_ONCE_GONE", 8)
+    table = log_of(tmp_path, 60)
+    found = LogFollower(index, 0, Storage(str(table)), 40)
+    found.catch_up(hint=60)
+    read_back(found)
+    index.add_newer(1, [Commit(1, BEGAN_MS, "WRITE", publication=publication(30, rows=7))])
+    for version in range(61, 201):
+        append_version(table, version, publication(version))
+    found.catch_up()
+    assert (found.newest, found.complete, found.step_back()) == (200, True, False)
+    assert 40 < index.counts()["versions"] < 40 + 8 + 32
+    assert index.versions(0)[-1].version == found.oldest
+    assert index.span(0) == (found.oldest, 200)
+    kept = [one.txid for one in index.page(Filter(), None, 1000).txids]
+    assert kept == [*range(200, found.oldest - 1, -1), 30]
+    only_there = index.txid(30)
+    assert only_there is not None
+    assert only_there[0].rows == 7
 
 
 def test_a_broken_commit_file_is_shown_and_passed(tmp_path: Path, index: LogIndex) -> None:

@@ -113,6 +113,7 @@ def test_a_group_is_one_version_and_several_txids(index: LogIndex) -> None:
         ("partition-1", [2]),
         ("division BY zero", [8]),
         ("timed out", [4]),
+        ("ÜBERLAUF in STRASSE", [3]),
         ("100%", []),
         ("_", []),
         ("\\", []),
@@ -127,6 +128,7 @@ def test_text_finds_txids(index: LogIndex, text: str, expected: list[int]) -> No
     said.append(publication(8, quarantined="ArithmeticException: division by zero"))
     index.add_newer(0, [commit(v, one) for v, one in enumerate(said, 1)])
     index.add_failures([(4, 0, BEGAN_MS, "BatchTimeoutError: timed out")])
+    index.add_failures([(3, 0, BEGAN_MS, "ValueError: Überlauf in Straße 5")])
     assert txids(index, Filter(text=text)) == expected
     assert txids(index, Filter(text="partition-9")) == []
 

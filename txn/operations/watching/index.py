@@ -272,6 +272,20 @@ class LogIndex:
             _recount(write, (txid for (txid,) in had))
             self._above.pop(table, None)
 
+    def let_go(self, table: int, below: int) -> None:
+        """Take out a table's versions below one, and the txids that no other table has."""
+        with self._writing() as write:
+            (last,) = write.execute(
+                "SELECT max(last) FROM versions WHERE tab = ? AND version < ? "
+                "AND kind = 'publication'",
+                (table, below),
+            ).fetchone()
+            write.execute("DELETE FROM versions WHERE tab = ? AND version < ?", (table, below))
+            which = "FROM parts WHERE tab = ? AND txid <= ? AND version < ?"
+            had = write.execute(f"SELECT txid {which}", (table, last, below)).fetchall()
+            write.execute(f"DELETE {which}", (table, last, below))
+            _recount(write, (txid for (txid,) in had))
+
     def add_failures(self, failures: Iterable[tuple[int, int, int, str]]) -> None:
         """(txid, attempt, milliseconds since 1970, error) of failed attempts; the newest stay."""
         with self._writing() as write:
@@ -525,6 +539,7 @@ class LogIndex:
         made.execute("PRAGMA journal_mode = WAL")
         made.execute("PRAGMA synchronous = OFF")
         made.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+        made.create_function("casefold", 1, str.casefold)  # SQLite's lower() knows ASCII only
         return made
 
     def _asked(self, question: str, *values: Any) -> list[Any]:
@@ -710,7 +725,7 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     where += (
         " AND txid IN (SELECT txid FROM words WHERE txid >= ?1 AND txid < ?2 AND instr(text, ?) "
         "UNION ALL "
-        "SELECT txid FROM failures WHERE txid >= ?1 AND txid < ?2 AND instr(lower(error), ?))"
+        "SELECT txid FROM failures WHERE txid >= ?1 AND txid < ?2 AND instr(casefold(error), ?))"
     )
     return where, [*values, text, text]
 
