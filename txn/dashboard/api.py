@@ -67,7 +67,7 @@ def summary(watched: Watched) -> dict[str, Any]:
     """One topology in short."""
     now = _now_ms()
     status, note = watched.status, watched.note if watched.is_live else None
-    rows, txids = watched.index.rate(now - _RATE_SECS * 1000)
+    rows, txids = watched.index.rate(now, _RATE_SECS * 1000)
     found = troubles(watched)
     told = status.to_json() if status else {}
     held_up = note.held_up_by if note else None
@@ -222,8 +222,10 @@ def series(watched: Watched, minutes: int) -> dict[str, Any]:
 
 def _lags(watched: Watched, since: int) -> dict[str, Any]:
     """Lag over time, of the samples that were taken while the page ran."""
-    samples = [sample for sample in tuple(watched.samples) if sample.at_ms >= since]
-    samples = samples[:: max(1, len(samples) // _POINTS)]
+    samples = [sample for sample in watched.samples if sample.at_ms >= since]
+    # By time, as there are fewer of what is older.
+    step = max(1, (samples[-1].at_ms - samples[0].at_ms) // _POINTS) if samples else 1
+    samples = list({sample.at_ms // step: sample for sample in samples}.values())
     names = list(dict.fromkeys(name for sample in samples for name in sample.lag))
     units = ("records", "files", "versions", "bytes", "seconds")
     chosen: dict[str, str] = {}
@@ -252,8 +254,8 @@ def transactions(
     watched: Watched, wanted: Filter, before: int | None, limit: int = PAGE
 ) -> dict[str, Any]:
     """A page of txids, newest first."""
+    span = watched.index.span()  # before the page, which then has all of it
     found = watched.index.page(wanted, before, limit)
-    span = watched.index.span()
     return {
         "txids": [_line(watched, one) for one in found.txids],
         "before": found.before,

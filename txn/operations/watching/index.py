@@ -483,10 +483,17 @@ class LogIndex:
         )
         return first or 0, last or 0
 
-    def rate(self, since_ms: int) -> tuple[int, int]:
-        """(rows, txids) that were published since then."""
+    def rate(self, now_ms: int, span_ms: int) -> tuple[int, int]:
+        """(rows, txids) that were published in the last time, so long.
+
+        By the clock of whoever publishes them, which the newest txid tells if it is ahead.
+        """
+        newest = self._asked("SELECT at_ms FROM txids ORDER BY txid DESC LIMIT 1")
+        until = max(now_ms, newest[0][0] if newest else 0)
         ((rows, txids),) = self._asked(
-            "SELECT total(rows), count(*) FROM txids WHERE at_ms >= ?", since_ms
+            "SELECT total(rows), count(*) FROM txids WHERE at_ms > ? AND at_ms <= ?",
+            until - span_ms,
+            until,
         )
         return int(rows), txids
 
