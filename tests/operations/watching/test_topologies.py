@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from tests.children import wait_until
 from tests.dashboard.hanging import hanging
 from tests.dashboard.made_logs import append_version, publication
 from tests.dashboard.sample import Sample, Told, with_stopped
+from txn.dashboard.api import series
+from txn.delta.commits import Commit
 from txn.errors import UserError
 from txn.operations.watching.feed import Look
 from txn.operations.watching.known import Known
+from txn.operations.watching.run_files import RunNote
 from txn.operations.watching.topologies import Watch, Watched
 from txn.operations.watching.trouble import Trouble, state_of, troubles
 
@@ -240,6 +244,30 @@ def test_failures_are_warnings_only_while_they_matter(tmp_path: Path) -> None:
         assert said(2, 50) == [("warning", False), ("note", True)]
         watched(watch, sample.look(committed=2))
         assert said(2) == [("note", True)]
+
+
+def test_lag_is_kept_longer_than_every_word_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest samples are all there, older ones every ten seconds; a chart has as many points
+    of one hour as of another.
+    """
+    monkeypatch.setattr("txn.operations.watching.topologies._SAMPLES", 100)
+    found = Watched(Known("t"), tmp_path / "index", tmp_path)
+    now = time.time()
+    for second in range(-1200, 0):
+        lags = {"s": {"records": float(-second)}}
+        found._sample(RunNote(topology="t", pid=1, at=now + second, lags=lags))
+    ages = [round(now - sample.at_ms / 1000) for sample in found.samples]
+    assert ages == [*range(1200, 100, -10), *range(100, 0, -1)]
+    began = Commit(1, int((now - 1200) * 1000), "WRITE", publication=publication(1))
+    found.index.add_newer(0, [began])
+    times = series(found, 60)["lag"]["t"]
+    found.index.close()
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert now - times[0] > 1190
+    assert len(times) < 155
+    assert max(gaps) <= 20
 
 
 def test_a_batch_that_is_blocked_is_trouble(watch: Watch, sample: Sample) -> None:
