@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from click.testing import CliRunner
 from tests.children import free_ports, wait_until
 from txn.cli import cli
 from txn.cli.observers import Observer, RunInfo
-from txn.cli.run_notes import RunNotes, page_of_run
+from txn.cli.run_notes import RunNotes, _end_of, page_of_run
 from txn.config import TopologyConfig
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Totals
 from txn.interfaces import Lag
@@ -144,6 +145,14 @@ def test_a_page_that_ends_before_its_run_is_a_note() -> None:
         wait_until(lambda: len(heard.told) == 2, "the end", 20)
     assert heard.told[0].startswith("The page is at http://127.0.0.1:")
     assert heard.told[1].startswith("The page has ended: ")
+
+
+def test_what_a_page_says_is_not_kept_in_the_run() -> None:
+    """Of its stderr only the end is, however much there was: its last line tells why it ended."""
+    many = ["a traceback " * 100] * 1000
+    said = _end_of(io.BytesIO("\n".join([*many, "error: no more"]).encode()))
+    assert len(said) <= 2000
+    assert said.endswith(b"\nerror: no more")
 
 
 def children_of(parent: int, word: str) -> list[int]:

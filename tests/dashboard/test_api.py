@@ -22,6 +22,7 @@ from tests.dashboard.sample import HOSTILE, Sample, Told, hostile_topology
 from txn.config import TopologyConfig
 from txn.dashboard.app import page
 from txn.dashboard.guard import LOOPBACK
+from txn.operations.table_logs import opened_table
 from txn.operations.watching.known import Known
 from txn.operations.watching.topologies import Watch
 from txn.zookeeper.access import find_access, lend, take_back
@@ -240,6 +241,25 @@ def test_trouble_and_bad_rows(asked: Page) -> None:
     assert found["table"] == asked.sample.bad
     assert found["rules"][0]["rule"] == "a number"
     assert found["rows"][0]["txid"] == 234
+
+
+def test_bad_rows_are_read_once_for_all_readers(
+    asked: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their table is known by its columns, and read again only when it has another version."""
+    loaded: list[str] = []
+
+    def counted(table: str, options: Any) -> Any:
+        loaded.append(table)
+        return opened_table(table, options)
+
+    monkeypatch.setattr("txn.operations.table_logs.opened_table", counted)
+    table = asked.watch.topology("flights").table(asked.sample.bad)
+    assert table.follower is not None
+    table.follower.incarnation += 1
+    told = [asked.get("bad-rows", name="flights") for _ in range(3)]
+    assert told[0] == told[1] == told[2]
+    assert loaded == [asked.sample.bad]
 
 
 def test_the_doctor_looks_without_writing(asked: Page) -> None:

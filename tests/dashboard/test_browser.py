@@ -21,8 +21,10 @@ import pytest
 
 from tests.children import free_ports, wait_until
 from tests.dashboard.browser import axe_source, browser
+from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import Sample, Told, hostile_topology
 from tests.dashboard.serving import served
+from txn.operations.watching.known import Known
 from txn.operations.watching.topologies import Watch
 
 if TYPE_CHECKING:
@@ -228,6 +230,63 @@ def test_what_happens_appears_within_two_seconds(seen: Seen) -> None:
     page.keyboard.press("2")
     page.get_by_text("flights waits for Kafka").wait_for(timeout=2500)
     assert seen.is_quiet()
+
+
+def test_the_page_listens_again_after_a_refusal(seen: Seen) -> None:
+    """A proxy answers 502 for a moment: what happens afterwards still appears."""
+    page = seen.open("t/flights/topology")
+    page.locator("svg.graph .node").nth(8).wait_for()
+    page.route("**/api/events", lambda route: route.fulfill(status=502, body="away"), times=1)
+    page.reload()
+    page.locator("svg.graph .node").nth(8).wait_for()
+    seen.sample.note(held_up_by="away", waits=("flights waits for a proxy",))
+    page.get_by_text("flights waits for a proxy").wait_for(timeout=8000)
+    assert [line for line in seen.said if "502" not in line] == []
+    seen.said.clear()
+
+
+def test_the_list_has_no_gap_and_an_end(chrome: Browser, tmp_path: Path) -> None:
+    """What came while nobody looked at the top is all in it; the oldest rows give way."""
+    table = made_table(tmp_path / "rows", {"x": "long"})
+
+    def commit(first: int, last: int) -> None:
+        for version in range(first, last + 1):
+            append_version(table, version, publication(version))
+        wait_until(lambda: found.index.span() == (1, last), "the new ones", 30)
+
+    def listed() -> list[int]:
+        ids = "[...document.querySelectorAll('tbody tr')].map((row) => +row.dataset.txid)"
+        return list(page.evaluate(ids))
+
+    script = (ROOT / "txn/dashboard/assets/transactions.js").read_text("utf-8")
+    few = script.replace("const MOST_ROWS = 3000", "const MOST_ROWS = 300")
+    known = Known("t", tables={str(table): {}})
+    with Watch([known], "zk", where=tmp_path, feed=Told) as watch, served(watch) as url:
+        found = watch.topology("t")
+        commit(1, 150)
+        page = chrome.new_context(reduced_motion="reduce").new_page()
+        sent = {"body": few, "content_type": "text/javascript"}
+        page.route("**/transactions.js", lambda route: route.fulfill(**sent))
+        page.goto(f"{url}#/t/t/transactions")
+        page.locator("tr[data-txid='150']").wait_for()
+        for last, more in ((150, 90), (240, 400)):
+            page.evaluate("scrollTo(0, 600)")
+            commit(last + 1, last + more)
+            page.get_by_role("button", name="Newer txids").wait_for()
+            page.evaluate("scrollTo(0, 0)")
+            commit(last + more + 1, last + more + 1)
+            page.locator(f"tr[data-txid='{last + more + 1}']").wait_for()
+            top = last + more + 1
+            assert listed() == list(range(top, top - len(listed()), -1))
+        while len(listed()) < 300:
+            page.evaluate("scrollTo(0, document.body.scrollHeight)")
+            page.wait_for_timeout(50)
+        page.evaluate("scrollTo(0, 0)")
+        commit(642, 642)
+        page.locator("tr[data-txid='642']").wait_for()
+        assert listed() == list(range(642, 342, -1))
+        page.get_by_text("300 txids are shown.").wait_for()
+        page.context.close()
 
 
 def fail(sample: Sample, attempt: str, error: str) -> None:

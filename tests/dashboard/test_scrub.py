@@ -32,6 +32,14 @@ def test_values_of_secret_options_never_appear() -> None:
     assert told["***"] == [{"x": ["***", True]}]
 
 
+def test_settings_about_secrets_are_no_secrets() -> None:
+    """That requests are not signed hides no other "true"; a password of digits is one."""
+    options = {"AWS_SKIP_SIGNATURE": "true", "aws_unsigned_payload": " False", "password": "2026"}
+    scrubber = Scrubber(secrets_in([options]))
+    told = {"true-north": ["true", "structured False"], "at": "in 2026"}
+    assert scrubber.answer(told) == {**told, "at": "in ***"}
+
+
 def test_credentials_in_addresses_are_hidden() -> None:
     """Of a user in a URI, and of a signed one, whoever has written them."""
     scrubber = Scrubber([])

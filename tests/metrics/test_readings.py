@@ -6,6 +6,7 @@ import re
 import socket
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -354,3 +355,46 @@ def test_opentelemetry_has_the_same_numbers() -> None:
     memory = {name for name in found if "driver_memory" in name}
     assert memory
     assert {name: value for name, value in found.items() if name not in memory} == expected
+
+
+def test_a_program_runs_topologies_one_after_the_other() -> None:
+    """Every run of a provider has its gauges while it goes on, those of another one beside it; at
+    the end the provider sends the last values, and the next run's are the only ones.
+    """
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader, sent = InMemoryMetricReader(), []
+
+    class Flushed(MeterProvider):
+        def force_flush(self, timeout_millis: float = 10_000) -> bool:
+            sent.append(leaders(reader))
+            return True
+
+    provider = Flushed([reader])
+    for epoch in (1, 2):
+        first, other = OpenTelemetryMetrics(provider), OpenTelemetryMetrics(provider)
+        first.observe(LeadershipWon(100.0, "t", epoch))
+        other.observe(LeadershipWon(100.0, "u", epoch))
+        assert leaders(reader) == [("t", 1), ("u", 1)]
+        first.observe(RunEnded(100.0, "t", epoch, "stopped", None, None, 0, 1.0))
+        assert sent == [[("t", 0), ("u", 1)]]
+        assert leaders(reader) == [("u", 1)]
+        other.close()
+        other.close()
+        assert (len(sent), leaders(reader)) == (2, [])
+        sent.clear()
+    provider.shutdown()
+
+
+def leaders(reader: Any) -> list[tuple[str, float]]:
+    """(topology, value) of each point of `txn.leader`."""
+    data = reader.get_metrics_data()
+    scopes = data.resource_metrics[0].scope_metrics if data else ()
+    return sorted(
+        (point.attributes["topology"], point.value)
+        for scope in scopes
+        for metric in scope.metrics
+        if metric.name == "txn.leader"
+        for point in metric.data.data_points
+    )

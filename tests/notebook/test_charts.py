@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 
@@ -47,3 +48,14 @@ def test_any_number_of_txids_is_drawn(count: int) -> None:
         made = figure._repr_png_()  # type: ignore[attr-defined]
     assert made.startswith(b"\x89PNG")
     assert all(len(axes.patches) < 1_300 for axes in figure.axes)
+
+
+@pytest.mark.parametrize("back", [100.0, 5.0])
+def test_a_clock_that_was_set_back_is_drawn(back: float) -> None:
+    """Each txid counts after the one before it, in bars of the time that has passed."""
+    txids = [replace(each, ended=each.ended - back * (each.txid > 8)) for each in facts(12)]
+    (stairs,) = [p for p in draw("t", txids, "records").axes[0].patches if hasattr(p, "get_data")]
+    values, edges, _ = stairs.get_data()
+    amounts = [v * (b - a) for v, a, b in zip(values, edges, edges[1:], strict=False)]
+    assert amounts == pytest.approx([4_000, 3_000, 5_000])
+    assert edges[-1] == pytest.approx(10.3, abs=0.01)

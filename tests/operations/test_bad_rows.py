@@ -83,6 +83,30 @@ def test_rows_that_were_set_aside(folder: Path) -> None:
     assert [line.split()[0] for line in shown.splitlines()] == ["txid", "4", "2", "2", "1"]
 
 
+def test_a_txid_may_have_set_aside_very_many_rows(tmp_path: Path) -> None:
+    """The few that are asked for are found without all of them in memory at once."""
+    count, total = 5_000, 0
+    for part in reversed(range(16)):
+        text = pa.array([f"{part:02d}{at:04d}{'x' * 1000}" for at in reversed(range(count))])
+        rows = {name: ["s"] * count for name in ("stream", "rule", "reason")}
+        none = pa.array([None] * count, pa.string())
+        txids = pa.array([7] * count, pa.int64())
+        made = pa.table({"txid": txids, **rows, "row": text, "position": none})
+        write_deltalake(tmp_path / "bad", made, mode="append")
+        total += made.nbytes
+    table = bad_rows_among([str(tmp_path / "bad")])
+    assert table is not None
+    before = pa.default_memory_pool()
+    measured = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(measured)
+    try:
+        found = table.newest(3)
+    finally:
+        pa.set_memory_pool(before)
+    assert [row.row[:6] for row in found] == ["000000", "000001", "000002"]
+    assert 0 < (measured.max_memory() or 0) < total / 2
+
+
 def test_rows_that_may_be_taken_back_are_not_shown(folder: Path) -> None:
     """Rows of a txid that is not committed yet are left out, where that is known."""
     table = bad_rows_among(["bad"], committed=2)

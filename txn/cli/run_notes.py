@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from txn.cli.observers import Observer
 from txn.engine.report import RunReport, RunStatus
@@ -27,6 +27,8 @@ __all__ = ["RunNotes", "page_of_run"]
 _AT_MOST_SECS = 0.5
 _AT_LEAST_SECS = 3.0
 _END_SECS = 5.0
+_LAST_WORDS = 2000
+"""Bytes of what the page says on stderr that are kept: the run may last for months."""
 
 
 class RunNotes:
@@ -137,9 +139,17 @@ def _tell(child: subprocess.Popen[bytes], known: Known, observer: Observer) -> N
         line = stdout.readline()
         if line:
             observer.note(f"The page is at {json.loads(line)['url']}")
-        said = stderr.read().decode("utf-8", "replace").strip()
+        said = _end_of(stderr).decode("utf-8", "replace").strip()
     if not child.stdin.closed:
         what = "The page has ended" if line else "There is no page"
         # Above the last line it may have said that it waits for ZooKeeper.
         why = said.splitlines()[-1] if said else "it gave no reason"
         observer.note(f"{what}: {why}")
+
+
+def _end_of(stream: IO[bytes]) -> bytes:
+    """The last of what comes out of a stream until its end."""
+    last = b""
+    while piece := stream.read(65_536):
+        last = (last + piece)[-_LAST_WORDS:]
+    return last

@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from txn.delta.log import TableLog
 from txn.errors import UserError
 from txn.interfaces.publication import Member, Publication, merged_violations
-from txn.operations.bad_rows import bad_rows_among
+from txn.operations.bad_rows import bad_rows_among, has_bad_rows
 from txn.operations.watching.index import Filter, IndexedTxid, Part
 from txn.operations.watching.tables import difference, first_rows
 from txn.operations.watching.topologies import Watch, Watched
@@ -46,6 +47,9 @@ _LEAST_SPAN_MS = 120_000
 _LONGEST_METADATA = 100_000
 _NEWEST_TXIDS = 200
 _BAD_ROWS = 50
+_NO_BAD_ROWS: dict[str, Any] = {"table": None, "rules": [], "rows": []}
+_kept_bad_rows: WeakKeyDictionary[WatchedTable, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
+"""The newest answer, and what it follows from."""
 
 
 def overview(watch: Watch) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def summary(watched: Watched) -> dict[str, Any]:
     """One topology in short."""
     now = _now_ms()
     status, note = watched.status, watched.note if watched.is_live else None
-    rows, txids = watched.index.rate(now - _RATE_SECS * 1000)
+    rows, txids = watched.index.rate(now, _RATE_SECS * 1000)
     found = troubles(watched)
     told = status.to_json() if status else {}
     held_up = note.held_up_by if note else None
@@ -218,8 +222,10 @@ def series(watched: Watched, minutes: int) -> dict[str, Any]:
 
 def _lags(watched: Watched, since: int) -> dict[str, Any]:
     """Lag over time, of the samples that were taken while the page ran."""
-    samples = [sample for sample in tuple(watched.samples) if sample.at_ms >= since]
-    samples = samples[:: max(1, len(samples) // _POINTS)]
+    samples = [sample for sample in watched.samples if sample.at_ms >= since]
+    # By time, as there are fewer of what is older.
+    step = max(1, (samples[-1].at_ms - samples[0].at_ms) // _POINTS) if samples else 1
+    samples = list({sample.at_ms // step: sample for sample in samples}.values())
     names = list(dict.fromkeys(name for sample in samples for name in sample.lag))
     units = ("records", "files", "versions", "bytes", "seconds")
     chosen: dict[str, str] = {}
@@ -248,8 +254,8 @@ def transactions(
     watched: Watched, wanted: Filter, before: int | None, limit: int = PAGE
 ) -> dict[str, Any]:
     """A page of txids, newest first."""
+    span = watched.index.span()  # before the page, which then has all of it
     found = watched.index.page(wanted, before, limit)
-    span = watched.index.span()
     return {
         "txids": [_line(watched, one) for one in found.txids],
         "before": found.before,
@@ -488,16 +494,26 @@ def bad_rows(watched: Watched) -> dict[str, Any]:
     Raises:
         TxnError, DeltaError, OSError: a table cannot be read.
     """
-    there = [table for table in watched.tables if table.facts is not None]
-    options = {table.name: table.options for table in there}
-    found = bad_rows_among(options, options, watched.committed)
+    table = next((t for t in watched.tables if t.facts and has_bad_rows(t.facts.columns)), None)
+    if table is None or table.follower is None:
+        return _NO_BAD_ROWS
+    # Every reader of the page asks again and again. Txids that the table has not do not matter.
+    span, committed = watched.index.span(table.number), watched.committed
+    shown = committed if committed is None or span is None else min(committed, span[1])
+    state = (table.follower.incarnation, table.follower.newest, shown)
+    kept = _kept_bad_rows.get(table)
+    if kept is not None and kept[0] == state:
+        return kept[1]
+    found = bad_rows_among([table.name], {table.name: table.options}, committed)
     if found is None:
-        return {"table": None, "rules": [], "rows": []}
-    return {
+        return _NO_BAD_ROWS
+    told = {
         "table": found.table,
         "rules": [rule.to_json() for rule in found.by_rule()],
         "rows": [row.to_json() for row in found.newest(_BAD_ROWS)],
     }
+    _kept_bad_rows[table] = (state, told)
+    return told
 
 
 def _now_ms() -> int:

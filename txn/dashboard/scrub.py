@@ -13,7 +13,10 @@ __all__ = ["Scrubber", "secrets_in"]
 
 _SECRET = re.compile(r"key|secret|token|password|credential|sas|auth|sign", re.IGNORECASE)
 _SHORTEST = 4
-"""Characters of a secret: a shorter value, such as "true", stands in harmless words, too."""
+"""Characters of a secret: a shorter value stands in harmless words, too."""
+_SETTINGS = frozenset({"true", "false", "none", "null"})
+"""Values of options such as `AWS_SKIP_SIGNATURE`. Numbers are not among them: they may be
+passwords."""
 _USER_IN_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/@\s]*:[^/@\s]*@")
 _SIGNED = re.compile(r"([?&](?:sig|X-Amz-[A-Za-z-]+|se|sv|token)=)[^&\s\"']+")
 _EXACT = 2**53
@@ -24,7 +27,10 @@ _HIDDEN = "***"
 def secrets_in(options: Iterable[Mapping[str, str]]) -> frozenset[str]:
     """The values among some `storage_options` that nobody is to see."""
     return frozenset(
-        value for each in options for name, value in each.items() if _SECRET.search(name)
+        value
+        for each in options
+        for name, value in each.items()
+        if _SECRET.search(name) and value.strip().lower() not in _SETTINGS
     )
 
 

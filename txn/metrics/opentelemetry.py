@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from txn.errors import SetupError
 from txn.metrics.memory import driver_memory
@@ -44,13 +45,13 @@ def is_asked_for(environ: Mapping[str, str]) -> bool:
 class OpenTelemetryMetrics:
     """An observer (`Topology.start(observers=[...])`) that sends metrics by OpenTelemetry.
 
-    Of one run. At its end everything is sent once more.
+    Of one run. At its end everything is sent once more, and its gauges have no value any more.
 
     Args:
-        provider: your program's; it is not shut down. None: one that sends by OTLP to where the
-            `OTEL_*` variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_METRIC_EXPORT_INTERVAL`,
-            `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` and so on). Without a name of the
-            service it is the topology's.
+        provider: your program's, for any number of runs; it is not shut down. None: one that sends
+            by OTLP to where the `OTEL_*` variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`,
+            `OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` and so
+            on). Without a name of the service it is the topology's.
         partitions: as of `PrometheusMetrics`.
         clock: seconds since the epoch.
 
@@ -83,7 +84,7 @@ class OpenTelemetryMetrics:
             self.close()
 
     def close(self) -> None:
-        """Send everything and end, if the provider is this object's. May be called again."""
+        """Send everything and end; a provider of the program's goes on. May be called again."""
         end, self._end = self._end, lambda: None
         end()
 
@@ -92,66 +93,120 @@ class OpenTelemetryMetrics:
         if provider is None:
             provider = own = _provider(topology)
             self._end = own.shutdown
-        meters = _Meters(provider)
+        meters = _Meters(_instruments_of(provider))
+        if self._given is not None:
+            self._end = lambda: _sent(self._given, meters)
         readings = Readings(meters, self._partitions, self._clock, driver_memory)
-        meters.refresh = readings.refresh
+        meters.begin(readings.refresh)
         return readings
 
 
-class _Meters:
-    """Instruments of a provider, by metric. Gauges are read when the provider asks for them."""
+def _sent(provider: Any, meters: _Meters) -> None:
+    """Send the last values of a run by its program's provider. Not every one can be told to."""
+    try:
+        getattr(provider, "force_flush", lambda: None)()
+    finally:
+        meters.end()
+
+
+class _Instruments:
+    """What a provider has of each metric: made once, as it takes no second one of the same name.
+
+    Gauges are read when the provider asks for them, those of all runs that go on.
+    """
 
     def __init__(self, provider: MeterProvider) -> None:
-        self.refresh: Callable[[], None] = lambda: None
-        self._lock = threading.Lock()
-        self._gauges: dict[str, dict[tuple[str, ...], float]] = {}
-        self._made: dict[str, Any] = {}
+        self.made: dict[str, Any] = {}
+        """Metric -> its counter or histogram."""
+        self.runs: list[_Meters] = []
+        self.lock = threading.Lock()
         meter = provider.get_meter("txn")
         for each in TABLE:
             about = {"unit": each.unit, "description": each.help}
             match each.kind:
                 case "counter":
-                    self._made[each.name] = meter.create_counter(each.otel_name, **about)
+                    self.made[each.name] = meter.create_counter(each.otel_name, **about)
                 case "histogram":
                     buckets = [*each.buckets]
-                    self._made[each.name] = meter.create_histogram(
+                    self.made[each.name] = meter.create_histogram(
                         each.otel_name, explicit_bucket_boundaries_advisory=buckets, **about
                     )
                 case _:
-                    self._gauges[each.name] = {}
                     asked = [self._reader(each)]
                     meter.create_observable_gauge(each.otel_name, asked, **about)
-
-    def add(self, what: Metric, by: float, *labels: str) -> None:
-        """See `Meters`."""
-        # Always a double: OTLP has another field for ints, and a series should not change between.
-        self._made[what.name].add(float(by), _attributes(what, labels))
-
-    def record(self, what: Metric, value: float, *labels: str) -> None:
-        """See `Meters`."""
-        self._made[what.name].record(value, _attributes(what, labels))
-
-    def set(self, what: Metric, to: float, *labels: str) -> None:
-        """See `Meters`."""
-        with self._lock:
-            self._gauges[what.name][labels] = float(to)
-
-    def forget(self, what: Metric, *labels: str) -> None:
-        """See `Meters`."""
-        with self._lock:
-            self._gauges[what.name].pop(labels, None)
 
     def _reader(self, what: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
         from opentelemetry.metrics import Observation
 
         def read(_: CallbackOptions) -> Iterable[Observation]:
-            if what.refreshed:
-                self.refresh()
-            with self._lock:
-                found = [*self._gauges[what.name].items()]
-            return [Observation(value, _attributes(what, labels)) for labels, value in found]
+            with self.lock:
+                runs = [*self.runs]
+            return [
+                Observation(value, _attributes(what, labels))
+                for run in runs
+                for labels, value in run.values(what)
+            ]
 
         return read
+
+
+_shared: WeakKeyDictionary[MeterProvider, _Instruments] = WeakKeyDictionary()
+_sharing = threading.Lock()
+
+
+def _instruments_of(provider: MeterProvider) -> _Instruments:
+    with _sharing:
+        found = _shared.get(provider)
+        if found is None:
+            found = _shared[provider] = _Instruments(provider)
+        return found
+
+
+class _Meters:
+    """The metrics of one run, by the instruments of a provider."""
+
+    def __init__(self, instruments: _Instruments) -> None:
+        self._instruments = instruments
+        self._refresh: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+        self._gauges: dict[str, dict[tuple[str, ...], float]] = {}
+
+    def begin(self, refresh: Callable[[], None]) -> None:
+        """Let the provider read the gauges, after `refresh` for those that change by themselves."""
+        self._refresh = refresh
+        with self._instruments.lock:
+            self._instruments.runs.append(self)
+
+    def end(self) -> None:
+        """Let it read them no more: another run of the topology may have begun."""
+        with self._instruments.lock:
+            self._instruments.runs.remove(self)
+
+    def values(self, what: Metric) -> list[tuple[tuple[str, ...], float]]:
+        """(labels, value) of a gauge."""
+        if what.refreshed:
+            self._refresh()
+        with self._lock:
+            return [*self._gauges.get(what.name, {}).items()]
+
+    def add(self, what: Metric, by: float, *labels: str) -> None:
+        """See `Meters`."""
+        # Always a double: OTLP has another field for ints, and a series should not change between.
+        self._instruments.made[what.name].add(float(by), _attributes(what, labels))
+
+    def record(self, what: Metric, value: float, *labels: str) -> None:
+        """See `Meters`."""
+        self._instruments.made[what.name].record(value, _attributes(what, labels))
+
+    def set(self, what: Metric, to: float, *labels: str) -> None:
+        """See `Meters`."""
+        with self._lock:
+            self._gauges.setdefault(what.name, {})[labels] = float(to)
+
+    def forget(self, what: Metric, *labels: str) -> None:
+        """See `Meters`."""
+        with self._lock:
+            self._gauges.get(what.name, {}).pop(labels, None)
 
 
 def _attributes(what: Metric, labels: tuple[str, ...]) -> dict[str, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from txn.errors import SetupError
@@ -79,8 +80,8 @@ def draw(
     """
     figure_type = _figure_type()
     has_lag = bool(lags)
-    shown = txids[-_LONGEST:]
-    heights = [2.2, 2.2, *([1.8] if has_lag else []), max(1.6, 0.13 * len(shown) + 0.8)]
+    listed = min(_LONGEST, len(txids))
+    heights = [2.2, 2.2, *([1.8] if has_lag else []), max(1.6, 0.13 * listed + 0.8)]
     figure = figure_type(figsize=(9.5, sum(heights) + 0.8), layout="constrained", dpi=100)
     short = title if len(title) <= _TITLE else f"{title[:_TITLE]}…"
     figure.suptitle(
@@ -92,6 +93,8 @@ def draw(
             each.set_axis_off()
         axes[0].text(0, 0.5, "Nothing was committed.")
         return figure
+    txids = _in_order(txids)
+    shown = txids[-_LONGEST:]
     _throughput(axes[0], txids, unit)
     _latency(axes[1], txids)
     if has_lag:
@@ -109,6 +112,15 @@ def draw(
         frameon=False,
     )
     return figure
+
+
+def _in_order(txids: Sequence[TxidFacts]) -> list[TxidFacts]:
+    """The same where time never goes back: a clock may have been set between two of them."""
+    found, back = [txids[0]], 0.0
+    for before, each in pairwise(txids):
+        back += max(0.0, before.ended - each.ended)
+        found.append(replace(each, ended=each.ended + back))
+    return found
 
 
 def _figure_type() -> type[Figure]:

@@ -14,7 +14,7 @@ from txn.storage.retrying import retried
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-__all__ = ["BadRow", "BadRows", "RuleRows", "bad_rows_among", "replayed_up_to"]
+__all__ = ["BadRow", "BadRows", "RuleRows", "bad_rows_among", "has_bad_rows", "replayed_up_to"]
 
 
 @dataclass(frozen=True)
@@ -108,16 +108,38 @@ class BadRows:
             stream: only rows of this stream; `rule` and `txid` filter the same way.
             up_to: only of txids up to this one.
         """
+        import pyarrow.compute as pc
+
         wanted = {"stream": stream, "rule": rule, TXID: txid}
         only = {name: value for name, value in wanted.items() if value is not None}
-        lowest = 0
-        if limit is not None:
-            # First the txids alone: the rows of older ones are not read at all.
-            txids = sorted(self._read([TXID], only)[TXID].to_pylist(), reverse=True)
-            lowest = txids[min(limit, len(txids)) - 1] if txids else 0
-        found = self._read([TXID, *BAD_ROW_COLUMNS], only, lowest, up_to)
         keys = [(TXID, "descending"), *((name, "ascending") for name in BAD_ROW_COLUMNS)]
-        return [BadRow(**row) for row in found.sort_by(keys).slice(0, limit).to_pylist()]
+        columns = [TXID, *BAD_ROW_COLUMNS]
+        if limit is None:
+            found = self._read(columns, only, 0, up_to).sort_by(keys)
+        else:
+            # First the txids alone: the rows of older ones are not read at all.
+            txids = self._read([TXID], only, 0, up_to)
+            best = pc.select_k_unstable(txids, limit, keys[:1])
+            lowest = pc.min(txids[TXID].take(best)).as_py() or 0
+            found = self._first(columns, self._wanted(only, lowest, up_to), limit, keys)
+        return [BadRow(**row) for row in found.to_pylist()]
+
+    def _first(self, columns: list[str], wanted: Any, limit: int, keys: list[Any]) -> Any:
+        """The first rows in an order. One txid may have set aside more than memory holds."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        def read() -> Any:
+            batches = self._data.scanner(
+                columns, wanted, batch_size=4096, batch_readahead=1, fragment_readahead=1
+            )
+            found = batches.projected_schema.empty_table()
+            for batch in batches.to_batches():
+                both = pa.concat_tables([found, pa.table(batch)])
+                found = both.take(pc.select_k_unstable(both, limit, keys))
+            return found
+
+        return retried(read, f"read the rows of table {self.table}")
 
     def _read(
         self,
@@ -126,16 +148,20 @@ class BadRows:
         lowest: int = 0,
         highest: int | None = None,
     ) -> Any:
+        wanted = self._wanted(only or {}, lowest, highest)
+        what = f"read the rows of table {self.table}"
+        return retried(lambda: self._data.to_table(columns=columns, filter=wanted), what)
+
+    def _wanted(self, only: Mapping[str, Any], lowest: int, highest: int | None) -> Any:
         from pyarrow import dataset
 
         wanted = dataset.field(TXID) >= lowest
         for limit in (self._committed, highest):
             if limit is not None:
                 wanted &= dataset.field(TXID) <= limit
-        for name, value in (only or {}).items():
+        for name, value in only.items():
             wanted &= dataset.field(name) == value
-        what = f"read the rows of table {self.table}"
-        return retried(lambda: self._data.to_table(columns=columns, filter=wanted), what)
+        return wanted
 
 
 def bad_rows_among(
@@ -152,9 +178,14 @@ def bad_rows_among(
 
     for table in tables:
         found = opened_table(table, (options or {}).get(table))
-        if {field.name for field in found.schema().fields} == {TXID, *BAD_ROW_COLUMNS}:
+        if has_bad_rows(field.name for field in found.schema().fields):
             return BadRows(table, found.to_pyarrow_dataset(), committed)
     return None
+
+
+def has_bad_rows(columns: Iterable[str]) -> bool:
+    """Whether a table with these columns is one of bad rows."""
+    return {*columns} == {TXID, *BAD_ROW_COLUMNS}
 
 
 def replayed_up_to(replays: Iterable[RowReplayRecord]) -> dict[tuple[str, str], int]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.dashboard.made_logs import BEGAN_MS, append_version, made_table, publication
+from txn.delta.commits import Commit
+from txn.operations.watching import follower as module
 from txn.operations.watching.follower import LogFollower
-from txn.operations.watching.index import LogIndex
+from txn.operations.watching.index import Filter, LogIndex
 from txn.storage.storage import Storage
 
 
@@ -79,6 +83,30 @@ def test_so_many_versions_at_most(tmp_path: Path, index: LogIndex) -> None:
     assert (found.complete, index.counts()["versions"]) == (True, 65)
 
 
+def test_what_comes_lets_the_oldest_go(
+    tmp_path: Path, index: LogIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit also holds for what is appended for months; other tables' parts stay."""
+    monkeypatch.setattr(module, "_AT_ONCE_GONE", 8)
+    table = log_of(tmp_path, 60)
+    found = LogFollower(index, 0, Storage(str(table)), 40)
+    found.catch_up(hint=60)
+    read_back(found)
+    index.add_newer(1, [Commit(1, BEGAN_MS, "WRITE", publication=publication(30, rows=7))])
+    for version in range(61, 201):
+        append_version(table, version, publication(version))
+    found.catch_up()
+    assert (found.newest, found.complete, found.step_back()) == (200, True, False)
+    assert 40 < index.counts()["versions"] < 40 + 8 + 32
+    assert index.versions(0)[-1].version == found.oldest
+    assert index.span(0) == (found.oldest, 200)
+    kept = [one.txid for one in index.page(Filter(), None, 1000).txids]
+    assert kept == [*range(200, found.oldest - 1, -1), 30]
+    only_there = index.txid(30)
+    assert only_there is not None
+    assert only_there[0].rows == 7
+
+
 def test_a_broken_commit_file_is_shown_and_passed(tmp_path: Path, index: LogIndex) -> None:
     """One version that cannot be read hides none of the others."""
     table = log_of(tmp_path, 3)
@@ -91,6 +119,43 @@ def test_a_broken_commit_file_is_shown_and_passed(tmp_path: Path, index: LogInde
         "publication",
         "created",
     ]
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({"userName": "J\udcfcrgen"}, "foreign"),
+        ({"engineInfo": "\ud83d", "operation": "WR\udcfcTE"}, "foreign"),
+        ({"add": {"numRecords": 2**63}}, "unreadable"),
+        ({"txn": {"rows": 2**63}}, "unreadable"),
+        ({"txn": {"timings_ms": {"staged": float("nan")}}}, "unreadable"),
+        ({"txn": {"quarantined": "no f\udcfcle", "read": {"s": "\udcfc"}}}, "publication"),
+    ],
+    ids=str,
+)
+def test_odd_text_and_numbers_hold_nothing_up(
+    tmp_path: Path, index: LogIndex, told: dict[str, Any], kind: str
+) -> None:
+    """Half a character in a stranger's commit is an escape; a number that the index cannot hold
+    makes that one version unreadable.
+    """
+    table = log_of(tmp_path, 2)
+    said = publication(3).model_dump(mode="json") | told.pop("txn", {})
+    files = []
+    if stats := told.pop("add", None):
+        add = {"path": "f", "size": 1, "partitionValues": {}, "dataChange": True}
+        files = [{"add": {**add, "stats": json.dumps(stats)}}]
+    if kind != "foreign":
+        told["txn"] = said
+    info = {"timestamp": BEGAN_MS, "operation": "WRITE", **told}
+    data = [{"metaData": {"id": "x"}}] if kind == "foreign" else []
+    lines = map(json.dumps, [{"commitInfo": info}, *files, *data])
+    (table / "_delta_log" / f"{3:020d}.json").write_text("\n".join(lines), "utf-8")
+    append_version(table, 4, publication(4))
+    followed(table, index, hint=2)
+    assert index.versions(0)[1].kind == kind
+    txids = [one.txid for one in index.page(Filter()).txids]
+    assert txids == ([4, 3, 2, 1] if kind == "publication" else [4, 2, 1])
 
 
 def read_back(found: LogFollower) -> None:

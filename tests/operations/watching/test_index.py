@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +113,7 @@ def test_a_group_is_one_version_and_several_txids(index: LogIndex) -> None:
         ("partition-1", [2]),
         ("division BY zero", [8]),
         ("timed out", [4]),
+        ("ÜBERLAUF in STRASSE", [3]),
         ("100%", []),
         ("_", []),
         ("\\", []),
@@ -124,6 +128,7 @@ def test_text_finds_txids(index: LogIndex, text: str, expected: list[int]) -> No
     said.append(publication(8, quarantined="ArithmeticException: division by zero"))
     index.add_newer(0, [commit(v, one) for v, one in enumerate(said, 1)])
     index.add_failures([(4, 0, BEGAN_MS, "BatchTimeoutError: timed out")])
+    index.add_failures([(3, 0, BEGAN_MS, "ValueError: Überlauf in Straße 5")])
     assert txids(index, Filter(text=text)) == expected
     assert txids(index, Filter(text="partition-9")) == []
 
@@ -192,8 +197,8 @@ def test_no_question_reads_all_of_a_long_history(index: LogIndex) -> None:
     for table in range(3):
         index.add_newer(table, [commit(v, publication(v)) for v in range(1, 301)])
     asked: list[str] = []
-    reading = index._reading()
-    reading.set_trace_callback(asked.append)
+    with index._reading() as reading:  # the questions that follow take the same
+        reading.set_trace_callback(asked.append)
     assert index.rows_by_table(10) == {0: 100, 1: 100, 2: 100}
     assert (index.span(), index.span(1)) == ((1, 300), (1, 300))
     assert index.times_ms() == (BEGAN_MS + 1000, BEGAN_MS + 300_000)
@@ -243,8 +248,20 @@ def test_series_add_up_by_time(index: LogIndex) -> None:
         (4000, 1, 4),
     ]
     assert found[0][3:] == (129.0, 129.0, 125.0)
-    assert index.rate(BEGAN_MS + 3000) == (7, 2)
+    assert index.rate(BEGAN_MS + 4500, 2000) == (7, 2)
     assert index.times_ms() == (BEGAN_MS + 1000, BEGAN_MS + 4000)
+
+
+def test_a_rate_goes_by_the_clock_of_who_publishes(index: LogIndex) -> None:
+    """One that is an hour ahead does not count an hour as a minute; nor what it said before it was
+    set right.
+    """
+    ahead = [commit(v, publication(v, rows=1)) for v in range(1, 8)]
+    index.add_newer(0, ahead)
+    assert index.rate(BEGAN_MS - 3_600_000, 2000) == (2, 2)
+    late = Commit(8, BEGAN_MS - 3_599_000, "WRITE", publication=publication(8, rows=5))
+    index.add_newer(0, [late])
+    assert index.rate(BEGAN_MS - 3_598_500, 2000) == (5, 1)
 
 
 def test_failures_are_kept_once_and_the_newest(
@@ -259,9 +276,45 @@ def test_failures_are_kept_once_and_the_newest(
     assert index.failures(3) == [told[-1]]
 
 
+def test_threads_that_come_and_go_leave_nothing(index: LogIndex) -> None:
+    """Questions side by side have a connection each, which the next ones take; none is left when
+    the index is closed.
+    """
+    index.add_newer(0, [commit(v, publication(v)) for v in range(1, 4)])
+
+    def ask(together: threading.Barrier) -> None:
+        with index._reading():
+            together.wait(20)
+            assert index.span() == (1, 3)
+
+    files = []
+    for _ in range(4):
+        together = threading.Barrier(6)
+        threads = [threading.Thread(target=ask, args=(together,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        files.append(len(open_files(index)))
+    assert max(files) == files[0]  # SQLite leaves some open, and takes them again
+    index.close()
+    assert open_files(index) == []
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        index.span()
+
+
+def open_files(index: LogIndex) -> list[str]:
+    """Names of the files that this process has open of an index."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(each.readlink()))
+    return [name for name in found if name.startswith(str(index._path))]
+
+
 def test_an_empty_index_has_answers(index: LogIndex) -> None:
     """Before anything was read, every question has an answer that says so."""
     assert index.page(Filter()).txids == ()
     assert (index.txid(1), index.span(), index.version_of(0, 1)) == (None, None, None)
-    assert (index.times_ms(), index.rate(0), index.series(0, 1, 1)) == ((0, 0), (0, 0), [])
+    assert (index.times_ms(), index.rate(0, 1), index.series(0, 1, 1)) == ((0, 0), (0, 0), [])
     assert index.counts() == {"txids": 0, "versions": 0, "failures": 0}

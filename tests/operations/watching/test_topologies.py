@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from tests.children import wait_until
 from tests.dashboard.hanging import hanging
 from tests.dashboard.made_logs import append_version, publication
 from tests.dashboard.sample import Sample, Told, with_stopped
+from txn.dashboard.api import series
+from txn.delta.commits import Commit
 from txn.errors import UserError
 from txn.operations.watching.feed import Look
 from txn.operations.watching.known import Known
+from txn.operations.watching.run_files import RunNote
 from txn.operations.watching.topologies import Watch, Watched
 from txn.operations.watching.trouble import Trouble, state_of, troubles
 
@@ -219,6 +223,51 @@ def test_trouble_says_what_to_do(watch: Watch, sample: Sample) -> None:
     (notice,) = of_area(found, "notice")
     assert notice.what.startswith("flights: 2 files were changed")
     assert all(one.do or one.is_over for one in troubles(found))
+
+
+def test_failures_are_warnings_only_while_they_matter(tmp_path: Path) -> None:
+    """Not while nobody tells what is committed, nor if the topology was made anew since."""
+    sample = Sample(tmp_path, txids=1)
+    with (tmp_path / ".txn/logs/flights.log").open("a", encoding="utf-8") as log:
+        for txid in (2, 50):
+            log.write(f"2026-11-24 10:00:00,000 WARNING txn [flights {txid}:0] failed: Boom\n")
+    with Watch([Known("flights")], "zk1:2181", where=tmp_path, feed=Told) as watch:
+        found = watch.topology("flights")
+        comes(lambda: found.index.failures(50), "the failures")
+
+        def said(*txids: int) -> list[tuple[str, bool]]:
+            by_txid = {one.txid: (one.level, one.is_over) for one in of_area(found, "failure")}
+            return [by_txid[txid] for txid in txids]
+
+        assert said(2, 50) == [("note", False), ("note", False)]
+        watched(watch, sample.look())
+        assert said(2, 50) == [("warning", False), ("note", True)]
+        watched(watch, sample.look(committed=2))
+        assert said(2) == [("note", True)]
+
+
+def test_lag_is_kept_longer_than_every_word_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest samples are all there, older ones every ten seconds; a chart has as many points
+    of one hour as of another.
+    """
+    monkeypatch.setattr("txn.operations.watching.topologies._SAMPLES", 100)
+    found = Watched(Known("t"), tmp_path / "index", tmp_path)
+    now = time.time()
+    for second in range(-1200, 0):
+        lags = {"s": {"records": float(-second)}}
+        found._sample(RunNote(topology="t", pid=1, at=now + second, lags=lags))
+    ages = [round(now - sample.at_ms / 1000) for sample in found.samples]
+    assert ages == [*range(1200, 100, -10), *range(100, 0, -1)]
+    began = Commit(1, int((now - 1200) * 1000), "WRITE", publication=publication(1))
+    found.index.add_newer(0, [began])
+    times = series(found, 60)["lag"]["t"]
+    found.index.close()
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert now - times[0] > 1190
+    assert len(times) < 155
+    assert max(gaps) <= 20
 
 
 def test_a_batch_that_is_blocked_is_trouble(watch: Watch, sample: Sample) -> None:

@@ -23,6 +23,8 @@ export async function get(what, params, signal) {
 
 export const live = { overview: null, connected: false, listeners: new Set() };
 
+const AGAIN_MS = 3000;
+
 export function listen() {
   const source = new EventSource("api/events");
   const tell = () => { for (const listener of [...live.listeners]) listener(); };
@@ -32,7 +34,11 @@ export function listen() {
     setNow(live.overview.now_ms);
     tell();
   });
-  source.addEventListener("error", () => { if (live.connected) { live.connected = false; tell(); } });
+  source.addEventListener("error", () => {
+    // After an answer that is no stream (a proxy's 502, a 401) the browser does not ask again by itself.
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, AGAIN_MS);
+    if (live.connected) { live.connected = false; tell(); }
+  });
 }
 
 export const topologyNamed = (name) => live.overview?.topologies.find((t) => t.name === name) || null;

@@ -8,6 +8,8 @@ import { clock, count, iso, ms, num, tableName } from "./format.js";
 const ONLY = [["all", "All"], ["open", "Not committed yet"], ["quarantined", "Quarantined"], ["replayed", "Replayed"], ["failed", "With failed attempts"], ["broken", "With broken rules"], ["grouped", "In a group"]];
 const STATIONS = { started: "start", processing: "wait for Spark", staged: "process and stage", processed: "acknowledge", turn: "wait for its turn", prepared: "prepare", published: "publish" };
 const MOST_ROWS = 3000;
+const AGAIN = 30; // newest txids that are looked at again: some tables have them later than others
+const MOST_ASKED = 5;
 
 function marks(one) {
   return [
@@ -34,7 +36,7 @@ function line(one, name, params, slowest) {
 
 export function transactions(root, at) {
   const name = at.name;
-  let params = { ...at.params }, stop = new AbortController(), before = null, busy = false, ended = false, rows = new Map(), slowest = 1, opened = null, detailStop = null;
+  let params = { ...at.params }, stop = new AbortController(), before = null, busy = false, ended = false, covered = -1, rows = new Map(), slowest = 1, opened = null, detailStop = null;
   const search = h("input", { type: "search", placeholder: "txid, 120-140, file, partition or error", "aria-label": "Search", value: params.q || "", spellcheck: "false", autocomplete: "off" });
   const only = h("select", { "aria-label": "Which" }, ONLY.map(([id, words]) => h("option", { value: id, selected: (params.only || "all") === id }, words)));
   const table = h("select", { "aria-label": "Table" }, h("option", { value: "" }, "All tables"));
@@ -66,16 +68,28 @@ export function transactions(root, at) {
     more();
   }
 
-  function add(one, first = false) {
+  // The newest is the first, whenever it comes.
+  function add(one) {
     if (rows.has(one.txid)) return;
     slowest = Math.max(slowest, Math.min(one.total_ms, slowest * 4 + 1000));
     const row = line(one, name, params, slowest);
     if (opened === one.txid) row.classList.add("open");
     rows.set(one.txid, row);
-    if (first) body.prepend(row); else body.append(row);
-    const all = body.querySelectorAll("tr");
-    if (![...all].some((r) => r.tabIndex === 0)) row.tabIndex = 0;
+    let below = null;
+    if (Number(body.lastElementChild?.dataset.txid) < one.txid) for (below = body.firstElementChild; Number(below.dataset.txid) > one.txid;) below = below.nextElementSibling;
+    body.insertBefore(row, below);
+    if (!body.querySelector("tr[tabindex='0']")) row.tabIndex = 0;
   }
+
+  // What came on top pushes out the oldest rows.
+  function trim() {
+    if (rows.size <= MOST_ROWS) return;
+    while (rows.size > MOST_ROWS) { const row = body.lastElementChild; rows.delete(Number(row.dataset.txid)); row.remove(); }
+    ended = true;
+    tellFull();
+  }
+
+  const tellFull = () => sentinel.replaceChildren(empty(`${num(MOST_ROWS)} txids are shown.`, "Search for a range, such as 120-140, to see others."));
 
   async function more() {
     if (busy || ended) return;
@@ -86,6 +100,7 @@ export function transactions(root, at) {
       if (mine !== stop) return;
       if (page.txids.length && slowest === 1) slowest = Math.max(...page.txids.map((t) => t.total_ms)) || 1;
       for (const one of page.txids) add(one);
+      if (before === null) covered = page.span ? page.span[1] : -1;
       before = page.before;
       ended = before === null || rows.size >= MOST_ROWS;
       tell(page);
@@ -104,7 +119,7 @@ export function transactions(root, at) {
     told.textContent = filtered ? `${count(rows.size, "txid")}${page.before ? ` so far, searched down to txid ${num(page.before)}` : ""}; ${span}` : span;
     if (rows.size === 0 && page.before === null) {
       sentinel.replaceChildren(filtered ? empty("No txid fits.", page.reads_old ? "Older ones are still being read." : "Search for less, or take away a filter.") : empty("Nothing is committed yet.", "The first txid appears here by itself."));
-    } else if (rows.size >= MOST_ROWS) sentinel.replaceChildren(empty(`${num(MOST_ROWS)} txids are shown.`, "Search for a range, such as 120-140, to see others."));
+    } else if (rows.size >= MOST_ROWS) tellFull();
     else sentinel.replaceChildren(page.before === null ? h("p", { class: "hint" }, page.reads_old ? "Older txids are being read…" : "That is the first one that the logs have.") : h("p", { class: "hint" }, "…"));
     if (page.before === null && page.reads_old && !stop.signal.aborted) { const mine = stop; setTimeout(() => { if (mine === stop) { ended = false; before = rows.size ? Math.min(...rows.keys()) : null; more(); } }, 1500); }
   }
@@ -117,13 +132,26 @@ export function transactions(root, at) {
     seen = one.revision;
     if (scrollY > 300) { if (!params.q && !params.only) fresh.hidden = false; return; }
     looking = true;
+    const mine = stop;
     try {
-      const page = await get("transactions", { ...asked(), limit: 50 }, stop.signal);
-      const known = rows.size ? Math.max(...rows.keys()) : -1;
-      for (const txid of page.txids) if (rows.has(txid.txid)) { const old = rows.get(txid.txid), now = line(txid, name, params, slowest); now.tabIndex = old.tabIndex; if (old.classList.contains("open")) now.classList.add("open"); if (old.textContent !== now.textContent) { const had = old === document.activeElement; old.replaceWith(now); rows.set(txid.txid, now); if (had) now.focus(); } }
-      const news = page.txids.filter((t) => t.txid > known).reverse();
-      for (const txid of news) { add(txid, true); rows.get(txid.txid).classList.add("new"); }
-      if (news.length && rows.size === news.length) tell(page); else if (page.span) { const filtered = params.q || params.only || params.table; if (!filtered) told.textContent = `txids ${num(page.span[0])} to ${num(page.span[1])} are indexed${page.reads_old ? "; older ones are being read" : ""}`; }
+      const found = [], down = covered - AGAIN;
+      let first = null, page = null, at = null;
+      for (let asks = 0; asks < MOST_ASKED && (asks === 0 || (at !== null && at > down)); asks++) {
+        page = await get("transactions", { ...asked(), before: at, limit: first ? null : 50 }, mine.signal);
+        if (mine !== stop) break;
+        first = first || page;
+        found.push(...page.txids);
+        at = page.before;
+      }
+      if (mine === stop && at !== null && at > down) reload(); // too many have come to be added one by one
+      else if (mine === stop) {
+        const news = found.filter((t) => !rows.has(t.txid));
+        for (const txid of found) if (rows.has(txid.txid)) { const old = rows.get(txid.txid), now = line(txid, name, params, slowest); now.tabIndex = old.tabIndex; if (old.classList.contains("open")) now.classList.add("open"); if (old.textContent !== now.textContent) { const had = old === document.activeElement; old.replaceWith(now); rows.set(txid.txid, now); if (had) now.focus(); } }
+        for (const txid of news) { add(txid); rows.get(txid.txid).classList.add("new"); }
+        trim();
+        covered = first.span ? first.span[1] : -1;
+        if (news.length && rows.size === news.length) tell(page); else if (first.span) { const filtered = params.q || params.only || params.table; if (!filtered) told.textContent = `txids ${num(first.span[0])} to ${num(first.span[1])} are indexed${first.reads_old ? "; older ones are being read" : ""}`; }
+      }
       if (opened !== null && detail.dataset.open === "true") open(opened, true);
     } catch { /* the next event asks again */ }
     looking = false;

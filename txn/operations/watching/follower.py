@@ -8,13 +8,17 @@ from contextlib import AbstractContextManager, nullcontext
 
 from txn.delta.commits import LAST_CHECKPOINT, Commit, checkpoint_version, commit_path, parse_commit
 from txn.errors import RecoveryRefusedError
-from txn.operations.watching.index import LogIndex, Unreadable
+from txn.operations.watching.index import LogIndex, Unreadable, fits
 from txn.storage.storage import Storage
 
 __all__ = ["LogFollower"]
 
 _AT_ONCE = 32
 """Commit files that are asked for together: on an object store they cost one round trip."""
+
+_AT_ONCE_GONE = 256
+"""Versions that are let go together."""
+_TOO_LARGE = "It says a number of rows, bytes or txids that no table can have."
 
 
 class LogFollower:
@@ -23,7 +27,7 @@ class LogFollower:
     Args:
         table: its number in the index.
         storage: the table's folder.
-        most: versions that are read at most, newest first.
+        most: versions that are read, and kept, at most: the newest ones. There may be a few more.
     """
 
     def __init__(self, index: LogIndex, table: int, storage: Storage, most: int) -> None:
@@ -75,8 +79,15 @@ class LogFollower:
             self.newest += len(commits)
             self._last = _digest(texts[len(commits) - 1])
             count += len(commits)
+            self._let_go()
             texts = self._texts(range(self.newest + 1, self.newest + 1 + _AT_ONCE))
         return count
+
+    def _let_go(self) -> None:
+        """Forget the oldest versions, some at a time, if there are more than are to be read."""
+        if self.newest - self.oldest >= self._most + _AT_ONCE_GONE:
+            self.oldest, self.complete = self.newest - self._most, True
+            self._index.let_go(self._table, self.oldest)
 
     def _begin(self, start: int) -> None:
         self.newest, self.oldest, self.complete, self._last = start - 1, start, False, None
@@ -141,9 +152,11 @@ class LogFollower:
             if text is None:
                 break
             try:
-                found.append(parse_commit(version, text, self._storage.location))
+                commit = parse_commit(version, text, self._storage.location)
             except RecoveryRefusedError as error:
                 found.append(Unreadable(version, str(error)))
+                continue
+            found.append(commit if fits(commit) else Unreadable(version, _TOO_LARGE))
         return found
 
 

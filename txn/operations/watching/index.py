@@ -8,6 +8,7 @@ page cache. The logs stay the truth: the index is thrown away when its owner end
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import threading
 import time
@@ -19,7 +20,7 @@ from typing import Any, Literal
 
 from txn.delta.commits import Commit
 from txn.interfaces.publication import Member, Publication, Violations, merged_violations
-from txn.text import describe
+from txn.text import describe, printable
 
 __all__ = [
     "Filter",
@@ -30,6 +31,7 @@ __all__ = [
     "Part",
     "Unreadable",
     "Version",
+    "fits",
     "kind_of",
 ]
 
@@ -64,7 +66,9 @@ CREATE TABLE failures(
 CREATE INDEX failures_at ON failures(at_ms);
 """
 _CACHE_KB = 4096
-"""Page cache of one connection; there are as many as threads that ask."""
+"""Page cache of one connection; there are as many as questions at once."""
+_MOST_FREE = 4
+"""Connections that wait for the next question; each has three files open."""
 _STEP = 64
 """Txids that the first step of a search looks at: what they read may be long."""
 _LONGEST_STEP = 4096
@@ -185,6 +189,19 @@ def kind_of(commit: Commit, topology: str) -> str:
     return "foreign"
 
 
+def fits(commit: Commit) -> bool:
+    """Whether the numbers of a version fit into the index. Nothing else in a log limits them."""
+    found = commit.publication
+    numbers = [sum(add.size for add in commit.adds), sum(add.rows for add in commit.adds)]
+    numbers += [txid for txid in _txids_of(commit) if txid is not None]
+    if found is not None:
+        numbers += [found.epoch, found.replay_of or 0]
+        numbers += [n for m in found.txids for n in (m.txid, m.attempt_id, m.rows)]
+        if not all(map(math.isfinite, found.timings_ms.values())):
+            return False
+    return all(abs(number) < 2**63 for number in numbers)
+
+
 class LogIndex:
     """The index of one topology. Safe from any thread.
 
@@ -196,9 +213,11 @@ class LogIndex:
     def __init__(self, path: Path, topology: str) -> None:
         self.topology = topology
         self._path = path
-        self._local = threading.local()
         self._lock = threading.Lock()
-        self._all: list[sqlite3.Connection] = []
+        self._free: list[sqlite3.Connection] = []
+        """Connections that nobody reads with now."""
+        self._closed = False
+        self._lending = threading.Lock()
         self._above: dict[int, int] = {}
         # One for all who write: each has a cache, and there is a thread for each table.
         self._writer = self._connected()
@@ -208,10 +227,12 @@ class LogIndex:
 
     def close(self) -> None:
         """Close all connections; the file stays with its owner."""
+        with self._lending:
+            self._closed = True
+            while self._free:
+                self._free.pop().close()
         with self._lock:
-            for connection in self._all:
-                connection.close()
-            self._all.clear()
+            self._writer.close()
 
     # --- what logs say -----------------------------------------------------------------------
 
@@ -251,10 +272,27 @@ class LogIndex:
             _recount(write, (txid for (txid,) in had))
             self._above.pop(table, None)
 
+    def let_go(self, table: int, below: int) -> None:
+        """Take out a table's versions below one, and the txids that no other table has."""
+        with self._writing() as write:
+            (last,) = write.execute(
+                "SELECT max(last) FROM versions WHERE tab = ? AND version < ? "
+                "AND kind = 'publication'",
+                (table, below),
+            ).fetchone()
+            write.execute("DELETE FROM versions WHERE tab = ? AND version < ?", (table, below))
+            which = "FROM parts WHERE tab = ? AND txid <= ? AND version < ?"
+            had = write.execute(f"SELECT txid {which}", (table, last, below)).fetchall()
+            write.execute(f"DELETE {which}", (table, last, below))
+            _recount(write, (txid for (txid,) in had))
+
     def add_failures(self, failures: Iterable[tuple[int, int, int, str]]) -> None:
         """(txid, attempt, milliseconds since 1970, error) of failed attempts; the newest stay."""
         with self._writing() as write:
-            write.executemany("INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?)", failures)
+            write.executemany(
+                "INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?)",
+                [(*attempt, printable(error)) for *attempt, error in failures],
+            )
             write.execute(
                 "DELETE FROM failures WHERE at_ms < (SELECT at_ms FROM failures "
                 "ORDER BY at_ms DESC LIMIT 1 OFFSET ?)",
@@ -278,7 +316,8 @@ class LogIndex:
     ) -> None:
         if isinstance(commit, Unreadable):
             unknown = (None, None, 0, 0, 0, None)
-            row = (table, commit.version, 0, "unreadable", commit.why, "", *unknown)
+            why = printable(commit.why)
+            row = (table, commit.version, 0, "unreadable", why, "", *unknown)
             write.execute(_ADD_VERSION, row)
             return
         kind = kind_of(commit, self.topology)
@@ -287,7 +326,7 @@ class LogIndex:
         known = sum(rows) if all(count >= 0 for count in rows) else None
         size = sum(add.size for add in commit.adds)
         what = (first, last, len(commit.adds), size, len(commit.removes), known)
-        who = (commit.timestamp_ms, kind, commit.operation, commit.writer)
+        who = (commit.timestamp_ms, kind, printable(commit.operation), printable(commit.writer))
         write.execute(_ADD_VERSION, (table, commit.version, *who, *what))
 
     def _add_publication(
@@ -335,43 +374,23 @@ class LogIndex:
 
         A search that finds little stops after a moment: `Page.before` says where to go on.
         """
-        where, values = _conditions(wanted)
-        ask = self._reading()
         span = self.span()
         if span is None:
             return Page((), None)
-        lowest, highest = span
-        top = highest + 1 if before is None else before
-        found: list[IndexedTxid] = []
-        now = time.monotonic()
-        ends = now + _SEARCH_SECS
-        step = _STEP if where else highest + 1
-        while top > lowest and len(found) < limit:
-            began, bottom = now, max(lowest, top - step)
-            rows = ask.execute(
-                f"SELECT {_COLUMNS} FROM txids t WHERE txid >= ?1 AND txid < ?2{where} "
-                "ORDER BY txid DESC LIMIT ?",
-                (bottom, top, *values, limit - len(found)),
-            ).fetchall()
-            found += map(_indexed, rows)
-            top = found[-1].txid if len(found) >= limit else bottom
-            now = time.monotonic()
-            if now >= ends:
-                break
-            step = max(1, step // 2) if now - began > _STEP_SECS else min(_LONGEST_STEP, step * 2)
-        return Page(tuple(found), top if top > lowest else None)
+        with self._reading() as ask:
+            return _searched(ask, span, _conditions(wanted), before, limit)
 
     def txid(self, txid: int) -> tuple[IndexedTxid, tuple[Part, ...]] | None:
         """One txid and its part of each table; None: it is not in the index."""
-        ask = self._reading()
-        row = ask.execute(f"SELECT {_COLUMNS} FROM txids t WHERE txid = ?", (txid,)).fetchone()
+        with self._reading() as ask:
+            row = ask.execute(f"SELECT {_COLUMNS} FROM txids t WHERE txid = ?", (txid,)).fetchone()
+            parts = ask.execute(
+                "SELECT tab, version, attempt, epoch, rows, violations FROM parts WHERE txid = ? "
+                "ORDER BY tab",
+                (txid,),
+            ).fetchall()
         if row is None:
             return None
-        parts = ask.execute(
-            "SELECT tab, version, attempt, epoch, rows, violations FROM parts WHERE txid = ? "
-            "ORDER BY tab",
-            (txid,),
-        )
         return _indexed(row), tuple(
             Part(table, version, attempt, epoch, rows, json.loads(said or "{}"))
             for table, version, attempt, epoch, rows, said in parts
@@ -382,15 +401,11 @@ class LogIndex:
     ) -> list[tuple[int, int, int, str]]:
         """(txid, attempt, milliseconds since 1970, error), newest first; of one txid or of all."""
         where = "" if txid is None else "WHERE txid = ? "
-        values = (limit,) if txid is None else (txid, limit)
-        return (
-            self._reading()
-            .execute(
-                f"SELECT txid, attempt, at_ms, error FROM failures {where}"
-                "ORDER BY at_ms DESC, txid DESC, attempt DESC LIMIT ?",
-                values,
-            )
-            .fetchall()
+        return self._asked(
+            f"SELECT txid, attempt, at_ms, error FROM failures {where}"
+            "ORDER BY at_ms DESC, txid DESC, attempt DESC LIMIT ?",
+            *(() if txid is None else (txid,)),
+            limit,
         )
 
     def versions(
@@ -398,70 +413,63 @@ class LogIndex:
     ) -> list[Version]:
         """A table's versions below `before`, newest first."""
         where, values = ("AND kind = ? ", [kind]) if kind else ("", [])
-        rows = self._reading().execute(
+        rows = self._asked(
             f"SELECT * FROM versions WHERE tab = ? AND version < ? {where}"
             "ORDER BY version DESC LIMIT ?",
-            (table, 2**62 if before is None else before, *values, limit),
+            table,
+            2**62 if before is None else before,
+            *values,
+            limit,
         )
         return [Version(*row) for row in rows]
 
     def strange(self, limit: int = 100) -> list[Version]:
         """Versions that neither the topology nor plain maintenance has made, newest first."""
-        rows = self._reading().execute(
+        rows = self._asked(
             "SELECT * FROM versions WHERE kind IN ('foreign', 'unreadable') "
             "ORDER BY at_ms DESC, version DESC LIMIT ?",
-            (limit,),
+            limit,
         )
         return [Version(*row) for row in rows]
 
     def version_of(self, table: int, txid: int) -> int | None:
         """The version that holds the newest txid of a table up to this one; None: unknown."""
-        row = (
-            self._reading()
-            .execute(
-                "SELECT version FROM parts WHERE tab = ? AND txid <= ? ORDER BY txid DESC LIMIT 1",
-                (table, txid),
-            )
-            .fetchone()
+        rows = self._asked(
+            "SELECT version FROM parts WHERE tab = ? AND txid <= ? ORDER BY txid DESC LIMIT 1",
+            table,
+            txid,
         )
-        return None if row is None else int(row[0])
+        return rows[0][0] if rows else None
 
     def published(self, table: int, version: int) -> tuple[int, int] | None:
         """First and last txid that a version of a table published; None: none, or unknown."""
-        row = (
-            self._reading()
-            .execute(
-                "SELECT first, last FROM versions WHERE tab = ? AND version = ? "
-                "AND kind = 'publication'",
-                (table, version),
-            )
-            .fetchone()
+        rows = self._asked(
+            "SELECT first, last FROM versions WHERE tab = ? AND version = ? "
+            "AND kind = 'publication'",
+            table,
+            version,
         )
-        return None if row is None else (row[0], row[1])
+        return (rows[0][0], rows[0][1]) if rows else None
 
     def span(self, table: int | None = None) -> tuple[int, int] | None:
         """The lowest and the highest txid that is indexed, of all tables or of one."""
         source = "txids" if table is None else "parts WHERE tab = ?1"
         values = () if table is None else (table,)
         # One at a time: of both together SQLite reads every entry.
-        low, high = (
-            self._reading()
-            .execute(
-                f"SELECT (SELECT min(txid) FROM {source}), (SELECT max(txid) FROM {source})", values
-            )
-            .fetchone()
+        ((low, high),) = self._asked(
+            f"SELECT (SELECT min(txid) FROM {source}), (SELECT max(txid) FROM {source})", *values
         )
         return None if low is None else (low, high)
 
     def rows_by_table(self, txids: int) -> dict[int, int]:
         """Table -> rows staged for it by the newest txids."""
         # +tab: else SQLite takes the index by table, for the order, and reads all of it.
-        rows = self._reading().execute(
-            "SELECT tab, sum(rows) FROM parts WHERE txid > (SELECT max(txid) FROM txids) - ? "
+        rows = self._asked(
+            "SELECT tab, total(rows) FROM parts WHERE txid > (SELECT max(txid) FROM txids) - ? "
             "GROUP BY +tab",
-            (txids,),
+            txids,
         )
-        return dict(rows.fetchall())
+        return {table: int(count) for table, count in rows}
 
     def newest_version(self, table: int, kind: str) -> Version | None:
         """A table's newest version of a kind; None: none is indexed."""
@@ -470,22 +478,22 @@ class LogIndex:
 
     def times_ms(self) -> tuple[int, int]:
         """When the oldest and the newest txid were appended, milliseconds since 1970; 0: never."""
-        first, last = (
-            self._reading()
-            .execute(
-                "SELECT (SELECT min(at_ms) FROM txids WHERE at_ms > 0), "
-                "(SELECT max(at_ms) FROM txids)"
-            )
-            .fetchone()
+        ((first, last),) = self._asked(
+            "SELECT (SELECT min(at_ms) FROM txids WHERE at_ms > 0), (SELECT max(at_ms) FROM txids)"
         )
         return first or 0, last or 0
 
-    def rate(self, since_ms: int) -> tuple[int, int]:
-        """(rows, txids) that were published since then."""
-        rows, txids = (
-            self._reading()
-            .execute("SELECT total(rows), count(*) FROM txids WHERE at_ms >= ?", (since_ms,))
-            .fetchone()
+    def rate(self, now_ms: int, span_ms: int) -> tuple[int, int]:
+        """(rows, txids) that were published in the last time, so long.
+
+        By the clock of whoever publishes them, which the newest txid tells if it is ahead.
+        """
+        newest = self._asked("SELECT at_ms FROM txids ORDER BY txid DESC LIMIT 1")
+        until = max(now_ms, newest[0][0] if newest else 0)
+        ((rows, txids),) = self._asked(
+            "SELECT total(rows), count(*) FROM txids WHERE at_ms > ? AND at_ms <= ?",
+            until - span_ms,
+            until,
         )
         return int(rows), txids
 
@@ -496,40 +504,54 @@ class LogIndex:
             (milliseconds since 1970 at which a bucket begins, txids, rows, mean and greatest
             milliseconds from planning to the commit turn, mean milliseconds of processing).
         """
-        return (
-            self._reading()
-            .execute(
-                "SELECT (at_ms / ?) * ? AS bucket, count(*), sum(rows), avg(total_ms), "
-                "max(total_ms), avg(processing_ms) FROM txids WHERE at_ms >= ? AND at_ms <= ? "
-                "GROUP BY bucket ORDER BY bucket",
-                (bucket_ms, bucket_ms, since_ms, until_ms),
-            )
-            .fetchall()
+        return self._asked(
+            "SELECT (at_ms / ?) * ? AS bucket, count(*), total(rows), avg(total_ms), "
+            "max(total_ms), avg(processing_ms) FROM txids WHERE at_ms >= ? AND at_ms <= ? "
+            "GROUP BY bucket ORDER BY bucket",
+            *(bucket_ms, bucket_ms, since_ms, until_ms),
         )
 
     def counts(self) -> dict[str, int]:
         """How many txids, versions and failures there are in the index."""
-        ask = self._reading()
         tables = ("txids", "versions", "failures")
-        return {t: ask.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in tables}
+        return {t: self._asked(f"SELECT count(*) FROM {t}")[0][0] for t in tables}
 
     # --- connections -------------------------------------------------------------------------
 
-    def _reading(self) -> sqlite3.Connection:
-        """This thread's own."""
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is None:
-            found = self._local.connection = self._connected()
-        return found
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else has meanwhile.
+
+        Not one for each thread: those of a server come and go, and would leave theirs behind.
+        """
+        with self._lending:
+            if self._closed:
+                raise sqlite3.ProgrammingError("The index is closed.")
+            found = self._free.pop() if self._free else None
+        connection = found or self._connected()
+        try:
+            yield connection
+        finally:
+            self._give_back(connection)
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._lending:
+            if self._closed or len(self._free) >= _MOST_FREE:
+                connection.close()
+            else:
+                self._free.append(connection)
 
     def _connected(self) -> sqlite3.Connection:
         made = sqlite3.connect(self._path, timeout=30, check_same_thread=False)
         made.execute("PRAGMA journal_mode = WAL")
         made.execute("PRAGMA synchronous = OFF")
         made.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
-        with self._lock:
-            self._all.append(made)
+        made.create_function("casefold", 1, str.casefold)  # SQLite's lower() knows ASCII only
         return made
+
+    def _asked(self, question: str, *values: Any) -> list[Any]:
+        with self._reading() as ask:
+            return ask.execute(question, values).fetchall()
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -593,7 +615,7 @@ def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...
         json.dumps(timings),
         sum(timings.values()),
         sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed")),
-        publication.quarantined,
+        publication.quarantined and printable(publication.quarantined),
         publication.replay_of,
         0,
         publication.first_txid,
@@ -604,7 +626,7 @@ def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...
 def _words(member: Member, publication: Publication) -> str:
     """What a search looks at."""
     texts = [*_strings(member.read), publication.quarantined or ""]
-    return "\n".join(texts).casefold()[:_LONGEST_SEARCH]
+    return printable("\n".join(texts)).casefold()[:_LONGEST_SEARCH]
 
 
 def _json(violations: Violations) -> str:
@@ -653,6 +675,36 @@ def _txids_of(commit: Commit) -> tuple[int | None, int | None]:
     return None, commit.settled_txid or None
 
 
+def _searched(
+    ask: sqlite3.Connection,
+    span: tuple[int, int],
+    conditions: tuple[str, list[Any]],
+    before: int | None,
+    limit: int,
+) -> Page:
+    """A page of the txids that fit, by steps whose length follows from how long they take."""
+    (lowest, highest), (where, values) = span, conditions
+    top = highest + 1 if before is None else before
+    found: list[IndexedTxid] = []
+    now = time.monotonic()
+    ends = now + _SEARCH_SECS
+    step = _STEP if where else highest + 1
+    while top > lowest and len(found) < limit:
+        began, bottom = now, max(lowest, top - step)
+        rows = ask.execute(
+            f"SELECT {_COLUMNS} FROM txids t WHERE txid >= ?1 AND txid < ?2{where} "
+            "ORDER BY txid DESC LIMIT ?",
+            (bottom, top, *values, limit - len(found)),
+        ).fetchall()
+        found += map(_indexed, rows)
+        top = found[-1].txid if len(found) >= limit else bottom
+        now = time.monotonic()
+        if now >= ends:
+            break
+        step = max(1, step // 2) if now - began > _STEP_SECS else min(_LONGEST_STEP, step * 2)
+    return Page(tuple(found), top if top > lowest else None)
+
+
 def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     """SQL after WHERE, and its values; ?1 and ?2 are the first txid and the one after the last."""
     where, values = {
@@ -680,7 +732,7 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     where += (
         " AND txid IN (SELECT txid FROM words WHERE txid >= ?1 AND txid < ?2 AND instr(text, ?) "
         "UNION ALL "
-        "SELECT txid FROM failures WHERE txid >= ?1 AND txid < ?2 AND instr(lower(error), ?))"
+        "SELECT txid FROM failures WHERE txid >= ?1 AND txid < ?2 AND instr(casefold(error), ?))"
     )
     return where, [*values, text, text]
 

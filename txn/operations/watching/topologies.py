@@ -29,6 +29,10 @@ from txn.operations.watching.watched_table import EVERY_SECS, WatchedTable
 __all__ = ["Sample", "Watch", "Watched"]
 
 _SAMPLES = 3600
+"""Newest samples, all of which are kept: half an hour of a busy run."""
+_SPARSE_SECS = 10
+"""Of what is older, one sample each so many seconds is."""
+_SPARSE_SAMPLES = 86_400 // _SPARSE_SECS
 _YIELD = 0.3
 """Share of the time of background reading that is left to requests."""
 _END_SECS = 5.0
@@ -64,7 +68,8 @@ class Watched:
         self.error: str | None = None
         """Why ZooKeeper does not tell of it."""
         self.note: RunNote | None = None
-        self.samples: deque[Sample] = deque(maxlen=_SAMPLES)
+        self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
+        self._older: deque[Sample] = deque(maxlen=_SPARSE_SAMPLES)
         self.revision = 0
         """Raised with everything that changes."""
         self.told = threading.Event()
@@ -148,7 +153,16 @@ class Watched:
     def _sample(self, note: RunNote) -> None:
         if note.ended is None:
             at = int(note.at * 1000)
-            self.samples.append(Sample(at, note.lags, len(note.in_flight), note.held_up_by))
+            if len(self._samples) == self._samples.maxlen:
+                oldest = self._samples[0]
+                if not self._older or oldest.at_ms - self._older[-1].at_ms >= _SPARSE_SECS * 1000:
+                    self._older.append(oldest)
+            self._samples.append(Sample(at, note.lags, len(note.in_flight), note.held_up_by))
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """What the run said while it was watched, of about a day; the oldest first."""
+        return (*self._older, *self._samples)
 
     @property
     def reads_old(self) -> bool:

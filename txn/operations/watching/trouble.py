@@ -200,20 +200,35 @@ def _foreign(watched: Watched) -> Iterator[Trouble]:
 
 
 def _failures(watched: Watched) -> Iterator[Trouble]:
-    committed = watched.committed or 0
     for txid, attempt, at_ms, error in watched.index.failures(limit=_NEWEST):
-        is_over = txid <= committed
-        do = "" if is_over else "It is replayed. If it fails again and again, correct the cause."
+        level, do, is_over = _what_became_of(watched, txid)
         yield Trouble(
             "failure",
-            "note" if is_over else "warning",
+            level,
             error,
-            "A later attempt has committed the txid: nothing is to be done." if is_over else do,
+            do,
             at_ms=at_ms,
             txid=txid,
             attempt_id=attempt,
             is_over=is_over,
         )
+
+
+def _what_became_of(watched: Watched, txid: int) -> tuple[Literal["warning", "note"], str, bool]:
+    """(level, what to do, whether it is over) of a failed attempt."""
+    if watched.status is None:
+        span = watched.index.span()
+        if span is None or txid > span[1]:
+            return "note", "ZooKeeper does not tell whether the txid was committed since.", False
+        return "note", "A later attempt has published the txid: nothing is to be done.", True
+    progress = watched.status.found.progress
+    if txid <= progress.committed.txid:
+        return "note", "A later attempt has committed the txid: nothing is to be done.", True
+    # Logs outlive a topology that was made anew, and its txids begin again.
+    open_ones = max(len(progress.batches), watched.config.max_spout_pending)
+    if txid > progress.committed.txid + open_ones + 1:
+        return "note", "It is of an earlier life of the topology: nothing is to be done.", True
+    return "warning", "It is replayed. If it fails again and again, correct the cause.", False
 
 
 def _notices(watched: Watched) -> Iterator[Trouble]:

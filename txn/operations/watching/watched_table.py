@@ -7,6 +7,7 @@ that waits holds up no other, and no question.
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ _FACTS_PAUSE = 30.0
 """How many times as long as it took to load a table it is left alone."""
 _MOST_VERSIONS = 300_000
 """Versions of one table that are indexed at most."""
-_ERRORS = (TxnError, DeltaError, OSError, ValueError)
+_ERRORS = (TxnError, DeltaError, OSError, ValueError, OverflowError, sqlite3.Error)
 
 log = logging.getLogger("txn.watching")
 
