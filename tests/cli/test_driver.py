@@ -23,9 +23,9 @@ topology.stream("rows", RateSpout(1, total=1)).partition_persist(AppendTable("ta
 """
 
 
-def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: str, program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
     """`txn run` in a folder, to its end."""
-    (folder / "program.py").write_text(PROGRAM, "utf-8")
+    (folder / "program.py").write_text(program, "utf-8")
     command = [sys.executable, "-m", "txn", "run", "program.py:topology", "--master", "local[1]"]
     return subprocess.run(
         [*command, *options],

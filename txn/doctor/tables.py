@@ -20,7 +20,7 @@ from txn.delta.definition import Definition
 from txn.delta.durations import FILE_RETENTION, LOG_RETENTION, duration_secs
 from txn.delta.features import refused_features
 from txn.doctor.findings import Finding, error, note, ok, warning
-from txn.storage.locations import identity, is_local, local_path
+from txn.storage.locations import is_local, is_on_s3, local_path
 
 if TYPE_CHECKING:
     from txn.storage.storage import Storage
@@ -65,7 +65,7 @@ def check_table(
 
 def check_writers(table: str) -> Iterator[Finding]:
     """A warning if another writer may overwrite a version of the table's log."""
-    if identity(table).startswith("s3:"):
+    if is_on_s3(table):
         yield warning(
             f"table {table}",
             "other writers",

@@ -22,7 +22,7 @@ from txn.dataflow.definition import Definition, Until
 from txn.engine.broadcast import Broadcast
 from txn.engine.pipeline import Pipeline
 from txn.engine.report import RunReport, RunStatus, Standby
-from txn.engine.spout_facts import SpoutFacts
+from txn.engine.spout_facts import places_of
 from txn.engine.start import Start
 from txn.engine.threads import Straggler, abandoned, straggler
 from txn.errors import (
@@ -336,9 +336,6 @@ class RunningTopology:
 
     def _tell_begin(self) -> None:
         definition = self._definition
-        facts = SpoutFacts(self._name)
-        sources = {source.name: facts.locations(source) for source in definition.sources}
-        facts.close()
         self._broadcast.send(
             RunBegan(
                 *self._broadcast.stamp(),
@@ -346,7 +343,7 @@ class RunningTopology:
                 streams=definition.streams,
                 tables=tuple(sink.name for sink in definition.sinks),
                 standby=self._is_standby,
-                sources={stream: places for stream, places in sources.items() if places},
+                sources=places_of(self._name, definition.sources),
             )
         )
 

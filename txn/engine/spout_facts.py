@@ -17,7 +17,7 @@ from txn.engine.report import Input
 from txn.interfaces import Lag, Spout
 from txn.spark.causes import cause_line
 
-__all__ = ["SpoutFacts"]
+__all__ = ["SpoutFacts", "places_of"]
 
 T = TypeVar("T")
 
@@ -25,6 +25,16 @@ log = logging.getLogger("txn")
 
 NOTICE_LINES, NOTICE_LENGTH = 10, 2_000
 """Most notices of a stream that are kept, and most characters of each."""
+
+
+def places_of(topology: str, sources: Iterable[Source]) -> dict[str, tuple[str, ...]]:
+    """Stream -> the places that its source reads, of those whose spouts know them."""
+    facts = SpoutFacts(topology)
+    try:
+        found = {source.name: facts.locations(source) for source in sources}
+    finally:
+        facts.close()
+    return {stream: places for stream, places in found.items() if places}
 
 
 class SpoutFacts:

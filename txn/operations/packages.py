@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from txn.engine.spout_facts import SpoutFacts
+from txn.engine.spout_facts import places_of
 from txn.machine.ivy import shipped_jars
 from txn.machine.jars import S3A_PACKAGES
 from txn.spark.submission import submitted
+from txn.storage.locations import is_on_s3
 
 if TYPE_CHECKING:
     from txn.topology import Topology
 
 __all__ = ["packages_of"]
 
-_S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
 _CLIENT = re.compile(r"\bhadoop-aws\b")
 _NAMED_IN = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
@@ -40,14 +41,8 @@ def packages_of(topology: Topology, conf: Mapping[str, str]) -> list[str]:
 
 
 def _lies_on_s3(topology: Topology) -> bool:
-    if any(_S3.match(sink.name) for sink in topology.sinks):
-        return True
-    facts = SpoutFacts(topology.name)
-    try:
-        places = [place for source in topology.sources for place in facts.locations(source)]
-    finally:
-        facts.close()
-    return any(_S3.match(place) for place in places)
+    read = places_of(topology.name, topology.sources)
+    return any(map(is_on_s3, chain((sink.name for sink in topology.sinks), *read.values())))
 
 
 def _has_client(conf: Mapping[str, str]) -> bool:

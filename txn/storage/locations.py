@@ -13,7 +13,7 @@ from pathlib import Path
 
 from txn.errors import TopologyError
 
-__all__ = ["identity", "is_local", "local_path", "normal", "parent"]
+__all__ = ["identity", "is_local", "is_on_s3", "local_path", "normal", "parent"]
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
@@ -72,6 +72,11 @@ def normal(location: str) -> str:
         return path
     scheme, colon, rest = location.partition(":")
     return (scheme.lower() + colon + rest).rstrip("/")
+
+
+def is_on_s3(location: str) -> bool:
+    """Whether a place is in S3, or in what speaks like it."""
+    return identity(location).startswith("s3:")
 
 
 def identity(location: str) -> str:
