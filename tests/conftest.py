@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.thorough import SHARDS, SPARK, THOROUGH, is_left_out, not_there, shard, shard_of
+from tests.thorough import (
+    COMPILED_ONCE,
+    SHARDS,
+    SPARK,
+    THOROUGH,
+    is_left_out,
+    not_there,
+    shard,
+    shard_of,
+)
 
 # The servers of most tests are open to everybody, which has to be asked for; child processes
 # inherit it. Tests of credentials and ACLs take it away again.
 os.environ.setdefault("TXN_ZOOKEEPER_ACL", "open")
 if not THOROUGH:
     # Programs that tests start as users do live for seconds: Java's second compiler never pays.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", COMPILED_ONCE)
 
 SERVERS = {"spark", "zookeeper", "kafka", "s3"}
 """Fixtures behind which a JVM stands."""

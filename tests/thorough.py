@@ -15,8 +15,10 @@ from typing import TypeVar
 import pytest
 
 __all__ = [
+    "COMPILED_ONCE",
     "SAMPLE",
     "SHARDS",
+    "SHORT_LIVED",
     "SPARK",
     "THOROUGH",
     "by_turns",
@@ -34,14 +36,16 @@ TESTS = Path(__file__).parent
 THOROUGH = "TXN_TEST_THOROUGH" in os.environ
 """Every matrix in full, every driver with a JVM of its own, Spark as users have it."""
 
+COMPILED_ONCE = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Java compiles a query once more, and better, when it has run for long. A test's runs once.
+And room for all that is compiled in a thousand tests: when it is full, Java interprets."""
+SHORT_LIVED = f"{COMPILED_ONCE} -XX:+UseSerialGC"
+
 SPARK = (
     {}
     if THOROUGH
     else {
-        # Java compiles a query once more, and better, when it has run for long. These run once.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-        # Room for all that a worker compiles in a thousand tests: when it is full, Java interprets.
-        "-XX:ReservedCodeCacheSize=240m",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
         # Nor is it worth while to generate Java for them, and to compile that.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -16,6 +16,7 @@ from committers.staging.area import StagingArea
 from committers.state_table import StateTable
 from tests.committers.conftest import publication
 from tests.stores.s3 import storage_options
+from tests.thorough import SHORT_LIVED
 from txn.attempts import TransactionAttempt
 from txn.errors import TxnError
 from txn.interfaces import Committer, CommitterContext
@@ -30,7 +31,7 @@ def main() -> None:
     conf = {
         "spark.driver.memory": "1g",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
     }
     spark = delta_session("staging", master, conf, packages=S3A_PACKAGES)
     options = storage_options(url)

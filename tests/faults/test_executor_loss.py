@@ -18,12 +18,13 @@ from tests.faults.harness import (
     totals_expected,
     wait_for,
 )
+from tests.thorough import SHORT_LIVED
 
 CLUSTER = "local-cluster[2,1,512]"
 """Two workers, each with one executor JVM of one core and 512 MB."""
 CONF = {
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": SHORT_LIVED,
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
