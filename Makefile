@@ -35,7 +35,7 @@ help: ## list the targets
 	@echo "make demo    run the example from end to end"
 	@echo "make test    run the tests: all that quote a guarantee, and a twelfth of the other slow ones"
 	@echo "             (SHARD=all: all of them; WORKERS=3: how many at once)"
-	@echo "make test-fast  those that need no JVM (a minute or two)"
+	@echo "make test-fast  those that need no JVM (a minute)"
 	@echo "make test-thorough  all tests with every matrix in full (CONTRIBUTING.md says what that adds)"
 	@echo "make bench   measure it beside its peers (three hours or so; ARGS=--quick: a few minutes)"
 	@echo "make fuzz    120,000 broken inputs to everything that is parsed (INPUTS= another number)"
@@ -58,7 +58,7 @@ test: $(JARS) $(KAFKA) $(S3) $(BROWSER) $(PROMETHEUS) ## run the tests
 	@TXN_TEST_SHARD=$(SHARD) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(STAMP) ## the tests that need no JVM
-	@$(PY) -m pytest -q -n $(WORKERS) -m fast
+	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal -m fast
 
 test-thorough: $(JARS) $(KAFKA) $(S3) $(STORES) $(BROWSER) $(PROMETHEUS) ## all tests, nothing left short
 	@TXN_TEST_THOROUGH=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -173,20 +173,24 @@ def test_a_long_search_stops_and_goes_on(index: LogIndex, monkeypatch: pytest.Mo
     assert (found, pages) == ([3], 3)
 
 
-def test_a_search_over_large_metadata_is_bounded(index: LogIndex) -> None:
+def test_a_search_over_large_metadata_is_bounded(
+    index: LogIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A page of it takes no more than its time, however much each txid has read."""
-    count = 1500
+    count = 300
+    monkeypatch.setattr(module, "_SEARCH_SECS", module._SEARCH_SECS / 5)
     files = [{"path": f"{number:0100d}.csv"} for number in range(950)]
     for first in range(1, count, 100):
         said = [publication(v, read={"s": {"files": files}}) for v in range(first, first + 100)]
         index.add_newer(0, [commit(v, one) for v, one in enumerate(said, first)])
-    page, pages = index.page(Filter(text="0949.csv"), 2), 0
+    page = index.page(Filter(text="0949.csv"), 2)
     assert ([one.txid for one in page.txids], page.before) == ([1], None)
     before: int | None = count + 1
+    pages = 0
     while before is not None:
         began = time.thread_time()
         page = index.page(Filter(text="nothing has this"), before)
-        assert time.thread_time() - began < 0.2
+        assert time.thread_time() - began < 0.1
         assert page.txids == ()
         before, pages = page.before, pages + 1
     assert pages > 1
@@ -287,16 +291,17 @@ def test_threads_that_come_and_go_leave_nothing(index: LogIndex) -> None:
             together.wait(20)
             assert index.span() == (1, 3)
 
-    files = []
-    for _ in range(4):
-        together = threading.Barrier(6)
-        threads = [threading.Thread(target=ask, args=(together,)) for _ in range(6)]
+    at_once = 6
+    for _ in range(10):
+        together = threading.Barrier(at_once)
+        threads = [threading.Thread(target=ask, args=(together,)) for _ in range(at_once)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        files.append(len(open_files(index)))
-    assert max(files) == files[0]  # SQLite leaves some open, and takes them again
+    # Database, log and shared memory of each, and the writer's. SQLite closes some of them only
+    # later, or takes them again: how many are open is a matter of moments, but not of rounds.
+    assert len(open_files(index)) <= 3 * (2 * at_once + 1)
     index.close()
     assert open_files(index) == []
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
