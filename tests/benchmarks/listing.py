@@ -5,7 +5,7 @@
 The server is versitygw on loopback. The objects lie in folders with names in ascending order and
 are put there as files, past the server, which lists them like any others. The spout takes all of
 them, 1,000 a batch; then new objects come. Time and requests are those of one plan that looks;
-memory is the resident size of the Python process, less what it had before the first look.
+memory is the most that the Python process has had so far, less what it had before the first look.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import resource
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql.types import StringType, StructField, StructType
 
 from spouts.files import FileBatch, FileSpout
 from tests.stores.proxy import Proxy
@@ -34,7 +37,7 @@ LINKS = 10_000
 BATCH = 1_000
 PAUSE_SECS = 0.1
 """How often a run asks a spout that has nothing to read."""
-LINE = "| {:44} | {:>9} | {:>9} | {:>9} |\n"
+LINE = "| {:44} | {:>9} | {:>9} | {:>13} |\n"
 
 
 class Shelf(Keeper):
@@ -57,7 +60,7 @@ class Watch:
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
-        self._memory = resident()
+        self._memory = most_resident()
         self.begin()
 
     def begin(self) -> None:
@@ -70,16 +73,15 @@ class Watch:
 
     def say(self, what: str) -> None:
         secs = time.perf_counter() - self._began
-        more = f"{(resident() - self._memory) / 1e6:,.0f} MB"
+        more = f"{(most_resident() - self._memory) / 1e6:,.0f} MB"
         sys.stdout.write(LINE.format(what, f"{secs:.2f} s", self.requests(), more))
         sys.stdout.flush()
         self.begin()
 
 
-def resident() -> int:
-    """Bytes of this process in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def most_resident() -> int:
+    """Bytes of this process in memory, at most so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def fill(bucket: Path, folders: int, each: int) -> None:
@@ -105,7 +107,7 @@ def run(objects: int, folders: int, secs: float) -> None:
             spout = FileSpout(
                 f"s3://{bucket}/in/*/*.txt",
                 format="text",
-                schema="value string",
+                schema=StructType([StructField("value", StringType())]),  # text needs a session
                 files_per_batch=BATCH,
                 storage_options=storage_options(proxy.url),
             )
@@ -116,7 +118,7 @@ def run(objects: int, folders: int, secs: float) -> None:
 
 
 def _measure(spout: FileSpout, folder: Path, watch: Watch, secs: float) -> None:
-    sys.stdout.write(LINE.format("step", "time", "requests", "memory"))
+    sys.stdout.write(LINE.format("step", "time", "requests", "memory so far"))
     sys.stdout.write("|---|---|---|---|\n")
     watch.begin()
     batch = spout.initialize_transaction(TransactionAttempt(1), None)
