@@ -111,7 +111,8 @@ class Chains:
         return Place(location, direct, through, S3A_PACKAGES, proxy)
 
     def _azure(self, server: AzureServer, case: Case, proxy: Proxy) -> Place:
-        folder = self._folders.mktemp("tls")
+        folder = server.folder / "tls"
+        folder.mkdir(exist_ok=True)
         front = self._resources.enter_context(TlsFront(folder, proxy.url))
         # For all JVMs that are started from now on: it is no setting of Spark's that can be late.
         patched = self._resources.enter_context(pytest.MonkeyPatch.context())

@@ -21,18 +21,21 @@ class TlsFront:
     """Hands on to `url` what comes in by TLS at `host` (`127.0.0.1:PORT`); in a thread of its own.
 
     Args:
-        folder: for its certificate.
+        folder: for its certificate; fronts of one folder have one, so a JVM trusts all of them.
     """
 
     def __init__(self, folder: Path, url: str) -> None:
         self._to = urlsplit(url).port
         certificates = Certificates(folder)
-        certificates.authority("authority")
+        chain, trust = folder / "server.pem", folder / "authority-trust.p12"
+        if not trust.exists():
+            certificates.authority("authority")
+            certificates.issue("server", "authority", f"IP:{LOOPBACK}")
+            certificates.trust("authority")
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(*certificates.issue("server", "authority", f"IP:{LOOPBACK}"))
+        self._context.load_cert_chain(chain, folder / "server.key")
         self.java_options = (
-            f"-Djavax.net.ssl.trustStore={certificates.trust('authority')} "
-            f"-Djavax.net.ssl.trustStorePassword={PASSWORD}"
+            f"-Djavax.net.ssl.trustStore={trust} -Djavax.net.ssl.trustStorePassword={PASSWORD}"
         )
         """With which a JVM trusts it."""
         self.host = ""
