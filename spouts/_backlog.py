@@ -45,7 +45,9 @@ class Backlog:
     def fill(self, look: Look) -> None:
         """Keep what a look has found, in the place of what was there."""
         self._names = deque(islice(look.unseen, self._most))
-        self._beyond = len(look.unseen) - len(self._names)
+        beyond = len(look.unseen) - len(self._names)
+        # What a look saw before it was cut is part of what an earlier one counted.
+        self._beyond = max(beyond, self._beyond - len(self._names)) if look.is_cut else beyond
         self._stats, self._listed_at = look.stats, time.monotonic()
 
     def take(self, most: int) -> list[tuple[str, FileStat]]:

@@ -10,6 +10,9 @@ before it, because uploads that run side by side do not end in the order of thei
 A name that sorts before that would be missed. So a look at everything follows at the latest when
 the last one is as long ago as 20 times what it took (or 10 s): it takes a twentieth of the time at
 most. Where everything is a page or less, each look is one. A run begins with one.
+
+Where there are more new files than the spout keeps (`most`), the next look goes on behind those
+that it kept, once they are taken, and ends when it has as many again.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from spouts._listing import FileStat, Listing, stat_of
+from spouts._listing import PAGE, FileStat, Listing, stat_of
 
 __all__ = ["Look", "Looks"]
 
@@ -43,6 +46,8 @@ class Look:
     """Those of them that no batch took."""
     is_whole: bool = True
     """Whether it saw everything that is there."""
+    is_cut: bool = False
+    """Whether it ended early, because the spout keeps no more."""
     stats: dict[str, FileStat] = field(default_factory=dict)
     """Of a remote storage: size, time and version of the first of `unseen`."""
 
@@ -93,20 +98,21 @@ class Looks:
         is_whole = not goes_on and (begun >= self._next_whole or not self._after)
         after, whole_at = self._kept_up_to or self._after, self._next_whole
         self.begin()
-        found = self._list(unseen, "" if is_whole else after, is_whole)
+        found = self._list(unseen, "" if is_whole else after, is_whole, may_end=goes_on)
         ended = self._monotonic()
         self._next = ended + max(self._every, ended - begun)
         whole_in = max(_LEAST_SECS, _SHARE * (ended - begun))
         self._next_whole = ended + whole_in if is_whole else whole_at
         return found
 
-    def _list(self, unseen: Unseen, after: str, is_whole: bool) -> Look:
+    def _list(self, unseen: Unseen, after: str, is_whole: bool, may_end: bool) -> Look:
         base = self._listing.base
         names: list[str] = []
         new: list[str] = []
         times, stats = array("q"), dict[str, FileStat]()
         last = deque[str]([after] * (not is_whole), maxlen=_OVERLAP)
-        for page in self._listing.pages(after):
+        is_cut, at_once = False, min(PAGE, self._most)
+        for page in self._listing.pages(after, at_once):
             last.extend(entry.path for entry in page)
             fitting = {base + entry.path: entry for entry in page if self._listing.fits(entry)}
             names += fitting
@@ -115,12 +121,15 @@ class Looks:
             for name in found[: self._most - len(stats)]:
                 stats[name] = stat_of(fitting[name])
             new += found
+            if may_end and len(new) >= self._most and len(page) == at_once:
+                is_cut = True
+                break
         if len(last) == _OVERLAP or not is_whole:
             self._after = last[0]
-        if len(new) > self._most:
+        if len(new) > self._most or is_cut:
             self._kept_up_to = new[self._most - 1][len(base) :]
         self._seen = names, times
-        return Look(names, new, is_whole, stats)
+        return Look(names, new, is_whole, is_cut, stats)
 
     def times(self, names: Sequence[str]) -> Iterable[tuple[str, int | None]]:
         """When each of these files was changed last; without those that cannot be seen.

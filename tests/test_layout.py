@@ -35,6 +35,8 @@ IN_THE_JVM = "txn/spark/jvm.py"
 """The one module that may use `_jvm`."""
 LISTENERS = {"ProcessingPhases"}
 """Classes that are called through a protocol of the module which calls them (`Outcomes`)."""
+TAKE_NO_TYPE = {"logging.LoggerAdapter", "logging.StreamHandler"}
+"""Classes that are generic for mypy, and at run time since Python 3.11 only."""
 FORBIDDEN_MARKS = {"skip", "skipif", "xfail"}
 
 
@@ -232,6 +234,19 @@ def test_modules_say_what_they_are(path: Path) -> None:
     assert ast.get_docstring(parsed)
     if len(parsed.body) > 1:
         assert "__future__" in set(imports(path))
+
+
+@for_each(SOURCES, relative)
+def test_classes_can_be_made_on_python_3_10(path: Path) -> None:
+    """No class inherits from one that takes a type in brackets only since Python 3.11."""
+    bases = {
+        ast.unparse(base.value)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+        if isinstance(base, ast.Subscript)
+    }
+    assert not bases & TAKE_NO_TYPE
 
 
 @for_each(SOURCES, relative)

@@ -2,10 +2,14 @@
 
     python -m tests.benchmarks.transactions [--latency 0.03] [--batches 7] [append log upsert-4 ...]
     python -m tests.benchmarks.transactions --master 'local-cluster[1,2,1024]' upsert-16
+    python -m tests.benchmarks.transactions append+log     # both tables of one topology
 
 One file of 1,000 rows a transaction, on an S3 server each request to which takes 30 ms. Staging,
 `prepare` and `publish` are called as the pipeline calls them, one after the other; p50 of all
 batches but the warm ones. Below the table: the requests of the last batch, by operation.
+
+Kinds with a `+` are tables of one topology, which the engine takes through the same transactions,
+one txid at a time: seconds of the whole commit turn, and of `publish`. `append+` is one alone.
 """
 
 from __future__ import annotations
@@ -23,15 +27,18 @@ from typing import TYPE_CHECKING, Any
 from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
+from spouts.rate import RateSpout
 from tests.benchmarks.store import LATENCY_SECS, FarStore
+from txn import Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
 from txn.interfaces import Committer, CommitterContext, Member, Publication, Staged
+from txn.observers import RunEvent, StationEnded
 from txn.session import delta_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["KINDS", "Figures", "measure"]
+__all__ = ["KINDS", "Figures", "measure", "measure_together"]
 
 KINDS = ("append", "log", "upsert-4", "upsert-16")
 SCHEMA = "id bigint, k string, v bigint"
@@ -93,14 +100,52 @@ def measure(spark: SparkSession, store: FarStore, kind: str, batches: int) -> Fi
     return figures
 
 
+class Turns:
+    """An observer that keeps how long each commit turn, and the publication in it, took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {"turn": [], "publish": []}
+
+    def observe(self, event: RunEvent) -> None:
+        if isinstance(event, StationEnded) and event.table is None and event.error is None:
+            self.seconds.get(event.station, []).append(event.seconds)
+
+
+def measure_together(spark: SparkSession, store: FarStore, kinds: str, batches: int) -> str:
+    """Take the tables of one topology through `batches` transactions: a row of their table."""
+    topology = Topology("together", TopologyConfig(max_spout_pending=1))
+    spout = RateSpout(ROWS, total=ROWS * (WARM + batches))
+    rows = topology.stream("rows", spout).transform(
+        lambda df: df.selectExpr("value AS id", f"concat('k', value % {KEYS}) AS k", "value AS v")
+    )
+    for kind in filter(None, kinds.split("+")):
+        place, options = store.at(Path(f"{kinds}-{kind}")), store.options
+        if kind == "append":
+            rows.partition_persist(AppendTable(place, storage_options=options))
+        else:
+            state = _state(kind, place, options)
+            rows.group_by("k").persistent_aggregate(state, n=Count(), s=Sum("v"))
+    turns = Turns()
+    with tempfile.TemporaryDirectory() as folder:
+        at = f"embedded:{folder}/zookeeper"
+        topology.start(
+            spark, zookeeper=at, until="caught_up", observers=[turns]
+        ).await_termination()
+    turn, publish = (statistics.median(turns.seconds[name][WARM:]) for name in ("turn", "publish"))
+    return f"| {kinds} | {len(turns.seconds['turn']) - WARM} | {turn:.3f} s | {publish:.3f} s |"
+
+
 def _committer(kind: str, store: FarStore) -> Committer:
     place, options = store.at(Path(kind)), store.options
     if kind == "append":
         return AppendTable(place, "opaque", storage_options=options)
+    return _state(kind, place, options).bind(["k"], {"n": Count(), "s": Sum("v")})
+
+
+def _state(kind: str, place: str, options: Mapping[str, str]) -> StateTable:
     layout, _, buckets = kind.partition("-")
     more = {"buckets": int(buckets)} if buckets else {}
-    state = StateTable(place, "opaque", layout, storage_options=options, **more)  # type: ignore[arg-type]
-    return state.bind(["k"], {"n": Count(), "s": Sum("v")})
+    return StateTable(place, "opaque", layout, storage_options=options, **more)  # type: ignore[arg-type]
 
 
 def _batch(spark: SparkSession, txid: int) -> DataFrame:
@@ -156,6 +201,9 @@ def main(arguments: list[str]) -> int:
         )
         lists = []
         for kind in given.kinds or KINDS:
+            if "+" in kind:
+                lists.append(measure_together(spark, store, kind, given.batches))
+                continue
             found = measure(spark, store, kind, given.batches)
             sys.stdout.write(found.line(kind) + "\n")
             sys.stdout.flush()

@@ -53,6 +53,9 @@ CONF = {
     # As it comes, Hadoop's client waits for up to half a minute after a 503.
     "spark.hadoop.fs.s3a.retry.throttle.interval": "10ms",
     "spark.hadoop.fs.s3a.retry.interval": "10ms",
+    "spark.hadoop.fs.azure.io.retry.backoff.interval": "10",
+    "spark.hadoop.fs.azure.io.retry.min.backoff.interval": "10",
+    "spark.hadoop.fs.azure.io.retry.max.backoff.interval": "100",
 }
 LATE_SECS = 2.0
 """About as long as the next driver needs until it leads."""
@@ -69,6 +72,8 @@ class Place:
     """Those of the drivers: by way of the proxy, if there is one."""
     packages: tuple[str, ...] = ()
     proxy: Proxy | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Of Spark's, beside the options."""
 
 
 class Gust(NamedTuple):
@@ -197,7 +202,7 @@ def live_on(
         source=source,
         tables=TABLES,
         zookeeper=f"embedded:{folder}/zookeeper",
-        conf=CONF,
+        conf={**CONF, **place.conf},
         config={"max_spout_pending": 2, "batch_emit_interval_ms": 1, "max_batch_attempts": 50},
     )
     struck, after_kill = [], []

@@ -1,4 +1,4 @@
-"""Crashes and bad weather on real storage servers: S3, a second S3, HDFS.
+"""Crashes and bad weather on real storage servers: S3, a second S3, Azure's, HDFS.
 
 Each chain is one warehouse: each driver meets the weather of its life and is killed, by the proxy
 at the very request that commits, or at a point of a batch's life; the next one takes over. `make
@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import pytest
 
 from tests.faults.chains import assert_consistent
 from tests.faults.store_lives import TABLES, WEATHERS, Life, Lived, Place, live_on
+from tests.stores import azure
+from tests.stores.azure import ABFS_PACKAGES, ACCOUNT, AzureServer
 from tests.stores.hdfs import HdfsServer
 from tests.stores.proxy import Proxy
 from tests.stores.s3 import S3Server, storage_options
+from tests.stores.tls import TlsFront
 from tests.stores.versity import VersityServer
 from tests.thorough import THOROUGH
 from txn.engine.killpoints import POINTS
@@ -45,6 +49,11 @@ FULL = tuple(
     )
 )
 ON_HDFS = tuple(Life("fair", point) for point in POINTS)
+ON_AZURE = tuple(
+    Life(weather, one.end, one.table)
+    # Its listings are spelled otherwise than those of which the proxy can hide parts.
+    for weather, one in zip(cycle(w for w in WEATHERS if w != "lagging-lists"), ENDS, strict=False)
+)
 SOURCES = {"transactional": "files", "opaque": "log"}
 CLOCKS = {"transactional": 86_400.0, "opaque": -86_400.0}
 """Seconds that the server's clock is ahead."""
@@ -59,12 +68,18 @@ class Case:
 
     @property
     def lives(self) -> tuple[Life, ...]:
-        if self.server == "hdfs":
-            return ON_HDFS
+        if self.server in (own := {"hdfs": ON_HDFS, "azure": ON_AZURE}):
+            return own[self.server]
         return FULL if THOROUGH else SUITE[self.kind]
 
 
-CASES = [Case(server, kind) for server in ("s3", "versity", "hdfs") for kind in SUITE]
+SERVERS: dict[str, Any] = {
+    "s3": S3Server,
+    "versity": VersityServer,
+    "azure": AzureServer,
+    "hdfs": HdfsServer,
+}
+CASES = [Case(server, kind) for server in SERVERS for kind in SUITE]
 
 
 class Chains:
@@ -89,14 +104,27 @@ class Chains:
         if case.server == "hdfs":
             return Place(f"{server.url}/{case.kind}", {}, {})
         proxy = self._resources.enter_context(Proxy(server.url))
+        if case.server == "azure":
+            return self._azure(server, case, proxy)
         direct, through = storage_options(server.url), storage_options(proxy.url)
         location = f"s3://{server.bucket(case.kind)}/warehouse"
         return Place(location, direct, through, S3A_PACKAGES, proxy)
 
+    def _azure(self, server: AzureServer, case: Case, proxy: Proxy) -> Place:
+        folder = server.folder / "tls"
+        folder.mkdir(exist_ok=True)
+        front = self._resources.enter_context(TlsFront(folder, proxy.url))
+        # For all JVMs that are started from now on: it is no setting of Spark's that can be late.
+        patched = self._resources.enter_context(pytest.MonkeyPatch.context())
+        patched.setenv("JDK_JAVA_OPTIONS", front.java_options)
+        direct, through = azure.storage_options(server.straight), azure.storage_options(proxy.url)
+        container = f"{server.bucket(case.kind)}@{ACCOUNT}.dfs.core.windows.net"
+        conf = azure.spark_conf(front.host)
+        return Place(f"abfss://{container}/warehouse", direct, through, ABFS_PACKAGES, proxy, conf)
+
     def _server(self, name: str) -> Any:
         if name not in self._servers:
-            kind = {"s3": S3Server, "versity": VersityServer, "hdfs": HdfsServer}[name]
-            server = self._resources.enter_context(kind(self._folders.mktemp(name)))
+            server = self._resources.enter_context(SERVERS[name](self._folders.mktemp(name)))
             self._servers[name] = server
         return self._servers[name]
 

@@ -274,6 +274,30 @@ def test_more_files_than_are_kept_are_listed_from_the_last_one(
     assert [start.rpartition("/")[2] for start in starts] == ["", "1.txt", "3.txt", "3.txt"]
 
 
+def test_a_look_that_goes_on_lists_no_more_than_is_kept(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 5,500 new files, 1,000 of which are kept at once: everything is listed once, and after
+    that 1,000 at a time (and the client asks for one page ahead). The lag counts all of them.
+    """
+    monkeypatch.setattr("spouts.files._LOOK", 1000)
+    lake.folder.mkdir()
+    for number in range(5500):
+        (lake.folder / f"n-{number:05}.txt").write_text("row\n")
+    spout = lake.spout(files_per_batch=1000)
+    batch, found = None, []
+    while (batch := spout.initialize_transaction(FIRST, batch)) is not None:
+        found += [(len(batch.files), spout.lag(batch).files, len(lake.asked()))]
+    assert found == [
+        (1000, 4500, 6),
+        (1000, 3500, 2),
+        (1000, 2500, 2),
+        (1000, 1500, 2),
+        (1000, 500, 2),
+        (500, 0, 1),
+    ]
+
+
 def test_a_schema_is_inferred_from_one_page(lake: Lake) -> None:
     """The first file is found without a listing of all, and without a look at it."""
     lake.folder.mkdir()

@@ -1,6 +1,6 @@
 """A real server of Azure's Blob API (Azurite) as a child process; Node 20 or newer runs it.
 
-python -m tests.stores.azure     # installs it by npm into the cache of the user
+python -m tests.stores.azure     # installs it by npm into the cache of the user, and Spark's jars
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import formatdate
@@ -25,15 +26,26 @@ from typing_extensions import Self
 
 from tests.children import LOOPBACK, ChildServer, free_ports, listens, wait_until
 from tests.stores.proxy import Answer, Forward, Proxy, Request, lists
-from txn.machine.jars import cache_folder
+from txn.errors import SetupError
+from txn.machine.jars import cache_folder, package_jars
 
-__all__ = ["ACCOUNT", "SECRET", "AzureServer", "server_program", "storage_options"]
+__all__ = [
+    "ABFS_PACKAGES",
+    "ACCOUNT",
+    "SECRET",
+    "AzureServer",
+    "server_program",
+    "spark_conf",
+    "storage_options",
+]
 
 VERSION = "3.35.0"
 ACCOUNT = "writer"
 SECRET = base64.b64encode(b"open-sesame-4711").decode()
 API = "2021-12-02"
 START_SECS = 60.0
+ABFS_PACKAGES = ("org.apache.hadoop:hadoop-azure:3.5.0",)
+"""With which Spark reaches Azure."""
 
 
 def server_program() -> Path:
@@ -70,12 +82,17 @@ class StartFrom:
 
 
 class AzureServer(ChildServer):
-    """One server in a folder, with one account; `url` is that of the proxy before it."""
+    """One server in a folder, with one account; `url` is that of the proxy before it.
+
+    `straight` is the server's own: delta-rs may keep the GIL while it waits for an answer, so a
+    test that reads tables by it must not ask a proxy of its own process.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         (self._port,) = free_ports(1)
-        self._proxy = Proxy(f"http://{LOOPBACK}:{self._port}")
+        self.straight = f"http://{LOOPBACK}:{self._port}"
+        self._proxy = Proxy(self.straight)
         self._containers = 0
 
     def __enter__(self) -> Self:
@@ -144,8 +161,27 @@ def storage_options(url: str) -> dict[str, str]:
     }
 
 
+def spark_conf(host: str) -> Mapping[str, str]:
+    """What Spark has to be told of an Azure that is no Azure: all but who asks.
+
+    Args:
+        host: `HOST:PORT`, where TLS is spoken.
+    """
+    settings = {
+        "abfs.endpoint": host,
+        # It has no hierarchical namespace, which asks another API.
+        "account.hns.enabled": "false",
+        "fns.account.service.type": "BLOB",
+        "ssl.channel.mode": "Default_JSSE",
+    }
+    return {f"spark.hadoop.fs.azure.{name}": value for name, value in settings.items()}
+
+
 if __name__ == "__main__":
     try:
         server_program()
+        package_jars(ABFS_PACKAGES)
+    except SetupError as error:
+        sys.exit(str(error))
     except (OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"Azurite {VERSION} could not be installed by npm (Node 20 or newer): {error}")

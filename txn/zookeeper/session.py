@@ -12,17 +12,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter  # takes no type before Python 3.11
+
 __all__ = ["Session"]
 
 
-class _CalmLogger(logging.LoggerAdapter[logging.Logger]):
+class _CalmLogger(_Adapter):
     """kazoo's warnings (each failed reconnect) become INFO; DEBUG, with its secrets, nothing."""
 
     def __init__(self, logger: logging.Logger) -> None:
