@@ -88,6 +88,16 @@ def called(node: ast.AST) -> Iterator[str]:
                 yield name
 
 
+MAKE_THREADS = ("txn/storage/asking.py", "txn/cli/driver.py", "txn/testing/")
+
+
+@for_each(SOURCES, relative)
+def test_requests_side_by_side_keep_the_ids_of_their_batch(path: Path) -> None:
+    """What threads log has the batch's ids only if they take them over, as `in_parallel` does."""
+    if not relative(path).startswith(MAKE_THREADS):
+        assert "ThreadPoolExecutor" not in path.read_text()
+
+
 @for_each(TESTS, relative)
 def test_every_test_expects_something(path: Path) -> None:
     """A test asserts, or says what is raised, or calls a check of the tests that does so itself.

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from txn.config import TopologyConfig
 from txn.config.settings import completed
 from txn.dataflow.definition import Definition, Until
@@ -32,7 +34,7 @@ from txn.dataflow.graph import (
     check_join,
 )
 from txn.errors import AbandonedError, TopologyError
-from txn.interfaces import Aggregate, Committer, Spout, State
+from txn.interfaces import Aggregate, Committer, Spout, SpoutKind, State
 from txn.storage.locations import identity
 
 if TYPE_CHECKING:
@@ -124,8 +126,9 @@ class Topology:
             name: identity of the stream's progress within the topology; keep it over releases.
 
         Raises:
-            TopologyError: the name is taken or malformed, `spout` is not a Spout, or it sets rows
-                aside that do not parse, and there is nowhere to set them aside.
+            TopologyError: the name is taken or malformed, `spout` is not a Spout, its class does
+                not say what it is, or it sets rows aside that do not parse, and there is nowhere
+                to set them aside.
         """
         _check_name(name, "stream")
         if name in self._sources:
@@ -140,6 +143,7 @@ class Topology:
                 "which is not a Spout. Inherit from txn.interfaces.Spout or PartitionedSpout.",
                 number="TXN-109",
             )
+        _require_declared(name, spout)
         source, rule = Source(name, spout), None
         if spout.unparsed is not None:
             rule = Expectation.parses(source, spout.unparsed)
@@ -622,6 +626,22 @@ class TxnState:
         """
         self.sink.committer.require_changes()
         return Stream(self.topology, NewValues(self.sink))
+
+
+def _require_declared(stream: str, spout: Spout[Any]) -> None:
+    """Refuse a spout that does not say what it promises, or what its positions are."""
+    kind, model = getattr(spout, "kind", None), getattr(spout, "metadata_type", None)
+    if not isinstance(kind, SpoutKind):
+        wrong, found = "kind must be a SpoutKind, which decides the guarantee", kind
+    elif not isinstance(model, type) or not issubclass(model, BaseModel):
+        wrong, found = "metadata_type must be a pydantic model, a class with BaseModel", model
+    else:
+        return
+    raise TopologyError(
+        f"Stream '{stream}' was given a spout whose class does not say what it is: "
+        f"{type(spout).__name__}.{wrong}, and is {found!r}. Set it in the class.",
+        number="TXN-109",
+    )
 
 
 def _check_name(name: object, what: str) -> None:

@@ -8,18 +8,16 @@ whoever rewrites their files (OPTIMIZE) leaves the bounds of `txid` out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
 from committers.publishing.files import ActiveFile, active_files
 from committers.staging.parquet_stats import delta_stats
 from txn.interfaces import StagedFile
+from txn.storage.asking import in_parallel
 from txn.storage.storage import Storage
 
 __all__ = ["with_bounds"]
-
-_THREADS = 16
 
 
 def with_bounds(files: Mapping[str, ActiveFile], storage: Storage) -> dict[str, ActiveFile]:
@@ -31,9 +29,8 @@ def with_bounds(files: Mapping[str, ActiveFile], storage: Storage) -> dict[str, 
     unknown = [file for file in files.values() if None in (file.txid_min, file.txid_max)]
     if not unknown:
         return dict(files)
-    with ThreadPoolExecutor(min(_THREADS, len(unknown)), "txn-footers") as pool:
-        found = pool.map(lambda file: _in_footer(file, storage), unknown)
-        return {**files, **{file.path: file for file in found}}
+    found = in_parallel(lambda file: _in_footer(file, storage), unknown)
+    return {**files, **{file.path: file for file in found}}
 
 
 def _in_footer(file: ActiveFile, storage: Storage) -> ActiveFile:

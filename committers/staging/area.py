@@ -17,7 +17,6 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,7 @@ from txn.interfaces import Staged, StagedFile
 from txn.spark.file_writer import WrittenFile
 from txn.spark.own_session import to_write
 from txn.spark.submission import runs_here
+from txn.storage.asking import in_parallel
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StagingArea", "newest_txid", "random_id"]
 
-_FOOTER_THREADS = 16
 _Found = tuple[StagedFile, Summary]
 
 
@@ -245,11 +244,7 @@ class StagingArea:
         def footer(file: WrittenFile) -> _Found:
             return self._footer(storage, file)
 
-        if len(written) > 1:
-            with ThreadPoolExecutor(min(_FOOTER_THREADS, len(written))) as pool:
-                files = list(pool.map(footer, written))
-        else:
-            files = [footer(one) for one in written]
+        files = in_parallel(footer, written)
         # Spark writes an empty file for a job without rows; the log does not need it.
         storage.delete_files(file.path for file, _ in files if file.rows == 0)
         return [(file, summary) for file, summary in files if file.rows > 0]

@@ -15,11 +15,10 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
+from txn.storage.asking import in_parallel
 from txn.storage.storage import Storage
 
 __all__ = ["LARGEST", "MOST", "Nearby", "is_worth_it"]
@@ -28,7 +27,6 @@ LARGEST = 16 * 1024 * 1024
 """Bytes of a file that is copied; a larger one takes longer on its way than asking for it."""
 MOST = 256 * 1024 * 1024
 """Bytes that are copied at a time, and bytes that stay here."""
-_THREADS = 16
 _COPIES, _KEPT = "copies", "kept"
 
 
@@ -66,9 +64,9 @@ class Nearby:
         self._make_room(left, but=urls.keys())
         with tempfile.TemporaryDirectory(dir=self._folder, prefix=_COPIES) as folder:
             copies = Storage(folder)
-            copy = partial(_copy, table, copies)
-            with ThreadPoolExecutor(_THREADS) as pool:
-                found = pool.map(copy, chosen, (f"{n}.parquet" for n in range(len(chosen))))
+            found = in_parallel(
+                lambda one: _copy(table, copies, one[1], f"{one[0]}.parquet"), [*enumerate(chosen)]
+            )
             urls |= {path: url for path, url in zip(chosen, found, strict=True) if url is not None}
             yield lambda path: urls.get(path) or table.read_url(path)
 
@@ -101,9 +99,7 @@ class Nearby:
         Raises:
             StorageUnavailableError, StorageRefusedError: some of them are not there.
         """
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for sent in [pool.submit(self._send, table, path) for path in paths]:
-                sent.result()
+        in_parallel(lambda path: self._send(table, path), [*paths])
         folder = Path(self._folder, _KEPT)
         folder.mkdir(exist_ok=True)
         for path in paths:

@@ -14,6 +14,7 @@ from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from txn import Topology
 from txn.dataflow.definition import Definition
 from txn.errors import TopologyError
+from txn.interfaces import Spout, SpoutKind
 
 SCHEMA = "k string"
 
@@ -81,3 +82,23 @@ def test_a_definition_is_what_was_declared_so_far(tmp_path: Path) -> None:
     topology.definition.check_complete()
     with pytest.raises(TopologyError, match="ends nowhere"):
         before.check_complete()
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ({}, r"Positions\.kind must be a SpoutKind.* and is None"),
+        ({"kind": "opaque"}, r"Positions\.kind must be a SpoutKind.* and is 'opaque'"),
+        ({"kind": SpoutKind.OPAQUE}, r"metadata_type must be a pydantic model.* and is None"),
+        (
+            {"kind": SpoutKind.OPAQUE, "metadata_type": dict},
+            r"metadata_type must be a pydantic model.* and is <class 'dict'>",
+        ),
+    ],
+)
+def test_a_spout_says_what_it_is(said: dict[str, Any], error: str) -> None:
+    """One whose class lacks its promise, or the model of its positions, is refused at once."""
+    methods = {"initialize_transaction": print, "emit_batch": print}
+    spout = type("Positions", (Spout,), {**methods, **said})()
+    with pytest.raises(TopologyError, match=error):
+        Topology("t").stream("rows", spout)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
-
-from typing_extensions import Self
 
 import committers.log_layout.committer
 import committers.publishing.append
@@ -145,7 +143,7 @@ def _patches() -> list[Patch]:
         (committers.publishing.log, "time", clock),
         (committers.publishing.append, "DeltaTable", delta.SimDeltaTable),
         (committers.publishing.append, "_make", delta.make_table),
-        (committers.staging.area, "ThreadPoolExecutor", _Inline),
+        (committers.staging.area, "in_parallel", _one_by_one),
         (committers.staging.area, "RowWriter", spark.SimRowWriter),
         (committers.staging.area, "side_by_side", spark.side_by_side),
         (committers.staging.area, "to_write", spark.same_frame),
@@ -156,19 +154,9 @@ def _patches() -> list[Patch]:
     ]
 
 
-class _Inline:
-    """A pool that reads footers: nothing that could interleave."""
-
-    def __init__(self, workers: int) -> None:
-        del workers
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    map = staticmethod(map)
+def _one_by_one(ask: Callable[[Any], Any], about: Sequence[Any]) -> list[Any]:
+    """As `in_parallel`, for reading footers: nothing that could interleave."""
+    return [ask(one) for one in about]
 
 
 @contextlib.contextmanager

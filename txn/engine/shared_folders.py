@@ -12,14 +12,13 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txn.delta.folders import SCRATCH
 from txn.errors import TopologyError, TxnError
 from txn.spark.file_writer import FileWriter
+from txn.storage.asking import in_parallel
 from txn.storage.locations import identity, local_path
 from txn.storage.storage import Storage
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from txn.interfaces import Committer
 
 __all__ = ["local_tables", "try_folder"]
-
-_THREADS = 16
 
 
 def local_tables(committers: Iterable[Committer], shared: Sequence[str], master: str) -> list[str]:
@@ -75,9 +72,8 @@ def try_folder(spark: SparkSession, storage: Storage) -> None:
     base = Path(storage.root)
     made = [place for place in (base / SCRATCH, base) if storage.is_local and not place.exists()]
     try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            asked = {f"{folder}/asked/{line}.txt": f"{line}\n".encode() for line in wanted}
-            list(pool.map(storage.write, asked.keys(), asked.values()))
+        asked = {f"{folder}/asked/{line}.txt": f"{line}\n".encode() for line in wanted}
+        in_parallel(lambda one: storage.write(*one), [*asked.items()])
         answered = _answered(spark, storage, folder)
     except OSError as error:
         raise TopologyError(
@@ -113,8 +109,7 @@ def _answered(spark: SparkSession, storage: Storage, folder: str) -> set[str]:
         raise _not_shared(
             storage, "an executor could not read there what this process has written"
         ) from error
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return set().union(*pool.map(partial(_lines, storage), paths))
+    return set().union(*in_parallel(lambda path: _lines(storage, path), paths))
 
 
 def _written(lines: DataFrame, storage: Storage, folder: str) -> list[str]:
