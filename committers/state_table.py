@@ -198,7 +198,7 @@ class StateTable(State):
         """Keys and values of those of the given keys that the table has (Trident: `multiGet`).
 
         As of the newest version now. With layout="upsert" only the hash buckets of the given keys
-        are read; a small job finds out at once which those are.
+        are read; for keys in a DataFrame a small job finds out at once which those are.
 
         Args:
             keys: a DataFrame of exactly the key columns; or a list of keys, each a tuple or dict

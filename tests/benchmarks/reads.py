@@ -14,7 +14,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,9 @@ from pydantic import BaseModel
 
 from committers.aggregates import Count, Sum
 from committers.state_table import StateTable
+from tests.benchmarks.meter import Meter
 from tests.benchmarks.results import percentile
+from tests.benchmarks.task import Answer, Task, answer, session
 from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.embedded import EmbeddedZooKeeper
 from txn.interfaces import Spout, SpoutKind
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["ASKED", "Way", "measure"]
+__all__ = ["Way", "measure", "run"]
 
 Way = Literal["upsert", "log", "plain"]
+ROWS = 1_000
+"""In each txid after the first."""
 ASKED = (1, 100, 10_000)
 """How many keys are asked for at once."""
 _STRIDE = 2_654_435_761
@@ -183,17 +187,36 @@ def _run(spark: SparkSession, folder: Path, way: Way, keys: int, batches: int, r
         topology.run(spark, zookeeper=server.hosts, until="caught_up")
 
 
+def run(task: Task) -> Iterator[Answer]:
+    """Option `way`; `x` is the number of keys."""
+    assert task.x is not None
+    spark, way = session("reads"), task.options["way"]
+    with Meter() as meter:
+        told = measure(
+            spark,
+            task.folder,
+            way=way,
+            keys=task.x,
+            batches=task.size.read_batches,
+            rows=ROWS,
+            laps=task.size.read_laps,
+        )
+    spark.stop()
+    for series, laps in (("all", told["full_ms"]), ("100 keys", told["get_ms"][100])):
+        value = percentile(laps, 0.5) or 0.0
+        detail = {name: told[name] for name in ("full_ms", "get_ms", "build_s", "files", "bytes")}
+        yield answer(value, meter, correct=told["correct"], contender=f"{way}, {series}", **detail)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print JSON, one line per way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--batches", type=int, default=1_000)
-    parser.add_argument("--rows", type=int, default=1_000)
+    parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--laps", type=int, default=7)
     parser.add_argument("ways", nargs="+", choices=["upsert", "log", "plain"])
     args = parser.parse_args(argv)
-    from tests.benchmarks.task import session
-
     spark = session("reads")
     for way in args.ways:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
