@@ -18,6 +18,7 @@ from committers.staging.area import random_id
 from committers.state.key_lookup import rows_of_keys
 from committers.state.partials import mergeable
 from committers.state.shape import StateShape
+from committers.state.stored import StoredState, find_stored
 from committers.state.versions import missing_file, newest_version, version_of
 from committers.upsert_layout.columns import RESERVED, UpsertLayout
 from committers.upsert_layout.committer import UpsertCommitter
@@ -197,7 +198,7 @@ class StateTable(State):
         """Keys and values of those of the given keys that the table has (Trident: `multiGet`).
 
         As of the newest version now. With layout="upsert" only the hash buckets of the given keys
-        are read; a small job finds out at once which those are.
+        are read; for keys in a DataFrame a small job finds out at once which those are.
 
         Args:
             keys: a DataFrame of exactly the key columns; or a list of keys, each a tuple or dict
@@ -207,9 +208,8 @@ class StateTable(State):
         Raises:
             TableRefusedError: as `read`; or keys of other names, number or types.
         """
-        rows, properties = read_table(spark, self._storage())
-        shape = StateShape.of(properties, self.path, aggregates)
-        return shape.shown(rows_of_keys(spark, rows, shape, keys, self.path))
+        stored, shape = self._stored(spark, None, aggregates)
+        return shape.shown(rows_of_keys(spark, stored, shape, keys, self.path))
 
     def snapshot(
         self,
@@ -223,8 +223,14 @@ class StateTable(State):
             TableRefusedError: there is no such table or version, it is no state table, or an
                 aggregate must be handed in.
         """
-        rows, properties = read_table(spark, self._storage(), version)
-        return StateShape.of(properties, self.path, aggregates).shown(rows)
+        stored, shape = self._stored(spark, version, aggregates)
+        if not isinstance(stored, StoredState):
+            return shape.shown(stored)
+        parts = stored.in_two() if shape.splits else None
+        if parts is None:
+            return shape.shown(stored.rows())
+        once, rest = parts
+        return shape.shown_in_two(once.rows(), rest.rows())
 
     def newest(
         self, spark: SparkSession, aggregates: Mapping[str, Aggregate] | None = None
@@ -256,6 +262,20 @@ class StateTable(State):
         """
         rows, properties = read_table(spark, self._storage(), follow=True)
         StateShape.of(properties, self.path, aggregates).shown(rows).createOrReplaceTempView(name)
+
+    def _stored(
+        self,
+        spark: SparkSession,
+        version: int | None,
+        aggregates: Mapping[str, Aggregate] | None,
+    ) -> tuple[StoredState | DataFrame, StateShape]:
+        """(the files of a version, or its rows where only Delta's reader reads them, the shape)."""
+        storage = self._storage()
+        stored = find_stored(spark, storage, version)
+        if stored is not None:
+            return stored, StateShape.of(stored.properties, self.path, aggregates)
+        rows, properties = read_table(spark, storage, version)
+        return rows, StateShape.of(properties, self.path, aggregates)
 
     def _storage(self) -> Storage:
         return Storage(self.path, self._options)

@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING, Any
 from committers.publishing.files import BUCKET
 from committers.state.keys import bucket_of, with_keys_of
 from committers.state.shape import StateShape
+from committers.state.stored import StoredState
 from txn.errors import TableRefusedError
 from txn.spark.names import quoted
 from txn.spark.rows import local_frame
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 __all__ = ["rows_of_keys"]
 
+_MOST_IN_CONDITION = 128
+"""Keys beyond which a join is planned sooner than a condition."""
+_PLAIN = ("boolean", "tinyint", "smallint", "int", "bigint", "date", "string")
+"""Types of which Parquet knows the bounds, and whose values have one text each."""
+
 
 def rows_of_keys(
     spark: SparkSession,
-    table: DataFrame,
+    table: StoredState | DataFrame,
     shape: StateShape,
     keys: DataFrame | Sequence[Any],
     where: str,
@@ -36,13 +42,63 @@ def rows_of_keys(
             f"State table {where} is a global aggregate: it has one row and no keys. Use read().",
             number="TXN-310",
         )
-    types = {name: table.schema[name].dataType for name in shape.keys}
-    wanted = _frame(spark, keys, types, where)
-    if not shape.buckets:
-        return with_keys_of(table, wanted, shape.keys)
-    buckets = wanted.select(bucket_of(types, shape.buckets).alias(BUCKET)).distinct()
-    numbers = [row[BUCKET] for row in buckets.collect()]
-    return with_keys_of(table.where(table[BUCKET].isin(numbers)), wanted, shape.keys)
+    columns = table.columns if isinstance(table, StoredState) else table.schema
+    types = {name: columns[name].dataType for name in shape.keys}
+    wanted, rows_given = _frame(spark, keys, types, where)
+    numbers = _buckets(wanted, types, shape.buckets, local=rows_given is not None)
+    if not isinstance(table, StoredState):
+        rows = table if numbers is None else table.where(table[BUCKET].isin(numbers))
+        return with_keys_of(rows, wanted, shape.keys)
+    stored = table if numbers is None else table.of_buckets(numbers)
+    one_of = _is_one_of(rows_given or (), types)
+    if one_of is None:
+        return with_keys_of(stored.rows(), wanted, shape.keys)
+    found = stored.rows().where(one_of)
+    if numbers is not None:
+        return found
+    return found.coalesce(1) if stored.is_small else found.repartition(1)
+
+
+def _buckets(
+    wanted: DataFrame, types: Mapping[str, DataType], buckets: int, *, local: bool
+) -> list[int] | None:
+    """The hash buckets of the keys; None: the table has none.
+
+    Args:
+        local: the keys came as a list, of which Spark finds them without a job.
+    """
+    if not buckets:
+        return None
+    found = wanted.select(bucket_of(types, buckets).alias(BUCKET))
+    rows = (found if local else found.distinct()).collect()
+    return sorted({row[BUCKET] for row in rows})
+
+
+def _is_one_of(keys: Sequence[tuple[Any, ...]], types: Mapping[str, DataType]) -> Column | None:
+    """Whether a row has one of the keys, as a condition that Parquet files can be asked.
+
+    None: a join does it better, because there are many keys or several columns; or equality of the
+    type is not that of its values.
+    """
+    from pyspark.sql import functions as sf
+
+    if not 0 < len(keys) <= _MOST_IN_CONDITION or len(types) > 1:
+        return None
+    ((name, kind),) = types.items()
+    if kind.simpleString() not in _PLAIN:
+        return None
+    texts = {_literal(key[0], kind) for key in keys if key[0] is not None}
+    null = [f"{quoted(name)} IS NULL"] if (None,) in keys else []
+    some = [f"{quoted(name)} IN ({', '.join(sorted(texts))})"] if texts else []
+    return sf.expr(" OR ".join(some + null))
+
+
+def _literal(value: Any, kind: DataType) -> str:
+    """A value in SQL, of exactly the key's type: one text costs less than a column for each."""
+    name = kind.simpleString()
+    if name == "string":
+        return f"CAST(X'{value.encode().hex()}' AS STRING)"  # whatever escapes the session knows
+    return f"CAST('{value}' AS {name})"  # a number, a date, True or False
 
 
 def _frame(
@@ -50,8 +106,8 @@ def _frame(
     keys: DataFrame | Sequence[Any],
     types: Mapping[str, DataType],
     where: str,
-) -> DataFrame:
-    """The given keys as a DataFrame with exactly the table's key columns."""
+) -> tuple[DataFrame, list[tuple[Any, ...]] | None]:
+    """(the given keys as a DataFrame with exactly the table's key columns, a list of them)."""
     from pyspark.errors import PySparkTypeError, PySparkValueError
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as sf
@@ -59,7 +115,7 @@ def _frame(
 
     if isinstance(keys, DataFrame):
         _require_columns(keys.schema, types, where)
-        return keys.select(*(sf.col(quoted(name)) for name in types))
+        return keys.select(*(sf.col(quoted(name)) for name in types)), None
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
         raise TableRefusedError(
             f"The keys to get from state table {where} are a list or a DataFrame, and {keys!r} is "
@@ -69,7 +125,7 @@ def _frame(
     schema = StructType([StructField(name, kind) for name, kind in types.items()])
     rows = [_row(key, types, where) for key in keys]
     try:
-        return local_frame(spark, rows, schema)
+        return local_frame(spark, rows, schema), rows
     except (PySparkTypeError, PySparkValueError) as error:
         raise TableRefusedError(
             f"The given keys do not have the types of state table {where}, {_text(types)}: "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from committers.aggregates import by_identity, identity
 from committers.aggregates.base import kept_in
 from committers.publishing.spec import LOG_WITH_REMOVAL
+from committers.state.keys import joined_by_key, with_keys_of
 from committers.state.merging import merged_by_key
 from committers.state.partials import overrides
 from committers.state.removal import REMOVED, marks_of, without_removed
@@ -119,17 +120,45 @@ class StateShape:
             columns.append(stored if aggregate is None else aggregate.result(stored).alias(name))
         return rows.select(*columns)
 
-    def _merged(self, rows: DataFrame) -> DataFrame:
+    @property
+    def splits(self) -> bool:
+        """Whether `shown_in_two` can show it: partials by key, of which none is void."""
+        return self.layout == "log" and bool(self.keys) and not self.keeps_removed
+
+    def shown_in_two(self, once: DataFrame, rest: DataFrame) -> DataFrame:
+        """As `shown` of the rows of both: only keys that `rest` has are merged.
+
+        Args:
+            once: rows of a log table without removed keys; each key once.
+            rest: its other rows, so few that every task may have them.
+        """
         from pyspark.sql import functions as sf
 
-        aggregates = {name: value for name, value in self.values.items() if value is not None}
+        rest = rest.coalesce(1)
+        keys = sf.broadcast(rest)
+        alone = joined_by_key(once, keys, self.keys, "left_anti")
+        # One task for what is merged: so few rows are merged before further tasks have begun.
+        both = rest.unionByName(with_keys_of(once, keys, self.keys).repartition(1)).coalesce(1)
+        return self._results(alone).unionByName(self._merged(both))
+
+    def _merged(self, rows: DataFrame) -> DataFrame:
         if self.keeps_removed:
             rows = without_removed(rows, self.keys, marks_of(rows, self.keys))
+        return self._results(merged_by_key(rows, self.keys, self._aggregates))
+
+    def _results(self, merged: DataFrame) -> DataFrame:
+        """Keys and values of partials that have each key once."""
+        from pyspark.sql import functions as sf
+
         columns = [sf.col(quoted(key)) for key in self.keys]
-        for name, aggregate in aggregates.items():
+        for name, aggregate in self._aggregates.items():
             stored = aggregate.initial(sf.col(quoted(name)))
             columns.append(aggregate.result(stored).alias(name))
-        return merged_by_key(rows, self.keys, aggregates).select(*columns)
+        return merged.select(*columns)
+
+    @property
+    def _aggregates(self) -> dict[str, Aggregate]:
+        return {name: value for name, value in self.values.items() if value is not None}
 
 
 def _described(

@@ -162,4 +162,21 @@ GOALS: tuple[Goal, ...] = (
     ),
     Goal("i", "append on S3 against SS append, batches/s", _APPEND, 5, "least", Key("SS append")),
     Goal("i", "`log` on S3 against SS append, batches/s", _LOG, 5, "least", Key("SS append")),
+    Goal(
+        "j",
+        f"full read of `log`, {_state(_STATES[-1])}, against a plain Delta table, time",
+        Key("log, all", _STATES[-1]),
+        1.5,
+        against=Key("plain, all", _STATES[-1]),
+    ),
+    *(
+        Goal(
+            "j",
+            f"`get` of 100 keys of `{layout}`, {_state(_STATES[-1])}, p50",
+            Key(f"{layout}, 100 keys", _STATES[-1]),
+            150,
+            unit="ms",
+        )
+        for layout in ("log", "upsert")
+    ),
 )

@@ -66,6 +66,12 @@ class Sizes:
     """(i): (b) on S3."""
     far_warm_secs: float
     """(h) and (i): as `warm_secs`; they are timed once, for one run takes long."""
+    read_states: tuple[int, ...]
+    """(j): keys in the table."""
+    read_batches: int
+    """(j): txids after the one that brings every key."""
+    read_laps: int
+    """(j): how often each reading is timed."""
     memory_batches: int
     """(g)."""
     memory_every: int
@@ -88,6 +94,9 @@ FULL = Sizes(
     far_big=Rows(files=8, rows=500_000, keys=100_000, warm=2),
     far_tiny=Rows(files=30, rows=1_000, keys=1_000, warm=3),
     far_warm_secs=20.0,
+    read_states=(10_000, 100_000, 1_000_000, 10_000_000),
+    read_batches=1_000,
+    read_laps=15,
     memory_batches=2_000,
     memory_every=200,
 )
@@ -108,6 +117,9 @@ QUICK = Sizes(
     far_big=Rows(files=3, rows=20_000, keys=1_000, warm=1),
     far_tiny=Rows(files=5, rows=1_000, keys=1_000, warm=1),
     far_warm_secs=0.0,
+    read_states=(1_000, 10_000),
+    read_batches=20,
+    read_laps=1,
     memory_batches=40,
     memory_every=10,
 )

@@ -88,6 +88,7 @@ WORKLOADS: dict[str, Workload] = {
             baseline="append",
             far=True,
         ),
+        Workload("j", "reading a state: p50", "ms", x="keys in the table", log_axes="xy"),
     )
 }
 
@@ -158,6 +159,13 @@ def _far_tiny(_: Sizes) -> Iterator[Contender]:
         yield Contender(name, f"{_PEERS}.streaming", options)
 
 
+def _reads(sizes: Sizes) -> Iterator[Contender]:
+    for keys in sizes.read_states:
+        for way in ("log", "upsert", "plain"):
+            series = (f"{way}, all", f"{way}, 100 keys")
+            yield Contender(way, "tests.benchmarks.reads", {"way": way}, keys, several=series)
+
+
 _CONTENDERS = {
     "a": _large,
     "b": _tiny,
@@ -168,4 +176,5 @@ _CONTENDERS = {
     "g": _memory,
     "h": _far_large,
     "i": _far_tiny,
+    "j": _reads,
 }

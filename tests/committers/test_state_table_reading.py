@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
 
 from committers.aggregates import Aggregate, Avg, Count, Max, Sum
+from committers.publishing.files import ActiveFile
+from committers.state.stored import StoredState
 from committers.state_table import StateTable
 from txn.errors import TableRefusedError
 from txn.interfaces import CommitterContext
+from txn.storage.storage import Storage
 
 SCHEMA = "k string, v bigint"
 
@@ -149,6 +153,139 @@ def test_get_by_several_keys_and_null(driver: Any, warehouse: Path) -> None:
     driver.commit(committer, driver.frame([("a", 1), ("a", None), ("b", 1)], schema), 1)
     wanted: list[Any] = [("a", None), {"y": 1, "x": "b"}, ("c", 1)]
     assert rows(state.get(driver.spark, wanted)) == [("a", None, 1), ("b", 1, 1)]
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("tinyint", [-128, 127, 0]),
+        ("bigint", [-(2**63), 2**63 - 1, 7]),
+        ("date", [dt.date(1, 1, 1), dt.date(2026, 2, 28), dt.date(9999, 12, 31)]),
+        ("boolean", [True, False]),
+        ("string", ["it's", "\\'); DROP", "", "\U0001f600", "NULL"]),
+        ("double", [-0.0, 1.5, float("nan")]),
+    ],
+)
+def test_get_by_any_type(
+    driver: Any, warehouse: Path, layout: str, kind: str, values: list[Any]
+) -> None:
+    """Each value finds itself, NULL too, and nothing else; many keys at once as well."""
+    state = StateTable(warehouse / "t", layout=layout)
+    committer = state.bind(["k"], {"s": Sum("v")})
+    schema = f"k {kind}, v bigint"
+    driver.open(committer, schema)
+    batch = [(value, number) for number, value in enumerate([*values, None])]
+    driver.commit(committer, driver.frame(batch, schema), 1)
+    found = [state.get(driver.spark, [value]) for value, _ in batch]
+    union = found[0].withColumn("asked", sf.lit(0))
+    for number, one in enumerate(found[1:], 1):
+        union = union.unionAll(one.withColumn("asked", sf.lit(number)))
+    assert sorted((row.s, row.asked) for row in union.collect()) == [(n, n) for _, n in batch]
+    many = [*values * 100, None]
+    assert sorted(row.s for row in state.get(driver.spark, many).collect()) == [n for _, n in batch]
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+def test_get_of_a_list_is_one_job(driver: Any, warehouse: Path, layout: str) -> None:
+    """Its buckets, and what the log says, are found without one."""
+    state = StateTable(warehouse / "t", layout=layout)
+    committer = driver.open(state.bind(["k"], {"s": Sum("v")}), SCHEMA)
+    driver.commit(committer, driver.frame([(f"k{n}", n) for n in range(20)], SCHEMA), 1)
+    context = driver.spark.sparkContext
+    context.setJobGroup(f"get-{layout}", "get")
+    try:
+        assert rows(state.get(driver.spark, ["k3", "k7", "none"])) == [("k3", 3), ("k7", 7)]
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    assert len(context.statusTracker().getJobIdsForGroup(f"get-{layout}")) == 1
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+def test_a_table_with_features_of_readers(driver: Any, warehouse: Path, layout: str) -> None:
+    """Rows that somebody's DELETE has only marked do not show: Delta's own reader reads them."""
+    state = StateTable(warehouse / "t", layout=layout, buckets=1)
+    committer = driver.open(state.bind(["k"], {"s": Sum("v")}), SCHEMA)
+    driver.commit(committer, driver.frame([("a", 1), ("b", 2), ("c", 3)], SCHEMA), 1)
+    table, spark = f"delta.`{state.path}`", driver.spark
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
+    spark.sql(f"DELETE FROM {table} WHERE k = 'b'")
+    assert "deletionVector" in "".join(
+        path.read_text() for path in (warehouse / "t" / "_delta_log").glob("*.json")
+    )
+    assert rows(state.read(spark)) == [("a", 1), ("c", 3)]
+    assert rows(state.get(spark, ["a", "b"])) == [("a", 1)]
+    assert rows(state.read(spark, txid=1)) == [("a", 1), ("b", 2), ("c", 3)]
+
+
+# --- a log table in two parts ----------------------------------------------------------------
+
+
+def test_only_keys_of_small_files_are_merged(driver: Any, warehouse: Path) -> None:
+    """What the largest part alone has is shown as it is; the sum is what it is of all."""
+    state = StateTable(warehouse / "t", layout="log")
+    committer = state.bind(["k"], {"n": Count(), "s": Sum("v")})
+    driver.open(committer, SCHEMA)
+    batches = [
+        [(f"k{n}", n) for n in range(3_000)] + [(None, 5)],
+        [("k1", 7), (None, 1), ("new", 2), ("k1", 8)],
+        [("k2999", 1), ("new", 3), ("k1", 1)],
+    ]
+    expected: dict[str | None, list[int]] = {}
+    for txid, batch in enumerate(batches, 1):
+        driver.commit(committer, driver.frame(batch, SCHEMA), txid)
+        for key, value in batch:
+            expected.setdefault(key, []).append(value)
+    shown = state.read(driver.spark)
+    assert "LeftAnti" in shown._jdf.queryExecution().optimizedPlan().toString()
+    assert rows(shown) == sorted(((k, len(v), sum(v)) for k, v in expected.items()), key=repr)
+    found = rows(state.get(driver.spark, ["k1", "k5", "new", None, "nobody"]))
+    assert [row[:2] for row in found] == [("k1", 4), ("k5", 1), ("new", 2), (None, 2)]
+
+
+def active(path: str, size: int, low: int | None, high: int | None) -> ActiveFile:
+    """A file of a log table with its bounds of `txid`."""
+    return ActiveFile(path, size, {}, low, high)
+
+
+@pytest.mark.parametrize(
+    ("files", "once"),
+    [
+        ([active("data/1-0-x/a", 90, 1, 1), active("data/2-0-y/a", 9, 2, 2)], ["data/1-0-x/a"]),
+        # A folder of a job that several txids shared.
+        ([active("data/1-0-x/a", 90, 1, 1), active("data/1-0-x/b", 9, 2, 2)], ["data/1-0-x/a"]),
+        (
+            [
+                active("data/compaction-x/a", 60, 1, 8),
+                active("data/compaction-x/b", 60, 2, 9),
+                active("data/9-0-y/a", 50, 9, 9),
+            ],
+            ["data/compaction-x/a", "data/compaction-x/b"],
+        ),
+        # Several txids in one file; unknown bounds; somebody else's file.
+        ([active("data/1-0-x/a", 90, 1, 2), active("data/2-0-y/a", 9, 2, 2)], None),
+        ([active("data/1-0-x/a", 90, None, 1), active("data/2-0-y/a", 9, 2, 2)], None),
+        ([active("part-0.parquet", 90, 1, 1), active("data/2-0-y/a", 9, 2, 2)], None),
+        # Nothing is left, or too much.
+        ([active("data/1-0-x/a", 90, 1, 1)], None),
+        ([active("data/1-0-x/a", 90, 1, 1), active("data/2-0-y/a", 60, 2, 2)], None),
+    ],
+)
+def test_which_files_have_each_key_once(
+    spark: SparkSession, files: list[ActiveFile], once: list[str] | None
+) -> None:
+    """What one compaction or one attempt of one txid wrote, if the rest is small beside it."""
+    stored = StoredState(spark, Storage("/t"), tuple(files), StructType(), {})
+    parts = stored.in_two()
+    if once is None:
+        assert parts is None
+        return
+    assert parts is not None
+    assert [file.path for file in parts[0].files] == once
+    assert [*parts[0].files, *parts[1].files] == files
+
+
+# --- refused keys, and what is shown ---------------------------------------------------------
 
 
 def test_keys_that_are_not_the_tables_are_refused(driver: Any, warehouse: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from committers.aggregates import Count, Sum
 from committers.staging.parquet_stats import delta_stats
+from committers.state import stored
 from committers.state_table import StateTable
 from tests.committers.conftest import Driver
 from txn.attempts import TransactionAttempt
@@ -176,8 +178,12 @@ class World:
         lying = {str(file.relative_to(self.path)) for file in compacted}
         assert lying - added == set()
         assert [p.name for p in self.path.glob("_txn/*")] == []
-        shown = self.state.read(self.driver.spark).collect()
-        assert {k: (n, s) for k, n, s in shown} == self.expected[max(self.expected)]
+        for share in (0.0, 100.0):  # all of it merged at once, and in two parts
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(stored, "_SMALL_SHARE", share)
+                shown = self.state.read(self.driver.spark).collect()
+            assert len(shown) == len(self.expected[max(self.expected)])
+            assert {k: (n, s) for k, n, s in shown} == self.expected[max(self.expected)]
 
 
 @given(history=st.lists(STEPS, min_size=4, max_size=10), semantics=st.booleans())

@@ -1,0 +1,130 @@
+"""A version of a state table by its files, as the log names them: what its rows are read from.
+
+Delta's own reader makes a snapshot of its own of every version, by Spark jobs. The log was read
+already to learn what the table is, and Spark reads the files that it names at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from deltalake.exceptions import DeltaError
+
+from committers.publishing.files import BUCKET, ActiveFile, load_files
+from committers.reading import known_files
+from txn.delta.folders import COMPACTION, DATA
+from txn.delta.loading import load, require
+from txn.spark.rows import no_rows
+from txn.storage.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["StoredState", "find_stored"]
+
+_MOST_FILES = 1_000
+"""Beyond it Delta's reader, which skips files by statistics, is the better one."""
+_SMALL_BYTES = 16 * 1024 * 1024
+"""Compressed bytes that one task reads in less time than further tasks take to begin."""
+_SMALL_SHARE = 0.5
+"""Of the largest part, compressed: what the rest may have, or everything is merged at once."""
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """The files of one version.
+
+    Args:
+        files: the rows' files; of each a path inside of the table's folder.
+        columns: those in the files; not the bucket, which is in their paths.
+        properties: of the table.
+    """
+
+    session: SparkSession
+    storage: Storage
+    files: tuple[ActiveFile, ...]
+    columns: StructType
+    properties: Mapping[str, str | None]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one task reads it soonest."""
+        return sum(file.size for file in self.files) <= _SMALL_BYTES
+
+    def rows(self) -> DataFrame:
+        """The table's rows."""
+        if not self.files:
+            return no_rows(self.session, self.columns)
+        files = [(file.path, file.size) for file in self.files]
+        return known_files(self.session, self.columns, self.storage, files)
+
+    def of_buckets(self, buckets: Sequence[int]) -> StoredState:
+        """Only the files of some hash buckets."""
+        wanted = set(buckets)
+        return self._of(file for file in self.files if file.bucket in wanted)
+
+    def in_two(self) -> tuple[StoredState, StoredState] | None:
+        """(files that have each key once, the rest); None: the rest is none, or not small.
+
+        Each key once has what one compaction wrote, or one attempt of one txid.
+        """
+        runs: dict[tuple[str, int], list[ActiveFile]] = defaultdict(list)
+        for file in self.files:
+            run = _run_of(file)
+            if run is not None:
+                runs[run].append(file)
+        if not runs:
+            return None
+        largest = max(runs.values(), key=lambda files: sum(file.size for file in files))
+        rest = self._of(file for file in self.files if file not in largest)
+        most = min(_SMALL_BYTES, _SMALL_SHARE * sum(file.size for file in largest))
+        if not rest.files or sum(file.size for file in rest.files) > most:
+            return None
+        return self._of(largest), rest
+
+    def _of(self, files: Iterable[ActiveFile]) -> StoredState:
+        return replace(self, files=tuple(files))
+
+
+def find_stored(session: SparkSession, storage: Storage, version: int | None) -> StoredState | None:
+    """The files of a version, None: of the newest now. None: only Delta's reader reads it.
+
+    Raises:
+        TableAbsentError: there is no Delta table.
+        RecoveryRefusedError: the log names a file outside of the table's folder.
+    """
+    from pyspark.sql.types import StructType
+
+    table = require(storage)
+    if version not in (None, table.version()):
+        try:
+            table = load(storage, version)
+        except DeltaError:
+            return None  # Delta's reader says why
+    if table.protocol().min_reader_version > 1:
+        return None  # features of rows or names, which somebody else has turned on
+    files = tuple(load_files(table).values())
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    columns = StructType([field for field in schema if field.name != BUCKET])
+    if len(files) > _MOST_FILES or not files:
+        return None
+    return StoredState(session, storage, files, columns, table.metadata().configuration)
+
+
+def _run_of(file: ActiveFile) -> tuple[str, int] | None:
+    """Files that one compaction or one attempt wrote; None: it is not known who wrote this one."""
+    parts = PurePosixPath(file.path).parts
+    if len(parts) < 3 or parts[0] != DATA:
+        return None
+    if parts[1].startswith(COMPACTION):
+        return parts[1], 0
+    # A folder may have files of several attempts that were staged by one job, of one txid each.
+    if file.txid_min is None or file.txid_min != file.txid_max:
+        return None
+    return parts[1], file.txid_min
