@@ -52,7 +52,8 @@ def rows_of_keys(
     stored = table if numbers is None else table.of_buckets(numbers)
     one_of = _is_one_of(rows_given or (), types)
     if one_of is None:
-        return with_keys_of(stored.rows(), wanted, shape.keys)
+        has_null = rows_given is None or any(None in key for key in rows_given)
+        return with_keys_of(stored.rows(), wanted, shape.keys, has_null=has_null)
     found = stored.rows().where(one_of)
     if numbers is not None:
         return found

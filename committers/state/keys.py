@@ -37,13 +37,24 @@ def bucket_of(keys: Mapping[str, DataType], buckets: int) -> Column:
     return sf.pmod(sf.hash(*parts), sf.lit(buckets)).cast("int")
 
 
-def with_keys_of(rows: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The rows whose key `wanted` has as well; NULL is a key like any other."""
-    return joined_by_key(rows, wanted, keys, "left_semi")
+def with_keys_of(
+    rows: DataFrame, wanted: DataFrame, keys: Sequence[str], *, has_null: bool = True
+) -> DataFrame:
+    """The rows whose key `wanted` has as well; NULL is a key like any other.
+
+    Args:
+        has_null: whether `wanted` may have a NULL; without, Spark compares numbers as numbers.
+    """
+    return joined_by_key(rows, wanted, keys, "left_semi", has_null=has_null)
 
 
 def joined_by_key(
-    rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str, *columns: Column
+    rows: DataFrame,
+    others: DataFrame,
+    keys: Sequence[str],
+    how: str,
+    *columns: Column,
+    has_null: bool = True,
 ) -> DataFrame:
     """The rows joined with those of `others` that have the same key (`same_key`).
 
@@ -51,18 +62,26 @@ def joined_by_key(
         how: the kind of join; after one that keeps columns of `others`, its keys are there under
             names that no table has.
         columns: of `others`, besides its keys.
+        has_null: whether a key of `others` may be NULL.
     """
     from pyspark.sql import functions as sf
 
     renamed = others.select(*(sf.col(quoted(key)).alias(f"{_KEY}_{key}") for key in keys), *columns)
     condition = same_key(
-        keys, lambda key: sf.col(quoted(key)), lambda key: sf.col(quoted(f"{_KEY}_{key}"))
+        keys,
+        lambda key: sf.col(quoted(key)),
+        lambda key: sf.col(quoted(f"{_KEY}_{key}")),
+        has_null=has_null,
     )
     return rows.join(renamed, condition, how)
 
 
 def same_key(
-    keys: Sequence[str], one: Callable[[str], Column], other: Callable[[str], Column]
+    keys: Sequence[str],
+    one: Callable[[str], Column],
+    other: Callable[[str], Column],
+    *,
+    has_null: bool = True,
 ) -> Column:
     """Whether two rows have the same key; NULL is a key like any other.
 
@@ -70,10 +89,12 @@ def same_key(
         keys: names of the key columns; none: all rows have the key of a global aggregate.
         one: name -> the column of one side of a join.
         other: name -> that of the other side.
+        has_null: whether both may be NULL, and then are the same.
     """
     from pyspark.sql import functions as sf
 
-    same = [one(key).eqNullSafe(other(key)) for key in keys]
+    pairs = [(one(key), other(key)) for key in keys]
+    same = [mine.eqNullSafe(its) if has_null else mine == its for mine, its in pairs]
     return reduce(lambda left, right: left & right, same) if same else sf.lit(True)
 
 
