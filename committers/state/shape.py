@@ -134,11 +134,10 @@ class StateShape:
         """
         from pyspark.sql import functions as sf
 
-        rest = rest.coalesce(1)
         keys = sf.broadcast(rest)
         alone = joined_by_key(once, keys, self.keys, "left_anti")
         # One task for what is merged: so few rows are merged before further tasks have begun.
-        both = rest.unionByName(with_keys_of(once, keys, self.keys).repartition(1)).coalesce(1)
+        both = rest.unionByName(with_keys_of(once, keys, self.keys)).repartition(1)
         return self._results(alone).unionByName(self._merged(both))
 
     def _merged(self, rows: DataFrame) -> DataFrame:

@@ -32,6 +32,8 @@ _MOST_FILES = 1_000
 """Beyond it Delta's reader, which skips files by statistics, is the better one."""
 _SMALL_BYTES = 16 * 1024 * 1024
 """Compressed bytes that one task reads in less time than further tasks take to begin."""
+_FEW_FILES = 32
+"""As many on a local disk; in an object store, opening one takes longer than a task."""
 _SMALL_SHARE = 0.5
 """Of the largest part, compressed: what the rest may have, or everything is merged at once."""
 
@@ -53,9 +55,15 @@ class StoredState:
     properties: Mapping[str, str | None]
 
     @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(file.size for file in self.files)
+
+    @property
     def is_small(self) -> bool:
         """Whether one task reads it soonest."""
-        return sum(file.size for file in self.files) <= _SMALL_BYTES
+        few = len(self.files) <= _FEW_FILES and self.storage.is_local
+        return few and self.size <= _SMALL_BYTES
 
     def rows(self) -> DataFrame:
         """The table's rows."""
@@ -81,12 +89,12 @@ class StoredState:
                 runs[run].append(file)
         if not runs:
             return None
-        largest = max(runs.values(), key=lambda files: sum(file.size for file in files))
-        rest = self._of(file for file in self.files if file not in largest)
-        most = min(_SMALL_BYTES, _SMALL_SHARE * sum(file.size for file in largest))
-        if not rest.files or sum(file.size for file in rest.files) > most:
+        largest = max(runs, key=lambda run: sum(file.size for file in runs[run]))
+        once = self._of(runs[largest])
+        rest = self._of(file for file in self.files if _run_of(file) != largest)
+        if not rest.files or rest.size > min(_SMALL_BYTES, _SMALL_SHARE * once.size):
             return None
-        return self._of(largest), rest
+        return once, rest
 
     def _of(self, files: Iterable[ActiveFile]) -> StoredState:
         return replace(self, files=tuple(files))
