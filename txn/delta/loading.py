@@ -6,6 +6,7 @@ import contextlib
 import errno
 import re
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -14,7 +15,7 @@ from txn.errors import RecoveryRefusedError, TableAbsentError
 from txn.storage.retrying import retried
 from txn.storage.storage import Storage
 
-__all__ = ["find", "is_there", "load", "load_own", "require"]
+__all__ = ["file_sizes", "find", "is_there", "load", "load_own", "require"]
 
 _OF_A_LOG = re.compile(r"_delta_log/\d{20}\.(json|checkpoint\..*)")
 
@@ -99,3 +100,9 @@ def require(storage: Storage) -> DeltaTable:
             "topology. Run the topology, or correct the path."
         )
     return load(storage)
+
+
+def file_sizes(table: DeltaTable) -> dict[str, int]:
+    """Path -> bytes of the files of the version that was loaded."""
+    found = pa.table(table.get_add_actions(flatten=True))
+    return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))

@@ -14,14 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import pyarrow as pa
 from deltalake import ColumnProperties, DeltaTable, PostCommitHookProperties, WriterProperties
 from deltalake.exceptions import DeltaError
 
 from txn.delta.commits import EXACT, txid_app
 from txn.delta.durations import FILE_RETENTION, file_retention_secs
 from txn.delta.folders import COMPACTION, DATA, SCRATCH, staged_txid
-from txn.delta.loading import find
+from txn.delta.loading import file_sizes, find
 from txn.errors import CommitConflictError, UserError
 from txn.storage.retrying import retried
 from txn.storage.storage import Storage
@@ -103,7 +102,7 @@ def plan_optimize(storage: Storage, topology: str) -> UpkeepPlan:
     if table is None:
         return replace(plan, skipped=skipped)
     properties = table.metadata().configuration
-    files = _active(table)
+    files = file_sizes(table)
     plan = replace(plan, files=len(files), bytes=sum(files.values()))
     kind = properties.get("txn.kind", "")
     if kind == "upsert":
@@ -194,7 +193,7 @@ def plan_vacuum(
             "more (--retain-hours), or stop the topology first.",
             number="TXN-320",
         )
-    files = _active(table)
+    files = file_sizes(table)
     plan = replace(plan, files=len(files), bytes=sum(files.values()))
     expired = retried(lambda: _expired(table, math.ceil(kept)), f"list table {storage.location}")
     newest = table.transaction_version(txid_app(topology)) or 0
@@ -277,12 +276,6 @@ def _own(storage: Storage, topology: str) -> tuple[DeltaTable | None, str | None
     if owner != topology:
         return None, f"it belongs to topology '{owner}'" if owner else "no topology has made it"
     return table, None
-
-
-def _active(table: DeltaTable) -> dict[str, int]:
-    """Path -> bytes of the files of the newest version."""
-    found = pa.table(table.get_add_actions(flatten=True))
-    return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
 
 
 def in_one_line(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from pyarrow import dataset
 
 from txn.delta.commits import FIRST_TXID, TXID
-from txn.delta.loading import load
+from txn.delta.loading import file_sizes, load
 from txn.errors import UserError
 from txn.storage.retrying import retried
 from txn.storage.storage import Storage
@@ -349,7 +349,7 @@ def _refuse_parts(txids: tuple[int, int], groups: Sequence[tuple[int, int] | Non
 
 def _only_in(table: DeltaTable, other: DeltaTable) -> Dataset:
     """The rows of the files that one version has and the other has not."""
-    own, others = _sizes(table), _sizes(other)
+    own, others = file_sizes(table), file_sizes(other)
     paths = [path for path in own if path not in others]
     total = sum(own[path] for path in paths)
     if total > _LARGEST_BYTES:
@@ -366,12 +366,6 @@ def _only_in(table: DeltaTable, other: DeltaTable) -> Dataset:
 
 def _is_one_of(path: str, wanted: Iterable[str]) -> bool:
     return path in wanted or any(path.endswith(f"/{one}") for one in wanted)
-
-
-def _sizes(table: DeltaTable) -> dict[str, int]:
-    """Path -> bytes of the files of a version."""
-    found = pa.table(table.get_add_actions(flatten=True))
-    return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
 
 
 def _shown(
