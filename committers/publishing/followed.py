@@ -31,7 +31,7 @@ from txn.delta.commits import (
     incarnation_app,
     txid_app,
 )
-from txn.delta.definition import Definition
+from txn.delta.definition import TableDefinition
 from txn.delta.loading import is_there, load_own
 from txn.delta.log import TableLog
 from txn.errors import CommitConflictError, TableChangedError, TableRefusedError
@@ -75,7 +75,7 @@ class FollowedTable:
         self._log = _OwnLog(storage)
         self._incarnation = incarnation
         self._takes_over = frozenset(takes_over)
-        self._known: Definition | None = None
+        self._known: TableDefinition | None = None
         self._unchecked = False
         self._spec: TableSpec | None = None
         self._topology = ""
@@ -190,7 +190,7 @@ class FollowedTable:
                 refuse_foreign_folder(entries, self._name)
                 return False
         table = load_own(self._storage)
-        refuse_foreign(Definition.of(table), self._name, topology)
+        refuse_foreign(TableDefinition.of(table), self._name, topology)
         self._topology = topology
         self._reload(table)
         self._refuse_foreign()
@@ -198,7 +198,7 @@ class FollowedTable:
         return True
 
     @property
-    def _definition(self) -> Definition:
+    def _definition(self) -> TableDefinition:
         if self._known is None:
             raise TableRefusedError(
                 f"There is no table at {self._name} yet: the first batch of its topology makes it.",
@@ -289,7 +289,7 @@ class FollowedTable:
 
     def _reload(self, table: DeltaTable) -> None:
         """Take a table as it is, or, where storage is away, leave everything as it was."""
-        version, known = table.version(), Definition.of(table)
+        version, known = table.version(), TableDefinition.of(table)
         files = with_bounds(load_files(table), self._storage)
         newest = NewestVersions.of(self._log.backwards(version), self._name)
         self._require_unbroken(version, known)
@@ -305,7 +305,7 @@ class FollowedTable:
         if not newest.is_known and txid is not None:
             self._last = (version, Publication.lost(self._topology, txid))
 
-    def _require_unbroken(self, version: int, known: Definition) -> None:
+    def _require_unbroken(self, version: int, known: TableDefinition) -> None:
         accepted = accepted_version(known.configuration, self._name)
         texts = newest_texts(self._storage, version)
         require_unbroken(texts, accepted, self._name, self._topology)

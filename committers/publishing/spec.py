@@ -14,7 +14,7 @@ from typing import Any
 from committers.kept_files import KEPT
 from committers.publishing.files import BUCKET
 from txn.delta.commits import FIRST_TXID
-from txn.delta.definition import Definition
+from txn.delta.definition import TableDefinition
 from txn.delta.features import refused_features
 from txn.delta.folders import SCRATCH
 from txn.errors import TableRefusedError
@@ -105,7 +105,7 @@ class TableSpec:
         ]
         return json.dumps({"type": "struct", "fields": fields})
 
-    def require(self, table: Definition, name: str) -> None:
+    def require(self, table: TableDefinition, name: str) -> None:
         """Refuse a table that is not this one.
 
         Raises:
@@ -183,7 +183,7 @@ _REMEDY = (
 )
 
 
-def refuse_foreign(table: Definition, name: str, topology: str) -> None:
+def refuse_foreign(table: TableDefinition, name: str, topology: str) -> None:
     """Refuse a Delta table that no topology, or another one, has made."""
     owner = table.configuration.get("txn.topology")
     if owner is None:
@@ -218,7 +218,7 @@ def refuse_foreign_folder(entries: Iterable[str], name: str) -> None:
         )
 
 
-def refuse_features(table: Definition, name: str, kind: str, semantics: Semantics) -> None:
+def refuse_features(table: TableDefinition, name: str, kind: str, semantics: Semantics) -> None:
     """Refuse Delta features that the publisher, which writes the log itself, cannot honour.
 
     Raises:

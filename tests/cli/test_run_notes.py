@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from tests.children import free_ports, wait_until
 from txn.cli import cli
-from txn.cli.observers import Observer, RunInfo
+from txn.cli.observers import CliObserver, RunInfo
 from txn.cli.run_notes import RunNotes, _end_of, page_of_run
 from txn.config import TopologyConfig
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Totals
@@ -31,7 +31,7 @@ from txn.operations.watching.run_files import read_note
 NOWHERE = "127.0.0.1:1"
 
 
-class Heard(Observer):
+class Heard(CliObserver):
     """An observer that keeps what it hears."""
 
     def __init__(self) -> None:

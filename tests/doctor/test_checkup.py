@@ -22,7 +22,7 @@ from tests.delta.publishing import append
 from tests.zookeeper.progress_store import leading
 from txn.cli.app import cli
 from txn.config import TopologyConfig
-from txn.delta.definition import Definition
+from txn.delta.definition import TableDefinition
 from txn.delta.durations import duration_secs
 from txn.doctor import machine as doctor_machine
 from txn.doctor import tables as doctor_tables
@@ -320,7 +320,9 @@ def test_the_doctor_refuses_what_a_run_refuses(
     found = by_check(check_table(path, "t", TopologyConfig()))["features"]
     assert (found.level, named in found.found) == ("error", True), found
     with pytest.raises(TableRefusedError, match=named):
-        refuse_features(Definition.of(DeltaTable(path)), path, "append", Semantics.TRANSACTIONAL)
+        refuse_features(
+            TableDefinition.of(DeltaTable(path)), path, "append", Semantics.TRANSACTIONAL
+        )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType
 
-from txn.engine.failures import Verdict, is_lost_work, judged
+from txn.engine.failures import Blame, is_lost_work, judged
 from txn.spark.causes import Cause, cause_line
 
 SCHEMA = "k string, v bigint"
@@ -156,7 +156,7 @@ def test_a_stage_that_was_given_up_is_judged_by_its_reason(line: str, is_lost: b
     """
     message = f"Job aborted due to stage failure: {line}"
     chain = (Cause(("org.apache.spark.SparkException", "java.lang.Exception"), message),)
-    assert judged(chain) is (Verdict.LOST if is_lost else Verdict.WRONG)
+    assert judged(chain) is (Blame.LOST if is_lost else Blame.WRONG)
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_a_stage_that_was_given_up_is_judged_by_its_reason(line: str, is_lost: b
 def test_a_cause_is_judged_by_its_type(cause: Cause, verdict: str) -> None:
     """What lies at the bottom decides: the network and a disk are away, a format is wrong."""
     outer = Cause(("org.apache.spark.SparkException",), "read", "FAILED_READ_FILE.NO_HINT", "/x")
-    assert judged((outer, cause)) is Verdict[verdict]
+    assert judged((outer, cause)) is Blame[verdict]
 
 
 def test_what_no_waiting_mends_is_not_waited_for() -> None:
     """Storage that refuses us is told at once, though a client wraps it as if it were away."""
     refused = Cause(("java.nio.file.AccessDeniedException", "java.io.IOException"), "s3a://b/k")
     wrapper = Cause(("org.apache.hadoop.fs.s3a.AWSClientIOException",), "HeadObject on k")
-    assert judged((wrapper, refused)) is Verdict.WRONG
-    assert judged((wrapper,)) is Verdict.AWAY
+    assert judged((wrapper, refused)) is Blame.WRONG
+    assert judged((wrapper,)) is Blame.AWAY

@@ -26,7 +26,7 @@ from committers.state_table import StateTable
 from spouts.files import FileSpout
 from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.engine.ending_errors import given_up, stopped
-from txn.engine.failures import Verdict, judged
+from txn.engine.failures import Blame, judged
 from txn.errors import BatchError, TopologyError, TransformError, TxnError
 from txn.protocol.events import Batch, Phase
 from txn.spark.causes import causes
@@ -329,7 +329,7 @@ def test_a_file_without_permission_is_told() -> None:
             "/in/a.csv (Permission denied)",
         ),
     )
-    assert judged(causes(error)) is Verdict.WRONG
+    assert judged(causes(error)) is Blame.WRONG
     batch = Batch(TransactionAttempt(3), Phase.PROCESSING, metadata={"s": {"file": "a.csv"}})
     told = stopped("orders", batch, error)
     assert str(told) == (
@@ -347,7 +347,7 @@ def test_a_full_disk_is_told() -> None:
         Java(READING, "Task failed.", "TASK_WRITE_FAILED"),
         Java(("java.io.IOException",), "No space left on device"),
     )
-    assert judged(causes(error)) is Verdict.LOST
+    assert judged(causes(error)) is Blame.LOST
     told = given_up("orders", TransactionAttempt(3, 4), "IOException: No space left on device")
     assert str(told) == (
         "Batch 3:4 of topology 'orders' was given up: IOException: No space left on device. "

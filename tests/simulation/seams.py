@@ -130,7 +130,7 @@ def _patches() -> list[Patch]:
         (committers.upsert_layout.committer, "from_previous_values", tables.from_previous_values),
         (committers.upsert_layout.committer, "from_replaced_rows", tables.from_replaced_rows),
         (txn.engine.equipment, "own_session", spark.same_session),
-        (txn.engine.jobs, "Watch", spark.NoWatch),
+        (txn.engine.jobs, "SettingsWatch", spark.NoWatch),
         (txn.engine.jobs, "make_active", spark.no_thread),
         (txn.engine.emission, "moved", spark.same_frame),
         (txn.engine.lookups, "moved", spark.same_frame),

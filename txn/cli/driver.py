@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from txn.cli.errors import numbered
 from txn.cli.idleness import Idleness
-from txn.cli.observers import Observer, RunInfo
+from txn.cli.observers import CliObserver, RunInfo
 from txn.cli.run_notes import RunNotes
 from txn.cli.signals import received_signals, terminable
 from txn.engine.report import RunReport
@@ -31,7 +31,7 @@ from txn.zookeeper.status import require_answer
 
 if TYPE_CHECKING:
     from txn.engine.running import RunningTopology
-    from txn.observers import Observer as RunObserver
+    from txn.observers import Observer
     from txn.topology import Topology, Until
 
 __all__ = ["drive"]
@@ -44,7 +44,7 @@ log = logging.getLogger("txn")
 
 def drive(
     topology: Topology,
-    observer: Observer,
+    observer: CliObserver,
     notes: RunNotes,
     *,
     zookeeper: str,
@@ -52,7 +52,7 @@ def drive(
     until: Until,
     conf: Mapping[str, str],
     standby: bool = False,
-    observers: Sequence[RunObserver] = (),
+    observers: Sequence[Observer] = (),
 ) -> RunReport:
     """Run a topology to its end and keep the observer informed.
 
@@ -104,7 +104,7 @@ def drive(
 def _stand_by(
     name: str,
     running: RunningTopology,
-    observer: Observer,
+    observer: CliObserver,
     received: Sequence[int],
 ) -> None:
     """Tell what a standby waits for, until it leads or has ended."""
@@ -119,7 +119,7 @@ def _stand_by(
 
 def _watch(
     running: RunningTopology,
-    observer: Observer,
+    observer: CliObserver,
     notes: RunNotes,
     received: Sequence[int],
     idleness: Idleness,
@@ -202,7 +202,7 @@ def _unless(given_up: threading.Event) -> Callable[[float], None]:
 class _Notes(logging.Handler):
     """Passes messages of the log on to the screen."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: CliObserver) -> None:
         super().__init__(logging.WARNING)
         self._observer = observer
 
@@ -211,7 +211,7 @@ class _Notes(logging.Handler):
 
 
 @contextlib.contextmanager
-def _showing_notes(observer: Observer) -> Iterator[None]:
+def _showing_notes(observer: CliObserver) -> Iterator[None]:
     """Show what the start waits for, and every notice, whatever the level of the log."""
     loggers, notes = [logging.getLogger(name) for name in (WAITING, NOTICES)], _Notes(observer)
     before = [logger.level for logger in loggers]

@@ -11,7 +11,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from txn.cli.observers import Observer, RunInfo
+from txn.cli.observers import CliObserver, RunInfo
 from txn.cli.words import (
     BOUND_NAMES,
     broken_in,
@@ -192,7 +192,7 @@ def _table(title: str) -> Table:
     )
 
 
-class LiveView(Observer):
+class LiveView(CliObserver):
     """Redraws itself in place; the last picture stays.
 
     Args:

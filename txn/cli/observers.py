@@ -26,7 +26,7 @@ from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Stand
 from txn.interfaces.publication import Violations
 from txn.text import printable
 
-__all__ = ["JsonLines", "Observer", "PlainLines", "RunInfo"]
+__all__ = ["CliObserver", "JsonLines", "PlainLines", "RunInfo"]
 
 _WAITING_EVENT_SECS = 1.0
 
@@ -44,7 +44,7 @@ class RunInfo:
     """Committed before this run."""
 
 
-class Observer(ABC):
+class CliObserver(ABC):
     """Told about a run by the loop in `txn.cli.driver`, on one thread."""
 
     def starting(self, topology: str) -> None:
@@ -101,7 +101,7 @@ class _Blocked:
         return begun, ceased
 
 
-class PlainLines(Observer):
+class PlainLines(CliObserver):
     """One line per committed batch, failure and wait, for pipes and log files."""
 
     def __init__(self, out: IO[str]) -> None:
@@ -155,7 +155,7 @@ class PlainLines(Observer):
         print(printable(line), file=self._out, flush=True)
 
 
-class JsonLines(Observer):
+class JsonLines(CliObserver):
     """One JSON object per line, each an event.
 
     They are: standby, started, committed, failed, blocked, unblocked, waiting (which stage waits

@@ -22,7 +22,7 @@ from txn.machine.listening import parse_address
 from txn.operations.loading import load_topology
 
 if TYPE_CHECKING:
-    from txn.cli.observers import Observer
+    from txn.cli.observers import CliObserver
     from txn.topology import Until
 
 __all__ = ["run"]
@@ -143,7 +143,7 @@ def run(
             raise
 
 
-def _observer(as_json: bool) -> Observer:
+def _observer(as_json: bool) -> CliObserver:
     from txn.cli.live_view import LiveView
     from txn.cli.observers import JsonLines, PlainLines
 

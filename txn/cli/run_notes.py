@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
-from txn.cli.observers import Observer
+from txn.cli.observers import CliObserver
 from txn.engine.report import RunReport, RunStatus
 from txn.machine.listening import Address
 from txn.operations.watching.known import Known
@@ -92,7 +92,7 @@ class RunNotes:
 
 @contextlib.contextmanager
 def page_of_run(
-    known: Known, zookeeper: str, address: Address, observer: Observer
+    known: Known, zookeeper: str, address: Address, observer: CliObserver
 ) -> Iterator[None]:
     """The page, in a process of its own, while the body runs; the observer is told its address.
 
@@ -126,7 +126,7 @@ def page_of_run(
         teller.join(_END_SECS)
 
 
-def _tell(child: subprocess.Popen[bytes], known: Known, observer: Observer) -> None:
+def _tell(child: subprocess.Popen[bytes], known: Known, observer: CliObserver) -> None:
     """Tell the page what is known, and the observer its address, or why there is none."""
     assert child.stdin is not None
     assert child.stdout is not None

@@ -16,11 +16,11 @@ from txn.errors import RecoveryRefusedError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["Definition"]
+__all__ = ["TableDefinition"]
 
 
 @dataclass(frozen=True)
-class Definition:
+class TableDefinition:
     """A table's `metaData` and `protocol`."""
 
     id: str
@@ -35,7 +35,7 @@ class Definition:
     """The reader and writer features that it names."""
 
     @classmethod
-    def of(cls, table: DeltaTable) -> Definition:
+    def of(cls, table: DeltaTable) -> TableDefinition:
         """As delta-rs has loaded it."""
         metadata, protocol = table.metadata(), table.protocol()
         return cls(
@@ -56,7 +56,7 @@ class Definition:
         fields: Sequence[Mapping[str, Any]] = self.columns["fields"]
         return fields
 
-    def after(self, commit: Commit, table: str) -> Definition:
+    def after(self, commit: Commit, table: str) -> TableDefinition:
         """What the table is from a version on.
 
         Args:
@@ -77,7 +77,7 @@ class Definition:
 
     def _after(
         self, metadata: Mapping[str, Any] | None, protocol: Mapping[str, Any] | None
-    ) -> Definition:
+    ) -> TableDefinition:
         now = self
         if metadata is not None:
             columns = json.loads(metadata["schemaString"])

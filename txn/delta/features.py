@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from txn.delta.definition import Definition
+from txn.delta.definition import TableDefinition
 
 __all__ = ["refused_features"]
 
@@ -45,7 +45,7 @@ _COLUMN_MARKS = {
 }
 
 
-def refused_features(table: Definition, *, kind: str | None, opaque: bool) -> list[str]:
+def refused_features(table: TableDefinition, *, kind: str | None, opaque: bool) -> list[str]:
     """The features of a table that we refuse, in words; empty if none.
 
     Args:
@@ -60,7 +60,7 @@ def refused_features(table: Definition, *, kind: str | None, opaque: bool) -> li
     ]
 
 
-def _newer_protocol(table: Definition) -> Iterable[str]:
+def _newer_protocol(table: TableDefinition) -> Iterable[str]:
     if table.min_reader > _NEWEST_READER:
         yield f"reader version {table.min_reader}"
     if table.min_writer > _NEWEST_WRITER:

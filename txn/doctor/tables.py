@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from txn.config import TopologyConfig
 from txn.delta.commits import LAST_CHECKPOINT, checkpoint_version, commit_path
-from txn.delta.definition import Definition
+from txn.delta.definition import TableDefinition
 from txn.delta.durations import FILE_RETENTION, LOG_RETENTION, duration_secs
 from txn.delta.features import refused_features
 from txn.doctor.findings import Finding, error, note, ok, warning
@@ -96,7 +96,7 @@ def _owner(area: str, properties: Mapping[str, str], topology: str | None) -> Fi
 
 
 def _features(area: str, delta: Any, properties: Mapping[str, str]) -> Finding:
-    now = Definition.of(delta)
+    now = TableDefinition.of(delta)
     refused = refused_features(
         now,
         kind=properties.get("txn.kind"),

@@ -35,7 +35,7 @@ from txn.observers import FailureCause
 from txn.spark.causes import Cause, causes, is_of_spark
 
 __all__ = [
-    "Verdict",
+    "Blame",
     "cause_of",
     "is_away",
     "is_lost_work",
@@ -148,8 +148,8 @@ _CLIENTS = ("deltalake", "kazoo", "pyarrow")
 """Modules whose errors, in this process, are those of storage or ZooKeeper."""
 
 
-class Verdict(Enum):
-    """The verdict on a chain of causes."""
+class Blame(Enum):
+    """Whose fault a chain of causes is."""
 
     LOST = "lost"
     """Work was lost: the batch is replayed, and the attempt counts."""
@@ -159,24 +159,24 @@ class Verdict(Enum):
     """The records, the user's code, or a permission: the topology stops."""
 
 
-def judged(chain: Sequence[Cause]) -> Verdict:
+def judged(chain: Sequence[Cause]) -> Blame:
     """Whose fault a chain of causes is. Lost work is worth a replay whatever lies below it."""
     if any(map(_is_lost, chain)):
-        return Verdict.LOST
+        return Blame.LOST
     if any(_is_a(cause, REFUSED_TYPES) for cause in chain):
-        return Verdict.WRONG
-    return Verdict.AWAY if any(map(_is_away, chain)) else Verdict.WRONG
+        return Blame.WRONG
+    return Blame.AWAY if any(map(_is_away, chain)) else Blame.WRONG
 
 
 def is_lost_work(error: BaseException) -> bool:
     """Return whether a replay may help: work was lost, or storage is away."""
-    return isinstance(error, FailedException) or judged(causes(error)) is not Verdict.WRONG
+    return isinstance(error, FailedException) or judged(causes(error)) is not Blame.WRONG
 
 
 def is_away(error: BaseException) -> bool:
     """Return whether `error` means that a source or storage cannot be reached now."""
     away = isinstance(error, SourceUnavailableError)
-    return away or judged(causes(error)) is Verdict.AWAY
+    return away or judged(causes(error)) is Blame.AWAY
 
 
 def cause_of(error: BaseException) -> FailureCause:
@@ -184,7 +184,7 @@ def cause_of(error: BaseException) -> FailureCause:
     for kind, cause in _CAUSES.items():
         if isinstance(error, kind):
             return cause
-    return "lost_work" if judged(causes(error)) is Verdict.LOST else "error"
+    return "lost_work" if judged(causes(error)) is Blame.LOST else "error"
 
 
 def is_of_batch(error: BaseException) -> bool:

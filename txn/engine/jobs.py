@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from txn.attempts import TransactionAttempt
 from txn.spark.causes import without_copies
 from txn.spark.origins import unnoted
-from txn.spark.own_session import Watch, make_active
+from txn.spark.own_session import SettingsWatch, make_active
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ class Jobs:
     def __init__(self, spark: SparkSession, topology: str) -> None:
         self._spark = spark
         self._topology = topology
-        self._watch = Watch(spark)
+        self._watch = SettingsWatch(spark)
         without_copies()
         self._entered = threading.local()
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from txn.delta.log import TableLog
     from txn.topology import Topology
 
-__all__ = ["Recovered", "is_needed", "read_tables", "write"]
+__all__ = ["RecoveredProgress", "is_needed", "read_tables", "write"]
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveredProgress:
     """The state that the tables tell of."""
 
     progress: Progress
@@ -55,7 +55,7 @@ class Recovered:
         }
 
 
-def read_tables(topology: Topology, new: Collection[str] = ()) -> Recovered:
+def read_tables(topology: Topology, new: Collection[str] = ()) -> RecoveredProgress:
     """Read the state out of the tables' logs. Changes nothing.
 
     Args:
@@ -99,10 +99,10 @@ def read_tables(topology: Topology, new: Collection[str] = ()) -> Recovered:
     progress = rebuild(
         topology.name, definition.opaque_streams, found, skipping=definition.skipping_tables
     )
-    return Recovered(progress, epoch, frozenset(incarnations - {0}))
+    return RecoveredProgress(progress, epoch, frozenset(incarnations - {0}))
 
 
-def is_needed(hosts: str, topology: Topology, found: Recovered) -> bool:
+def is_needed(hosts: str, topology: Topology, found: RecoveredProgress) -> bool:
     """Return whether ZooKeeper is behind the tables, follows others, or is unreadable.
 
     Changes nothing.
@@ -144,7 +144,7 @@ def is_needed(hosts: str, topology: Topology, found: Recovered) -> bool:
     return known < held or status.epoch < found.epoch + bool(foreign)
 
 
-def write(hosts: str, topology: Topology, found: Recovered) -> int:
+def write(hosts: str, topology: Topology, found: RecoveredProgress) -> int:
     """Write the tables' state into ZooKeeper, under a new epoch.
 
     Returns:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT",
-    "Watch",
+    "SettingsWatch",
     "computing_session",
     "make_active",
     "moved",
@@ -147,7 +147,7 @@ def same_setting(one: str, other: str) -> bool:
     return left == right or (left in _UTC and right in _UTC)
 
 
-class Watch:
+class SettingsWatch:
     """Refuses a session whose settings change while a topology runs in it."""
 
     def __init__(self, spark: SparkSession) -> None:
