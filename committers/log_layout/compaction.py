@@ -14,10 +14,9 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from committers.publishing.files import ActiveFile
-from txn.delta.folders import COMPACTION, DATA
+from txn.delta.folders import COMPACTION, job_folder
 from txn.interfaces import StagedFile
 
 __all__ = ["MOST_WAITING", "Compaction", "Pace", "files_to_compact"]
@@ -97,9 +96,8 @@ def files_to_compact(
 
 def _run_of(path: str) -> str:
     """Files that one compaction wrote are one: they were split by size, and by key."""
-    parts = PurePosixPath(path).parts
-    ours = len(parts) > 2 and parts[0] == DATA and parts[1].startswith(COMPACTION)
-    return "/".join(parts[:2]) if ours else path
+    folder = job_folder(path)
+    return folder if folder is not None and folder.startswith(COMPACTION) else path
 
 
 def _tier(size: int, factor: int) -> int:

@@ -46,18 +46,23 @@ def rows_of_keys(
     types = {name: columns[name].dataType for name in shape.keys}
     wanted, rows_given = _frame(spark, keys, types, where)
     numbers = _buckets(wanted, types, shape.buckets, local=rows_given is not None)
-    if not isinstance(table, StoredState):
-        rows = table if numbers is None else table.where(table[BUCKET].isin(numbers))
-        return with_keys_of(rows, wanted, shape.keys)
-    stored = table if numbers is None else table.of_buckets(numbers)
+    rows = _in_buckets(table, numbers)
     one_of = _is_one_of(rows_given or (), types)
     if one_of is None:
         has_null = rows_given is None or any(None in key for key in rows_given)
-        return with_keys_of(stored.rows(), wanted, shape.keys, has_null=has_null)
-    found = stored.rows().where(one_of)
+        return with_keys_of(rows, wanted, shape.keys, has_null=has_null)
+    found = rows.where(one_of)
     if numbers is not None:
         return found
-    return found.coalesce(1) if stored.is_small else found.repartition(1)
+    is_small = isinstance(table, StoredState) and table.is_small
+    return found.coalesce(1) if is_small else found.repartition(1)
+
+
+def _in_buckets(table: StoredState | DataFrame, numbers: Sequence[int] | None) -> DataFrame:
+    """The table's rows in some hash buckets; None: all of them."""
+    if isinstance(table, StoredState):
+        return (table if numbers is None else table.of_buckets(numbers)).rows()
+    return table if numbers is None else table.where(table[BUCKET].isin(numbers))
 
 
 def _buckets(

@@ -10,14 +10,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
 
 from committers.publishing.files import BUCKET, ActiveFile, load_files
 from committers.reading import known_files
-from txn.delta.folders import COMPACTION, DATA
+from txn.delta.folders import COMPACTION, job_folder
 from txn.delta.loading import load, require
 from txn.spark.rows import no_rows
 from txn.storage.storage import Storage
@@ -109,30 +108,28 @@ def find_stored(session: SparkSession, storage: Storage, version: int | None) ->
     """
     from pyspark.sql.types import StructType
 
-    table = require(storage)
-    if version not in (None, table.version()):
-        try:
-            table = load(storage, version)
-        except DeltaError:
-            return None  # Delta's reader says why
+    try:
+        table = require(storage) if version is None else load(storage, version)
+    except DeltaError:
+        return None  # Delta's reader says why
     if table.protocol().min_reader_version > 1:
         return None  # features of rows or names, which somebody else has turned on
     files = tuple(load_files(table).values())
+    if not 0 < len(files) <= _MOST_FILES:
+        return None
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
     columns = StructType([field for field in schema if field.name != BUCKET])
-    if len(files) > _MOST_FILES or not files:
-        return None
     return StoredState(session, storage, files, columns, table.metadata().configuration)
 
 
 def _run_of(file: ActiveFile) -> tuple[str, int] | None:
     """Files that one compaction or one attempt wrote; None: it is not known who wrote this one."""
-    parts = PurePosixPath(file.path).parts
-    if len(parts) < 3 or parts[0] != DATA:
+    folder = job_folder(file.path)
+    if folder is None:
         return None
-    if parts[1].startswith(COMPACTION):
-        return parts[1], 0
+    if folder.startswith(COMPACTION):
+        return folder, 0
     # A folder may have files of several attempts that were staged by one job, of one txid each.
     if file.txid_min is None or file.txid_min != file.txid_max:
         return None
-    return parts[1], file.txid_min
+    return folder, file.txid_min

@@ -11,8 +11,9 @@ it. Committers write below both, VACUUM spares what may still be published.
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 
-__all__ = ["COMPACTION", "DATA", "SCRATCH", "staged_txid"]
+__all__ = ["COMPACTION", "DATA", "SCRATCH", "job_folder", "staged_txid"]
 
 DATA = "data"
 """Folder of files that are published where they lie."""
@@ -28,3 +29,9 @@ def staged_txid(name: str) -> int | None:
     """The txid of a staging job, after which its folder is named; None: it is another folder."""
     found = _STAGED.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def job_folder(path: str) -> str | None:
+    """The name of the folder of the job that wrote a file below `DATA`; None: it lies elsewhere."""
+    parts = PurePosixPath(path).parts
+    return parts[1] if len(parts) > 2 and parts[0] == DATA else None
