@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
-
 from txn.config import TopologyConfig
 from txn.config.settings import completed
 from txn.dataflow.definition import Definition, Until
@@ -34,7 +32,8 @@ from txn.dataflow.graph import (
     check_join,
 )
 from txn.errors import AbandonedError, TopologyError
-from txn.interfaces import Aggregate, Committer, Spout, SpoutKind, State
+from txn.interfaces import Aggregate, Committer, Spout, State
+from txn.interfaces.spout import undeclared
 from txn.storage.locations import identity
 
 if TYPE_CHECKING:
@@ -143,7 +142,13 @@ class Topology:
                 "which is not a Spout. Inherit from txn.interfaces.Spout or PartitionedSpout.",
                 number="TXN-109",
             )
-        _require_declared(name, spout)
+        lacks = undeclared(spout)
+        if lacks is not None:
+            raise TopologyError(
+                f"Stream '{name}' was given a spout whose class does not say what it is: {lacks}. "
+                "Set it in the class.",
+                number="TXN-109",
+            )
         source, rule = Source(name, spout), None
         if spout.unparsed is not None:
             rule = Expectation.parses(source, spout.unparsed)
@@ -626,22 +631,6 @@ class TxnState:
         """
         self.sink.committer.require_changes()
         return Stream(self.topology, NewValues(self.sink))
-
-
-def _require_declared(stream: str, spout: Spout[Any]) -> None:
-    """Refuse a spout that does not say what it promises, or what its positions are."""
-    kind, model = getattr(spout, "kind", None), getattr(spout, "metadata_type", None)
-    if not isinstance(kind, SpoutKind):
-        wrong, found = "kind must be a SpoutKind, which decides the guarantee", kind
-    elif not isinstance(model, type) or not issubclass(model, BaseModel):
-        wrong, found = "metadata_type must be a pydantic model, a class with BaseModel", model
-    else:
-        return
-    raise TopologyError(
-        f"Stream '{stream}' was given a spout whose class does not say what it is: "
-        f"{type(spout).__name__}.{wrong}, and is {found!r}. Set it in the class.",
-        number="TXN-109",
-    )
 
 
 def _check_name(name: object, what: str) -> None:

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["NOT_PARSED", "Keeper", "Lag", "PartitionedSpout", "Spout", "SpoutKind", "Unparsed"]
+__all__ = [
+    "NOT_PARSED",
+    "Keeper",
+    "Lag",
+    "PartitionedSpout",
+    "Spout",
+    "SpoutKind",
+    "Unparsed",
+    "undeclared",
+]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -353,3 +362,15 @@ class PartitionedSpout(Spout[PartitionPositions]):
     def planned_parts(self, metadata: PartitionPositions) -> Sequence[str]:
         """One edge per partition that has something to read."""
         return sorted(metadata.read)
+
+
+def undeclared(spout: Spout[Any]) -> str | None:
+    """What the class of a spout does not say of it; None: it has a `kind` and a `metadata_type`."""
+    kind, model = getattr(spout, "kind", None), getattr(spout, "metadata_type", None)
+    if not isinstance(kind, SpoutKind):
+        wrong = f"kind must be a SpoutKind, which decides the guarantee, and is {kind!r}"
+    elif not isinstance(model, type) or not issubclass(model, BaseModel):
+        wrong = f"metadata_type must be a pydantic model, and is {model!r}"
+    else:
+        return None
+    return f"{type(spout).__name__}.{wrong}"

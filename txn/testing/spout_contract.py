@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
-
 from txn.interfaces import Spout, SpoutKind
+from txn.interfaces.spout import undeclared
 from txn.testing.spout_bench import ContractError, SpoutBench, SpoutSource
 
 if TYPE_CHECKING:
@@ -95,15 +94,8 @@ class SpoutContract:
         """Its kind is a `SpoutKind`, and its metadata a pydantic model."""
         self.make_source(tmp_path)
         spout = self.make_spout(tmp_path)
-        _require(
-            isinstance(getattr(spout, "kind", None), SpoutKind),
-            f"{type(spout).__name__}.kind must be a SpoutKind: it decides the guarantee.",
-        )
-        model = getattr(spout, "metadata_type", None)
-        _require(
-            isinstance(model, type) and issubclass(model, BaseModel),
-            f"{type(spout).__name__}.metadata_type must be a pydantic model, not {model!r}.",
-        )
+        lacks = undeclared(spout)
+        _require(lacks is None, f"{lacks}.")
 
     def test_an_idle_source_has_nothing_to_read(self, spark: SparkSession, tmp_path: Path) -> None:
         """With no record, and with none after the last, the spout says None; then it goes on."""
