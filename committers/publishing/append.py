@@ -27,17 +27,15 @@ from txn.errors import (
     CommitConflictError,
     StagedFileError,
     StorageRefusedError,
-    StorageUnavailableError,
 )
 from txn.interfaces import FENCE_KEY, StagedFile
-from txn.storage.retrying import is_momentary, is_refusal, said
+from txn.storage.retrying import is_refusal, retried, said
 from txn.storage.storage import Storage
 
 __all__ = [
     "CHECKPOINT_INTERVAL",
     "AppendFailedError",
     "StaleFilesError",
-    "StorageAwayError",
     "commit_text",
     "create_table",
     "file_actions",
@@ -67,30 +65,15 @@ class AppendFailedError(CommitConflictError):
     number = "TXN-314"
 
 
-class StorageAwayError(AppendFailedError, StorageUnavailableError):
-    """An append failed because storage is away: the batch waits, and no attempt is counted."""
-
-    number = StorageUnavailableError.number
-
-
-def not_appended(
-    version: int, table: str, failure: BaseException | None
-) -> AppendFailedError | StorageRefusedError:
-    """The error of a version that its storage did not take."""
-    if failure is not None and is_refusal(failure):
-        return StorageRefusedError(
-            f"Storage refuses version {version} of table {table}: {said(failure)}. The log does "
-            "not hold it. Waiting does not help: correct the permission, the credentials or the "
-            "name, then run again; the batch is replayed."
-        )
+def not_appended(version: int, table: str, failure: BaseException | None) -> AppendFailedError:
+    """The error of a version that is not in the log, and that is not worth another try."""
     if failure is None:
         return AppendFailedError(
             f"Version {version} of table {table} was not appended: storage says that it has it, "
             "and does not give it back. The batch is tried again. If this goes on, look whether "
             "something deletes files in _delta_log."
         )
-    away = is_momentary(failure)
-    return (StorageAwayError if away else AppendFailedError)(
+    return AppendFailedError(
         f"Version {version} of table {table} could not be appended: {said(failure)}. The log does "
         "not hold it; the batch is tried again. If this goes on, check that the table's folder can "
         "be written to."
@@ -116,6 +99,7 @@ def create_table(storage: Storage, spec: TableSpec, epoch: int, incarnation: int
     Raises:
         AppendFailedError: it could not be created.
         StorageRefusedError: storage never will.
+        StorageUnavailableError: storage was away for longer than it is asked again.
     """
     from obstore.exceptions import BaseError
 
@@ -139,7 +123,16 @@ def _make(storage: Storage, spec: TableSpec, epoch: int, incarnation: int) -> No
     if storage.is_local:
         _create(storage.uri, spec, epoch, incarnation)
     else:
-        storage.put_if_absent(commit_path(0), _first_commit(spec, epoch, incarnation))
+        text = _first_commit(spec, epoch, incarnation)
+        retried(lambda: _send_first(storage, text), f"make table {storage.location}")
+
+
+def _send_first(storage: Storage, text: bytes) -> None:
+    try:
+        storage.put_if_absent(commit_path(0), text)
+    except Exception:
+        if not is_there(storage):
+            raise
 
 
 def _first_commit(spec: TableSpec, epoch: int, incarnation: int) -> bytes:

@@ -9,7 +9,8 @@ The rules that make it exact, whatever crashes, races or comes back from the dea
    newer epoch ends this process's right to publish, and rows that a stranger brought or took
    stop it, also when they came between two runs (`committers.publishing.foreign_commits`).
 3. Every commit of ours carries a random token. After an append with an unknown outcome (a time-out,
-   a full disk) the log shows whether it has landed; nothing is guessed.
+   a full disk) the log shows whether it has landed; nothing is guessed. Where storage failed for a
+   moment, the same commit is sent again: it lands once, in the same place, or finds itself there.
 4. A publication must be newer than what the table holds: by epoch, and within an epoch by attempt.
 5. What was published is read back out of the log; the caller compares it with what was staged.
 
@@ -25,12 +26,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from committers.publishing.append import (
     AppendFailedError,
     StaleFilesError,
-    StorageAwayError,
     commit_text,
     create_table,
     file_actions,
@@ -54,12 +54,10 @@ from txn.interfaces import (
     Published,
     StagedFile,
 )
-from txn.storage.retrying import retried
+from txn.storage.retrying import is_momentary, is_refusal, retried
 from txn.storage.storage import Storage
 
 __all__ = ["MAX_TRIES", "AppendFailedError", "DeltaLog", "StaleFilesError"]
-
-R = TypeVar("R")
 
 MAX_TRIES = 20
 """Lost races in a row, each against a harmless commit, after which an attempt fails."""
@@ -124,9 +122,6 @@ class DeltaLog(FollowedTable):
             CommitConflictError: the log could not be appended to.
             StorageUnavailableError: storage was away for longer than it is asked again.
         """
-        return _patiently(lambda: self._fence(epoch), f"fence table {self._name}")
-
-    def _fence(self, epoch: int) -> bool:
         for _ in range(MAX_TRIES):
             self.refresh()
             led_by = self._led_by()
@@ -152,9 +147,6 @@ class DeltaLog(FollowedTable):
             CommitConflictError: the log could not be appended to.
             StorageUnavailableError: storage was away for longer than it is asked again.
         """
-        _patiently(lambda: self._settle(txid, epoch), f"settle txid {txid} in table {self._name}")
-
-    def _settle(self, txid: int, epoch: int) -> None:
         for _ in range(MAX_TRIES):
             self.refresh()
             if self._epoch > epoch:
@@ -269,8 +261,7 @@ class DeltaLog(FollowedTable):
         apps: Mapping[str, int],
     ) -> Commit | None:
         """One attempt to append `version + 1`: what landed, or None if another writer won."""
-        token, failure = self._new_id(), None
-        expected = self._version + 1
+        token, version = self._new_id(), self._version + 1
         text = commit_text(
             actions,
             apps,
@@ -278,18 +269,30 @@ class DeltaLog(FollowedTable):
             partition_columns=self._definition.partition_columns,
             info={**metadata, BEFORE_KEY: [*self._recent], TOKEN_KEY: token},
         )
-        try:
-            self._storage.put_if_absent(commit_path(expected), text)
-        except Exception as error:  # noqa: BLE001 - lost, failed, or landed: the log knows
-            failure = error
-        landed = self.read_commit(expected)
-        if landed is None:
-            raise not_appended(expected, self._name, failure) from failure
+        what = f"append version {version} to table {self._name}"
+        landed = retried(lambda: self._sent(version, text), what)
         if landed.token != token:
             return None
         # From here on the commit stands. Others' commits behind it are judged by the next publish:
         # whatever is wrong with them must not look like a failure of this one.
         self._apply(landed)
+        return landed
+
+    def _sent(self, version: int, text: bytes) -> Commit:
+        """Send a commit file once, and read what stands in its place.
+
+        The same file may be sent again: one of them is the first, and the others find it there.
+        """
+        failure = None
+        try:
+            self._storage.put_if_absent(commit_path(version), text)
+        except Exception as error:  # noqa: BLE001 - lost, failed, or landed: the log knows
+            failure = error
+        landed = self.read_commit(version)
+        if landed is None:
+            if failure is not None and (is_momentary(failure) or is_refusal(failure)):
+                raise failure
+            raise not_appended(version, self._name, failure) from failure
         return landed
 
     # --- refusals ----------------------------------------------------------------------------
@@ -333,15 +336,3 @@ class DeltaLog(FollowedTable):
             f"Table {self._name}: {MAX_TRIES} appends in a row lost against other writers "
             f"({what}). Pause the other jobs that write to this table; the batch is tried again."
         )
-
-
-def _patiently(mark: Callable[[], R], what: str) -> R:
-    """The result of an append that may be tried again: the log tells whether it stands already."""
-
-    def once() -> R:
-        try:
-            return mark()
-        except StorageAwayError as error:
-            raise (error.__cause__ or error) from error
-
-    return retried(once, what)

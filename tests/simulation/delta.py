@@ -282,7 +282,8 @@ def _append(
         late = random.choice((0.03, 0.2, 1.0, 3.0)) * random.uniform(0.5, 2)
         kernel.at(kernel.now + late, arrive)
         kernel.sleep(random.uniform(0.001, 0.1))
-        raise OSError("timed out")
+        # After the one the same commit is sent again; after the other the attempt fails.
+        raise OSError("timed out") if random.random() < 0.5 else DeltaError("the store said 500")
     kernel.at(kernel.now + random.uniform(0.001, 0.008), arrive)
     kernel.sleep(0.0085 + random.uniform(0, 0.004))
     if fault == "append answer lost":

@@ -140,6 +140,7 @@ def _patches() -> list[Patch]:
         (txn.delta.loading, "DeltaTable", delta.SimDeltaTable),
         (txn.delta.loading, "retried", delta.retried),
         (committers.publishing.same_table, "retried", delta.retried),
+        (committers.publishing.log, "retried", delta.retried),
         (committers.publishing.log, "time", clock),
         (committers.publishing.append, "DeltaTable", delta.SimDeltaTable),
         (committers.publishing.append, "_make", delta.make_table),

@@ -6,7 +6,7 @@ that are not there either from the platform: a web identity, a container or an i
 profile of AWS's configuration files is read by botocore, if that is installed.
 
 The client repeats no request (`max_retries` is for delta-rs alone): what may be repeated is
-repeated by `txn.storage.retrying`, and a conditional PUT never is.
+repeated by `txn.storage.retrying`, and a conditional PUT by who can tell whether it has landed.
 """
 
 from __future__ import annotations

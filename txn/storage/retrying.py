@@ -1,9 +1,9 @@
 """Storage that fails for a moment: asked again with back-off, until a deadline.
 
-For calls that may be repeated: reading, listing, deleting, replacing. Not for an append or a
-conditional write: its answer is read back (`committers.publishing.log`). A fault that outlasts the
-deadline makes the batch wait, uncounted and visibly, as if its source were away. A fault that
-waiting cannot cure raises at once.
+For calls that may be repeated: reading, listing, deleting, replacing. Not for a conditional write
+alone: what stands in its place must be read and compared each time (`committers.publishing.log`). A
+fault that outlasts the deadline makes the batch wait, uncounted and visibly, as if its source were
+away. A fault that waiting cannot cure raises at once.
 """
 
 from __future__ import annotations

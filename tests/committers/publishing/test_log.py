@@ -18,7 +18,6 @@ from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
 from committers.publishing import same_table
-from committers.publishing.append import not_appended
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.foreign_commits import ACCEPTED
 from committers.publishing.log import AppendFailedError, DeltaLog, StaleFilesError
@@ -111,12 +110,20 @@ def test_what_landed_stands_although_storage_goes_away_behind_it(
     assert DeltaTable(str(warehouse)).to_pyarrow_table().num_rows == 6
 
 
-def test_a_refused_append_is_told_at_once() -> None:
+def test_a_refused_append_is_told_at_once(
+    warehouse: Path, make_publication: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A permission that is missing fails no attempt again and again: it ends the run."""
-    refused = not_appended(3, "t", DeltaError("Generic S3 error: 403 Forbidden: AccessDenied"))
-    assert isinstance(refused, StorageRefusedError)
-    assert "refuses version 3 of table t" in str(refused)
-    assert isinstance(not_appended(3, "t", DeltaError("no space left")), AppendFailedError)
+    log, sent = open_log(warehouse), []
+
+    def refused(storage: Storage, path: str, data: bytes) -> NoReturn:
+        sent.append(path)
+        raise DeltaError("Generic S3 error: 403 Forbidden: AccessDenied")
+
+    monkeypatch.setattr(Storage, "put_if_absent", refused)
+    with pytest.raises(StorageRefusedError, match="refuses to append version 1 to table"):
+        log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    assert len(sent) == 1
 
 
 def test_publications_lists_the_newest_first(warehouse: Path, make_publication: Any) -> None:

@@ -16,11 +16,12 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import parquet
 
+import committers.publishing.log
 from committers.aggregates import Count
 from committers.append_table import AppendTable
 from committers.publishing.chain import CHAIN
 from committers.publishing.checkpoints import Checkpoints
-from committers.publishing.log import AppendFailedError, DeltaLog
+from committers.publishing.log import DeltaLog
 from committers.publishing.spec import TableSpec
 from committers.staging.parquet_stats import delta_stats
 from committers.state_table import StateTable
@@ -36,6 +37,7 @@ from tests.stores.proxy import (
     LoseAnswer,
     Proxy,
     Request,
+    Reset,
     lists,
 )
 from tests.stores.s3 import S3Server, storage_options
@@ -44,9 +46,11 @@ from txn.delta.commits import commit_path
 from txn.errors import (
     CommitConflictError,
     FencedError,
+    StorageUnavailableError,
     TableChangedError,
 )
 from txn.interfaces import Semantics, StagedFile
+from txn.storage.retrying import Patience, retried
 from txn.storage.storage import Storage
 
 COLUMNS = (("id", "long"), ("txid", "long"))
@@ -227,12 +231,17 @@ def test_the_answer_of_a_creation_is_lost(
     assert table.rows() == expected((1, 0))
 
 
-def test_a_creation_that_failed_is_tried_again(table: Table) -> None:
-    """A 503 makes no table; the next one that opens it does."""
-    table.proxy.inject(Fail(503, "SlowDown"), table.on_commit(0), nth=1)
-    with pytest.raises(AppendFailedError, match="could not be created"):
-        table.open()
-    assert table.open().version == 0
+@pytest.mark.parametrize("fault", [Fail(503), Late(0.3)], ids=["refused", "late"])
+def test_a_creation_that_failed_is_tried_again(
+    table: Table, make_publication: Any, fault: Fault
+) -> None:
+    """The table is made, whichever request is the first to land."""
+    rule = table.proxy.inject(fault, table.on_commit(0), nth=1)
+    log = table.open()
+    table.proxy.settle()
+    log.publish([table.put(1)], [], make_publication(1), log.version)
+    assert len(rule.met) == 1
+    assert table.rows() == expected((1, 0))
 
 
 # --- what may become of the conditional PUT --------------------------------------------------
@@ -250,14 +259,37 @@ def test_the_answer_of_the_commit_is_lost(table: Table, make_publication: Any) -
     assert table.rows() == expected((1, 0), (2, 0))
 
 
-def test_the_commit_is_refused_for_a_moment(table: Table, make_publication: Any) -> None:
-    """A 503 before anything was done fails the attempt, and the replay lands once."""
+@pytest.mark.parametrize("fault", [Fail(503), Reset(), Late(0.3)], ids=["refused", "cut", "late"])
+def test_the_commit_fails_for_a_moment(table: Table, make_publication: Any, fault: Fault) -> None:
+    """The same commit is sent again in the same turn; it lands once, whichever is the first."""
     log = table.open()
-    table.proxy.inject(Fail(503, "SlowDown"), table.on_commit(1), nth=1)
-    with pytest.raises(CommitConflictError, match="Version 1 .* could not be appended"):
-        log.publish([table.put(1)], [], make_publication(1), log.version)
+    rule = table.proxy.inject(fault, table.on_commit(1), nth=(1, 2))
+    published = log.publish([table.put(1)], [], make_publication(1), log.version)
+    table.proxy.settle()
+    sent = {request.body for request in rule.met}
+    assert (published.version, len(rule.met), len(sent)) == (1, 2, 1)
+    log.publish([table.put(2)], [], make_publication(2), log.version)
+    assert table.rows() == expected((1, 0), (2, 0))
+
+
+def test_storage_stays_away(
+    table: Table, make_publication: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch waits, uncounted, and its replay lands once."""
+    log = table.open()
+    rule = table.proxy.inject(Fail(503, "SlowDown"), table.on_commit(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(committers.publishing.log, "retried", _hardly_patient)
+        with pytest.raises(StorageUnavailableError, match="could not append version 1 to table"):
+            log.publish([table.put(1)], [], make_publication(1), log.version)
+    assert len(rule.met) > 1
+    table.proxy.clear()
     log.publish([table.put(1, 1)], [], make_publication(1, attempt=1), log.version)
     assert table.rows() == expected((1, 1))
+
+
+def _hardly_patient(operation: Callable[[], Any], what: str) -> Any:
+    return retried(operation, what, Patience(deadline_secs=0.2))
 
 
 @pytest.mark.parametrize("status", [409, 412])
@@ -282,13 +314,16 @@ class _Answered(Fail):
 
 
 def test_a_commit_that_lands_after_its_attempt_has_failed(
-    table: Table, make_publication: Any
+    table: Table, make_publication: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The replay finds it in its place, and the next one replaces it as a whole."""
     log = table.open()
-    table.proxy.inject(Late(0.3), table.on_commit(1), nth=1)
-    with pytest.raises(CommitConflictError, match="could not be appended"):
-        log.publish([table.put(1)], [], make_publication(1), log.version)
+    table.proxy.inject(Late(0.5), table.on_commit(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(committers.publishing.log, "retried", _hardly_patient)
+        with pytest.raises(StorageUnavailableError):
+            log.publish([table.put(1)], [], make_publication(1), log.version)
+    table.proxy.clear()
     table.proxy.settle()
     with pytest.raises(CommitConflictError, match="published meanwhile by epoch 1 as 1:0"):
         log.publish([table.put(1, 1)], [], make_publication(1, attempt=1), log.version)
