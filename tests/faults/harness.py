@@ -356,7 +356,8 @@ def read_table(
     files = [name.split("-")[:2] for name in folders if re.match(r"\d+-\d+-", name)]
     return TableImage(
         sorted(tuple(row[column] for column in columns) for row in found),
-        read_log(path, own),
+        # What lands while this reads belongs to the next image.
+        [one for one in read_log(path, own) if one.version <= table.version()],
         sorted((int(txid), int(attempt)) for txid, attempt in files),
     )
 
