@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
@@ -42,6 +43,7 @@ from txn.errors import (
     TxnError,
 )
 from txn.interfaces import NOTICES, Lag, PartitionedSpout, PartitionPositions, SpoutKind
+from txn.spark.jvm import if_known, jvm_of
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -65,6 +67,7 @@ FirstPoll = Literal[
 """Where reading begins. Source: Storm's `FirstPollOffsetStrategy`."""
 
 _LOSS = ("error", "skip")
+_SPARKS_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, "
     "timestamp timestamp_ltz, timestampType int"
@@ -176,6 +179,7 @@ class KafkaSpout(PartitionedSpout):
         self._cluster = Cluster(
             self._settings, bootstrap_servers, self._name, refresh_interval_secs
         )
+        self._group = _new_group()
         self._decided: dict[str, Position] = {}
         self._left: Mapping[str, int] = {}
         """Offsets after those that were decided last."""
@@ -226,6 +230,7 @@ class KafkaSpout(PartitionedSpout):
             if previous is None:
                 raise
             log.warning("%s", error)  # it has run before, so it starts and waits for its brokers
+        _allow_own_group(spark)
         nothing = {("txn", 0): Position(start=0, end=0, topic_id="")}
         return self._parsed(self._frame(spark, nothing)).schema
 
@@ -383,6 +388,7 @@ class KafkaSpout(PartitionedSpout):
         words = f"{self._name} goes on at offset {lost.skipped.next}: {lost.words}."
         notices.warning("%s", words)
         self._losses = {**self._losses, partition: words}
+        self._group = _new_group()
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -401,7 +407,12 @@ class KafkaSpout(PartitionedSpout):
         planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
         if not planned:
             return self._parsed(no_rows(spark, as_struct(self._schema(), self._name)))
-        self._check_there(attempt, planned)
+        try:
+            self._check_there(attempt, planned)
+        except TxnError:
+            # Consumers keep what they have fetched ahead: of a topic that is now another one, too.
+            self._group = _new_group()
+            raise
         return self._parsed(self._frame(spark, planned))
 
     def _parsed(self, records: DataFrame) -> DataFrame:
@@ -495,6 +506,9 @@ class KafkaSpout(PartitionedSpout):
             # Always: `on_data_loss` is applied when a batch is planned.
             "failOnDataLoss": "true",
             "includeHeaders": str(self._include_headers).lower(),
+            # Executors keep consumers, and their connections, by group: one made anew for each
+            # partition of each batch costs more than reading a small batch. No group is joined.
+            "kafka.group.id": self._group,
         }
         reader = spark.read.format("kafka").options(**{**self._settings.spark, **own})
         try:
@@ -512,6 +526,20 @@ class KafkaSpout(PartitionedSpout):
 
     def _schema(self) -> str:
         return _COLUMNS + (_HEADERS if self._include_headers else "")
+
+
+def _new_group() -> str:
+    """Of a name as Spark gives it."""
+    return f"spark-kafka-relation-{uuid.uuid4()}-executor"
+
+
+def _allow_own_group(spark: SparkSession) -> None:
+    """Spark would warn of it at each batch, as if the group were joined."""
+    jvm = jvm_of(spark)
+    if jvm is not None:
+        configurator = jvm.org.apache.logging.log4j.core.config.Configurator
+        level = jvm.org.apache.logging.log4j.Level
+        if_known(lambda: configurator.setLevel(_SPARKS_PROVIDER, level.ERROR))
 
 
 def _offsets(entries: str) -> dict[str, int]:

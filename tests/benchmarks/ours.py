@@ -1,4 +1,4 @@
-"""This project's runs: (a), (b), (d) and (e).
+"""This project's runs: (a), (b), (d), (e), (k) and (l).
 
 Timed: `Topology.run`, from its call to its return: connecting, leadership, making and fencing the
 tables, every batch, the end. Not timed: Python, JVM, session and ZooKeeper server starting, and the
@@ -32,9 +32,11 @@ from tests.benchmarks.task import (
     timed,
     warm_up,
 )
+from tests.benchmarks.watching import watching
 from txn import Topology, TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
 from txn.engine.report import BatchReport, RunReport
+from txn.observers import Observer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +79,10 @@ def table_of(
 
 
 def run(task: Task) -> Iterator[Answer]:
-    """Options: `layout`, and what goes into `TopologyConfig`; or `variants`: name -> config."""
+    """Options: `layout`, and what goes into `TopologyConfig`; or `variants`: name -> config.
+
+    Beside the config, `watched` says that all that can be looked at is looked at meanwhile.
+    """
     options = dict(task.options)
     layout = str(options.pop("layout"))
     variants: dict[str, dict[str, Any]] = options.pop("variants", {task.contender: options})
@@ -89,9 +94,22 @@ def run(task: Task) -> Iterator[Answer]:
 
         def run_one(one: tuple[str, Path]) -> Ran:
             name, folder = one
-            return _run(spark, place, "rows", server.hosts, layout, variants[name], folder)
+            return _run(
+                spark, place, "rows", server.hosts, layout, variants[name], folder, observers
+            )
 
-        for (name, _), meter, ran in measured(_timed(task, [*variants]), run_one):
+        observers: list[Observer] = []
+
+        def watched() -> Iterator[tuple[str, Path]]:
+            for name, folder in _timed(task, [*variants]):
+                if not variants[name].get("watched"):
+                    observers[:] = []
+                    yield name, folder
+                    continue
+                with watching(server.hosts, _name(folder)) as observers[:]:
+                    yield name, folder
+
+        for (name, _), meter, ran in measured(watched(), run_one):
             yield _answer(spark, task, name, meter, ran)
         spark.stop()
 
@@ -113,10 +131,12 @@ def _run(
     part: str,
     zookeeper: str,
     layout: str,
-    config: dict[str, Any],
+    config: Mapping[str, Any],
     folder: Path,
+    observers: Sequence[Observer] = (),
 ) -> Ran:
-    topology = Topology(f"bench-{folder.name.replace(' ', '-')}", TopologyConfig(**config))
+    settings = {name: value for name, value in config.items() if name != "watched"}
+    topology = Topology(_name(folder), TopologyConfig(**settings))
     rows = topology.stream("rows", spout(place.files(part), place.options))
     table = table_of(layout, place.at(folder), place.options)
     if isinstance(table, AppendTable):
@@ -124,8 +144,12 @@ def _run(
     else:
         rows.group_by("word").persistent_aggregate(table, count=Count())
     place.forget()
-    report = topology.run(spark, zookeeper=zookeeper, until="caught_up")
+    report = topology.run(spark, zookeeper=zookeeper, until="caught_up", observers=observers)
     return Ran(report, table, place.told(report.batches_committed))
+
+
+def _name(folder: Path) -> str:
+    return f"bench-{folder.name}".replace(" ", "-").replace(",", "")
 
 
 def _answer(spark: SparkSession, task: Task, name: str, meter: Meter, ran: Ran) -> Answer:

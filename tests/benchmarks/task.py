@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
+    "MASTER",
+    "MEMORY",
     "Answer",
     "Task",
     "answer",
@@ -69,7 +71,7 @@ class Task:
     @property
     def is_rate(self) -> bool:
         """Whether its figure is batches/s, and not seconds."""
-        return self.workload in ("b", "i")
+        return self.workload in ("b", "i", "l")
 
     @property
     def size(self) -> Sizes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,9 +53,9 @@ class Workload:
         """The set of files that its contenders read."""
         if self.far:
             return sizes.far_tiny if self.letter == "i" else sizes.far_big
-        if self.letter == "b":
+        if self.letter in ("b", "l"):
             return sizes.tiny
-        return sizes.big if self.letter in ("a", "d", "e") else None
+        return sizes.big if self.letter in ("a", "d", "e", "k") else None
 
     def contenders(self, sizes: Sizes) -> tuple[Contender, ...]:
         """Who competes, in the order of a round."""
@@ -88,6 +88,8 @@ WORKLOADS: dict[str, Workload] = {
             baseline="append",
             far=True,
         ),
+        Workload("k", "(a), looked at: the whole run", "s", baseline="not looked at"),
+        Workload("l", "(b), looked at: batches a second", "batches/s", baseline="not looked at"),
         Workload("j", "reading a state: p50", "ms", x="keys in the table", log_axes="xy"),
     )
 }
@@ -145,6 +147,13 @@ def _memory(_: Sizes) -> Iterator[Contender]:
     yield Contender("driver", "tests.benchmarks.wrapped", {"table": "append"}, several=series)
 
 
+def _looked_at(layout: str) -> Callable[[Sizes], Iterator[Contender]]:
+    """One process, as for (d)."""
+    variants = {"not looked at": {}, "metrics, traces, page": {"watched": True}}
+    options = {"layout": layout, "variants": variants}
+    return lambda _: iter((Contender("looked at", _OURS, options, several=tuple(variants)),))
+
+
 def _far_large(_: Sizes) -> Iterator[Contender]:
     for layout in ("log", "append", "upsert"):
         yield Contender(layout, _OURS, {"layout": layout})
@@ -177,4 +186,6 @@ _CONTENDERS = {
     "h": _far_large,
     "i": _far_tiny,
     "j": _reads,
+    "k": _looked_at("log"),
+    "l": _looked_at("append"),
 }

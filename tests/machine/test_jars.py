@@ -150,6 +150,17 @@ def test_a_package_in_txn_jars_is_on_the_class_path_already(
     assert package_jars([SOURCE], {**env, "TXN_JARS": str(tmp_path)}) == []
 
 
+def test_a_package_with_a_classifier_is_one_jar(env: dict[str, str]) -> None:
+    """A shaded jar has in itself what its module needs, and keeps its own name in the cache."""
+    repository = Path(env["DEFAULT_ARTIFACT_REPOSITORY"].removeprefix("file://"))
+    put(repository, "org.example", "connector", "4.0", ("org.example", "not-there", "1"))
+    folder = repository / "org" / "example" / "connector" / "4.0"
+    (folder / "connector-4.0.jar").rename(folder / "connector-4.0-shaded.jar")
+    (jar,) = package_jars(["org.example:connector:4.0:shaded"], env)
+    assert jar.name == "connector-4.0-shaded.jar"
+    assert jar.read_bytes().startswith(b"PK")
+
+
 def test_a_package_that_cannot_be_fetched_is_named(env: dict[str, str], tmp_path: Path) -> None:
     """Without cache and without a repository the package is named, with the ways out."""
     nowhere = {**env, "DEFAULT_ARTIFACT_REPOSITORY": (tmp_path / "nowhere").as_uri()}
@@ -157,9 +168,9 @@ def test_a_package_that_cannot_be_fetched_is_named(env: dict[str, str], tmp_path
         package_jars([SOURCE], nowhere)
 
 
-@pytest.mark.parametrize("package", ["source", "org.example:source", "a:b:", "a:b:c:d"])
+@pytest.mark.parametrize("package", ["source", "org.example:source", "a:b:", "a:b:c:", "a:b:c:d:e"])
 def test_what_is_no_package_is_refused(package: str) -> None:
-    """Coordinates have three parts; the message shows how they are written."""
+    """Coordinates have three or four parts; the message shows how they are written."""
     with pytest.raises(SetupError, match="is not a Maven package.*group:artifact:version"):
         package_jars([package])
 

@@ -94,6 +94,54 @@ def test_a_batch_is_its_offsets_and_nothing_else(
     assert values(read(spark, spout, first)) == [v for v in expected if v[1] in "012"]
 
 
+def test_executors_keep_their_connections_from_batch_to_batch(
+    spark: SparkSession, kafka: Broker, topic: str
+) -> None:
+    """A consumer for each partition, and not for each partition of each batch; nobody is warned."""
+    spout = KafkaSpout(kafka.secure_servers, topics=[topic], options=secure())
+    spout.open(spark, None)
+    before, metadata = connections(kafka), None
+    for number in range(4):
+        for partition in range(6):
+            kafka.produce(topic, [number], partition=partition)
+        metadata = plan(spout, metadata)
+        assert values(read(spark, spout, metadata)) == [str(number)] * 6
+    # A consumer has two, one to find the broker by and one to read by; the rest are the driver's.
+    assert connections(kafka) - before < 4 * 6
+    loggers = spark._jvm.org.apache.logging.log4j.LogManager
+    provider = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+    assert str(loggers.getLogger(provider).getLevel()) == "ERROR"
+
+
+def connections(kafka: Broker) -> int:
+    """Those that clients have to the port with a password: Java's here, and few others."""
+    port = f"{int(kafka.secure_servers.rpartition(':')[2]):04X}"
+    texts = (Path(f"/proc/net/{kind}").read_text() for kind in ("tcp", "tcp6"))
+    lines = [line.split() for text in texts for line in text.splitlines()]
+    established = "01"
+    return sum(line[2].endswith(f":{port}") and line[3] == established for line in lines)
+
+
+def test_what_was_fetched_ahead_of_a_topic_is_not_taken_for_that_of_another(
+    spark: SparkSession, kafka: Broker
+) -> None:
+    """A topic is made anew under its name: from then on its own records are read."""
+    topic = kafka.create(f"again-{next(_names)}")
+    spout = KafkaSpout(kafka.servers, topics=[topic], max_records_per_batch=2, on_data_loss="skip")
+    spout.open(spark, None)
+    kafka.produce(topic, [f"old{n}" for n in range(8)])
+    metadata = plan(spout)
+    assert values(read(spark, spout, metadata)) == ["old0", "old1"]
+    kafka.delete(topic)
+    kafka.create(topic)
+    kafka.produce(topic, [f"new{n}" for n in range(8)])
+    found: list[str] = []
+    while len(found) < 8:
+        metadata = plan(spout, metadata)
+        found += values(read(spark, spout, metadata))
+    assert found == [f"new{n}" for n in range(8)]
+
+
 def test_parts_that_were_not_read_are_missing(
     spark: SparkSession, kafka: Broker, topic: str
 ) -> None:

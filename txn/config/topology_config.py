@@ -28,7 +28,8 @@ class TopologyConfig(BaseModel):
     max_spout_pending: int = Field(default=24, ge=1, le=1000)
     """Txids in flight at once (Storm: `topology.max.spout.pending`, default there 1). More hides
     commit latency behind processing, and costs replayed work after a failure. At most
-    `max_processing_jobs` x `max_group_processing` are in Spark; one group more keeps it busy."""
+    `max_processing_jobs` x `max_group_processing` are in Spark; one group more keeps it busy. While
+    nothing is left in the sources, the next txid is planned when no batch is being processed."""
     max_group_commit: int = Field(default=32, ge=1)
     """Consecutive txids that one table version may hold: while commits lag behind processing, all
     ready txids are published together. 1: each txid gets its own version."""

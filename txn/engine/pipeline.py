@@ -401,7 +401,13 @@ class Pipeline(Shell):
         self.after(wait, lambda: self._plan_due(number))
 
     def _plan_due(self, number: int) -> None:
-        if number == self._scheduled:
+        if number != self._scheduled:
+            return
+        if self._stations.are_caught_up and not self._phases.are_idle:
+            # A batch of what little has come would only take from those at work, and the next
+            # record would wait for both: plan one of all that will have come by then.
+            self._phases.once_idle(lambda: self._plan_due(number))
+        else:
             self._take(*coordinator.step(self._state, PlanDue()))
 
     def _schedule_retry(self, order: ScheduleRetry) -> None:

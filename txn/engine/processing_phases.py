@@ -65,6 +65,11 @@ class ProcessingQueue:
             self._active[id(group)] = group, self._clock()
             yield group, crowded
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is at work."""
+        return not self._waiting and not any(self._busy())
+
     def ended(self, group: list[LiveAttempt]) -> None:
         """A group has finished; its pace sets the size of the next ones."""
         _, began = self._active.pop(id(group))
@@ -101,6 +106,16 @@ class ProcessingPhases:
         self._threads = threads
         self._shell = shell
         self._broadcast = broadcast
+        self._once_idle: Callable[[], None] | None = None
+
+    @property
+    def are_idle(self) -> bool:
+        """Whether no attempt is in its processing phase, or waits for it."""
+        return self._queue.is_idle
+
+    def once_idle(self, fact: Callable[[], None]) -> None:
+        """Post it when no attempt is in its processing phase; in place of an earlier one."""
+        self._once_idle = fact
 
     def begin(self, live: LiveAttempt) -> None:
         """Process an attempt as soon as there is room."""
@@ -121,6 +136,9 @@ class ProcessingPhases:
                 self._shell.halt,
                 f"processing {', '.join(str(live.attempt) for live in group)}",
             )
+        if self._once_idle is not None and self.are_idle:
+            self._shell.post(self._once_idle)
+            self._once_idle = None
 
     # --- outcomes, reported on any thread --------------------------------------------------------
 

@@ -111,6 +111,14 @@ class Stations:
         return self._spouts.facts.lags
 
     @property
+    def are_caught_up(self) -> bool:
+        """Whether all sources are known to have nothing beyond the newest plan."""
+        lags = self.lags
+        return all(
+            source.name in lags and lags[source.name].is_nothing for source in self._spouts.sources
+        )
+
+    @property
     def notices(self) -> Mapping[str, tuple[str, ...]]:
         """Stream -> what its spout has for the user. Safe from any thread."""
         return self._spouts.facts.notices

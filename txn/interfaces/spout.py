@@ -115,6 +115,11 @@ class Lag:
         known = {unit: n for unit, n in vars(self).items() if unit != "partitions"}
         return {unit: n for unit, n in known.items() if n is not None}
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it is known that there is nothing."""
+        return bool(self.numbers) and not any(self.numbers.values())
+
 
 class Spout(ABC, Generic[M]):
     """A source of micro-batches. Inherit, set `kind` and `metadata_type`, implement two methods.
@@ -253,8 +258,10 @@ class Spout(ABC, Generic[M]):
 
         Who and how often: a thread for it, after each answer of `initialize_transaction` for a new
         txid. Planning waits for it, but no longer than a second, so answer from what that call has
-        looked at. The live view shows it, and nothing else depends on it. What it raises is logged
-        once. Who is late is logged once, and asked again a minute later at the earliest.
+        looked at. The live view shows it; and while all sources lag by zeros, the next txid is
+        planned when no batch is being processed, with all that will have come by then. What it
+        raises is logged once. Who is late is logged once, and asked again a minute later at the
+        earliest.
 
         Args:
             newest: the newest metadata of any txid, or None.

@@ -23,6 +23,7 @@ __all__ = ["Request", "fetch", "shipped_jars"]
 
 _RESOLVE_TIMEOUT_SECS = 600.0
 
+_EXTRA = "http://ant.apache.org/ivy/maven"
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <caches defaultCacheDir={cache}/>
@@ -38,7 +39,8 @@ class Request:
     what: str
     """The subject of a message: "Delta's jars (delta-spark_4.2_2.13 4.4.0)"."""
     modules: Sequence[str]
-    """Maven coordinates, `group:artifact:version`."""
+    """Maven coordinates: `group:artifact:version`; with a classifier behind them (`:shaded`), a jar
+    that has all it needs in itself."""
     without_groups: Sequence[str] = ()
     """Groups to leave out, with `*`."""
     without_artifacts: Sequence[str] = ()
@@ -91,7 +93,7 @@ def _run(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
     module.write_text(_module(request))
     command = [str(find_java(env)), "-cp", str(_ivy()), "org.apache.ivy.Main"]
     command += ["-settings", str(settings), "-ivy", str(module), "-types", "jar", "bundle"]
-    command += ["-retrieve", str(scratch / "jars" / "[artifact]-[revision].[ext]")]
+    command += ["-retrieve", str(scratch / "jars" / "[artifact]-[revision](-[classifier]).[ext]")]
     try:
         said = subprocess.run(
             command,
@@ -116,11 +118,19 @@ def _run(scratch: Path, request: Request, env: Mapping[str, str]) -> None:
 
 
 def _module(request: Request) -> str:
-    lines = ['<ivy-module version="2.0"><info organisation="txn" module="jars"/><dependencies>']
+    lines = [
+        f'<ivy-module version="2.0" xmlns:m={quoteattr(_EXTRA)}>',
+        '<info organisation="txn" module="jars"/><dependencies>',
+    ]
     for coordinates in request.modules:
-        group, artifact, version = (quoteattr(part) for part in coordinates.split(":"))
+        group, artifact, version, *classifier = map(quoteattr, coordinates.split(":"))
+        alone = "".join(
+            f'<artifact name={artifact} type="jar" ext="jar" m:classifier={kind}/>'
+            for kind in classifier
+        )
         lines.append(
-            f'<dependency org={group} name={artifact} rev={version} conf="default->default"/>'
+            f'<dependency org={group} name={artifact} rev={version} conf="default->default"'
+            f' transitive="{str(not classifier).lower()}">{alone}</dependency>'
         )
     for group in request.without_groups:
         pattern = group.replace(".", "[.]").replace("*", ".*")  # Ivy's globs need one more jar

@@ -98,7 +98,7 @@ def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = No
     nothing here: whatever is in that folder is on the class path already, with Delta's.
 
     Args:
-        packages: coordinates, `group:artifact:version`, as for `spark.jars.packages`.
+        packages: coordinates, as for `spark.jars.packages`, or with a classifier behind them.
 
     Raises:
         SetupError: these are no coordinates, or the jars could not be fetched.
@@ -106,18 +106,20 @@ def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = No
     env = os.environ if environ is None else environ
     jars: dict[str, Path] = {}
     for package in packages:
-        if len([part for part in package.split(":") if part]) != 3 or package.count(":") != 2:
+        parts = package.split(":")
+        if not 3 <= len(parts) <= 4 or not all(parts):
             raise SetupError(
                 f"{package!r} is not a Maven package. Write it as group:artifact:version, such "
-                "as 'org.apache.spark:spark-avro_2.13:4.2.0'.",
+                "as 'org.apache.spark:spark-avro_2.13:4.2.0', with ':shaded' behind it for a jar "
+                "of that kind.",
                 number="TXN-204",
             )
-        _, artifact, version = package.split(":")
-        jar = f"{artifact}-{version}.jar"
+        name = "-".join(parts[1:])
+        jar = f"{name}.jar"
         given = env.get("TXN_JARS")
         if given and (Path(given).expanduser() / jar).is_file():
             continue
-        folder = cache_folder(env) / "jars" / f"{artifact}-{version}-spark-{_version('pyspark')}"
+        folder = cache_folder(env) / "jars" / f"{name}-spark-{_version('pyspark')}"
         if not (folder / jar).is_file():
             fetch(folder, _package_request(package), env)
         jars |= {path.name: path for path in sorted(folder.glob("*.jar"))}
