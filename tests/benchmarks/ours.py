@@ -106,7 +106,7 @@ def run(task: Task) -> Iterator[Answer]:
                     observers[:] = []
                     yield name, folder
                     continue
-                with watching(server.hosts, _name(folder)) as observers[:]:
+                with watching(f"embedded:{task.folder}/zookeeper", _name(folder)) as observers[:]:
                     yield name, folder
 
         for (name, _), meter, ran in measured(watched(), run_one):

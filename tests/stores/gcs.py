@@ -1,45 +1,24 @@
 """Google's storage as object_store speaks to it: its XML API, over the S3 server of the tests.
 
-    python -m tests.stores.gcs     # builds the server for Spark with Go, and fetches its connector
-
 No server that the registries have speaks that API: fake-gcs-server 1.56.1 refuses object_store's
 PUT and its listings, and knows `x-goog-if-generation-match` on another way only. But Google has
 built the API after S3's. So here a proxy translates the few headers that differ, and the S3 server
 behind it decides who wins a race. What Google's own server does beside that is not shown by it.
-
-Spark's connector speaks the JSON API, and that to fake-gcs-server over the same files.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from obstore.store import GCSStore
 
-from tests.children import LOOPBACK, ChildServer, free_ports, listens, wait_until
-from tests.stores.go import program
 from tests.stores.proxy import Answer, Forward, Proxy, Request
 from tests.stores.s3 import S3Server
-from txn.errors import SetupError
-from txn.machine.jars import package_jars
 
-__all__ = ["GCS_PACKAGES", "GcsServer", "JsonServer", "spark_conf", "storage_options"]
+__all__ = ["GcsServer", "storage_options"]
 
-GCS_PACKAGES = ("com.google.cloud.bigdataoss:gcs-connector:4.0.0:shaded",)
-"""With which Spark reaches Google's storage."""
-START_SECS = 60.0
-NUMBERS = {
-    # Hadoop's own defaults of them are texts such as "64m", which the connector cannot read.
-    "block.size": 64 << 20,
-    "inputstream.inplace.seek.limit": 8 << 20,
-    "inputstream.min.range.request.size": 2 << 20,
-    "outputstream.buffer.size": 8 << 20,
-    "rewrite.max.chunk.size": 512 << 20,
-}
 ASKED = {"x-goog-copy-source": "x-amz-copy-source"}
 
 
@@ -61,7 +40,6 @@ class GcsServer:
     """One server in a folder; `url` is that of the translating proxy."""
 
     def __init__(self, folder: Path) -> None:
-        self.data = folder / "data"
         self._s3 = S3Server(folder, signed=False)
         self._proxy = Proxy(self._s3.url)
 
@@ -99,56 +77,3 @@ def service_account(url: str) -> str:
 def storage_options(url: str) -> dict[str, str]:
     """What `deltalake` and every other client of object_store is given for a server or proxy."""
     return {"google_service_account_key": service_account(url), "allow_http": "true"}
-
-
-class JsonServer(ChildServer):
-    """What Spark asks: fake-gcs-server over the folder that another server's files are in.
-
-    Args:
-        folder: of its output.
-        data: `<bucket>/<name>` below it.
-    """
-
-    def __init__(self, folder: Path, data: Path) -> None:
-        super().__init__(folder)
-        self._data = data
-        (self._port,) = free_ports(1)
-        self.url = f"http://{LOOPBACK}:{self._port}"
-
-    def start(self) -> None:
-        """Start it and wait until it listens."""
-        where = ["-scheme", "http", "-host", LOOPBACK, "-port", str(self._port)]
-        self._child.start(
-            [
-                str(server_program()),
-                *where,
-                *("-public-host", f"{LOOPBACK}:{self._port}", "-external-url", self.url),
-                *("-backend", "filesystem", "-filesystem-root", str(self._data)),
-            ]
-        )
-        wait_until(lambda: listens(self._port), "the JSON API answers", START_SECS)
-
-
-def server_program() -> Path:
-    """The server's program, built if it is not there yet."""
-    return program("github.com/fsouza/fake-gcs-server", "1.56.1")
-
-
-def spark_conf(url: str) -> Mapping[str, str]:
-    """Settings with which Spark reaches the JSON API, without credentials."""
-    settings = {
-        "impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
-        "auth.type": "UNAUTHENTICATED",
-        "project.id": "tests",
-        "storage.root.url": url,
-        **{name: str(size) for name, size in NUMBERS.items()},
-    }
-    return {f"spark.hadoop.fs.gs.{name}": value for name, value in settings.items()}
-
-
-if __name__ == "__main__":
-    try:
-        server_program()
-        package_jars(GCS_PACKAGES)
-    except SetupError as error:
-        sys.exit(str(error))
