@@ -210,7 +210,10 @@ def test_executors_look_once_at_a_file_that_the_log_tells_of(far_place: Any) -> 
     buckets 48 requests of staging, 114 of `prepare`, 20 of `publish` and 2 of clean-up.
     """
     stager, proxy, _ = far_place
-    counted = begun(stager, proxy)
+    # Nobody reads the state before: S3A keeps small files that its process has read.
+    stager.do("prepare")
+    stager.do("publish")
+    proxy.forget()
     assert stager.do("prepare") == {"adds": 16, "removes": 16}
     # Put, looked at by its task; its footer and its size for the driver; read.
     assert asked(proxy, "/_txn/") == {"PUT": 16, "HEAD": 16 + 16 + 16, "GET": 16 + 16}
@@ -219,7 +222,7 @@ def test_executors_look_once_at_a_file_that_the_log_tells_of(far_place: Any) -> 
     assert len(proxy.log) == 48 + 114
     stager.do("publish")
     assert len(proxy.log) == 162 + 20 + 2
-    assert stager.do("read") == counted(1)
+    assert stager.do("read") == {"c": 1000, "n": 2 * 1000, "v": 2 * 999_000}
 
 
 def test_a_bucket_that_cannot_be_written_is_not_published(
