@@ -123,6 +123,15 @@ class StatusReader:
         deadline = self._clock() + self._patience
         return self._connection.children(self._connection.chroot + BASE, deadline) or []
 
+    def is_led(self, topology: str) -> bool:
+        """Whether somebody leads it, by one request.
+
+        Raises:
+            ProgressUnavailableError: ZooKeeper did not answer.
+        """
+        paths = Paths(self._connection.chroot + BASE, topology)
+        return self._connection.get(paths.leader, self._clock() + self._patience) is not None
+
     def read(self, topology: str) -> TopologyStatus:
         """A topology's state; raises as `read_status`."""
         check_topology_name(topology)

@@ -9,10 +9,11 @@ import pytest
 from tests.children import wait_until
 from txn.config import TopologyConfig
 from txn.embedded import EmbeddedZooKeeper, zookeeper_service
+from txn.operations.watching import feed as feed_module
 from txn.operations.watching.feed import Look, StatusFeed
 from txn.protocol.records import CommittedRecord
 from txn.zookeeper.progress import ZooKeeperProgress
-from txn.zookeeper.status import StatusReader, read_status
+from txn.zookeeper.status import StatusReader, TopologyStatus, read_status
 
 
 def led(hosts: str, topology: str) -> ZooKeeperProgress:
@@ -50,6 +51,40 @@ def test_topologies_that_nobody_has_named_are_found(zookeeper: EmbeddedZooKeeper
         assert looks[-1].hosts == zookeeper.hosts
     finally:
         progress.close()
+        feed.close()
+
+
+def test_one_that_nobody_leads_is_left_alone(
+    zookeeper: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read in full only now and then, or at once when somebody leads it again."""
+    name, read = "feed-unled", StatusReader.read
+    looks: list[Look] = []
+    asked: list[str] = []
+
+    def counted(reader: StatusReader, topology: str) -> TopologyStatus:
+        asked.append(topology)
+        return read(reader, topology)
+
+    def leads() -> bool:
+        return looks[-1].statuses[name].found.leader is not None
+
+    monkeypatch.setattr(feed_module, "_UNLED_SECS", 3600.0)
+    monkeypatch.setattr(feed_module, "_EVERY_SECS", 0.05)
+    monkeypatch.setattr(StatusReader, "read", counted)
+    led(zookeeper.hosts, name).close()
+    feed = StatusFeed(zookeeper.hosts, {name: TopologyConfig()}, looks.append)
+    feed.start()
+    try:
+        wait_until(lambda: len(looks) > 1 and not leads(), "nobody leads it", 20)
+        before, since = len(asked), len(looks)
+        wait_until(lambda: len(looks) > since + 10, "ten looks", 20)
+        assert len(asked) == before
+        again = led(zookeeper.hosts, name)
+        wait_until(leads, "somebody leads it", 20)
+        again.close()
+        wait_until(lambda: not leads(), "nobody leads it", 20)
+    finally:
         feed.close()
 
 

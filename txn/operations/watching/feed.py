@@ -26,6 +26,8 @@ __all__ = ["Look", "StatusFeed"]
 log = logging.getLogger("txn.watching")
 
 _EVERY_SECS = 0.8
+_UNLED_SECS = 5.0
+"""How often one that nobody leads is read: there may be many, and only people change them."""
 _PATIENCE_SECS = 5.0
 _AFTER_A_RUN_SECS = 5.0
 """A run that is started again at once finds the folder of its embedded server free."""
@@ -71,6 +73,8 @@ class StatusFeed:
         self._tell = tell
         self._starts_server = starts_server
         self._found: dict[str, TopologyStatus] = {}
+        self._again: dict[str, float] = {}
+        """topology -> when it is read in any case."""
         self._errors: dict[str, str] = {}
         self._error: str | None = None
         self._readers: dict[int, StatusReader] = {}
@@ -141,12 +145,20 @@ class StatusFeed:
         found, errors = {}, {}
         for name, config in wanted.items():
             try:
-                found[name] = self._reader(config).read(name)
+                found[name] = self._status(name, config)
             except TxnError as error:
                 errors[name] = str(error)
                 if name in self._found:
                     found[name] = self._found[name]
         self._found, self._errors, self._error = found, errors, None
+
+    def _status(self, name: str, config: TopologyConfig) -> TopologyStatus:
+        reader, known, now = self._reader(config), self._found.get(name), time.monotonic()
+        rests = known is not None and known.leader is None and now < self._again.get(name, 0.0)
+        if known is not None and rests and not reader.is_led(name):
+            return known
+        self._again[name] = now + _UNLED_SECS
+        return reader.read(name)
 
     def _reader(self, config: TopologyConfig) -> StatusReader:
         """One connection for all topologies with the same settings."""
