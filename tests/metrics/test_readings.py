@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import socketserver
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -294,6 +296,19 @@ def test_a_server_ends_with_the_run() -> None:
     assert metrics.port is None
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(url, timeout=10)
+
+
+def test_nobody_waits_for_the_server_to_look_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends when it is told to, and not when it looks next whether it was."""
+    monkeypatch.setattr(socketserver.BaseServer.serve_forever, "__defaults__", (3600.0,))
+    metrics = PrometheusMetrics("127.0.0.1:0")
+    port = metrics.port
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).close()
+    ends = threading.Thread(target=metrics.close, daemon=True)
+    ends.start()
+    ends.join(30)
+    assert not ends.is_alive()
+    assert not [one for one in threading.enumerate() if one.name == "txn-metrics-end"]
 
 
 def test_an_address_in_use_is_named() -> None:
