@@ -115,6 +115,8 @@ def test_a_group_is_one_version_and_several_txids(index: LogIndex) -> None:
         ("division BY zero", [8]),
         ("timed out", [4]),
         ("ÜBERLAUF in STRASSE", [3]),
+        ("in straße", [3]),
+        ("GRÖSSE", [8]),
         ("100%", []),
         ("_", []),
         ("\\", []),
@@ -126,7 +128,7 @@ def test_text_finds_txids(index: LogIndex, text: str, expected: list[int]) -> No
     """By txid, range, file, partition and error; what is special to SQL is only text."""
     said = [publication(v) for v in range(1, 8)]
     said[1] = publication(2, read={"k": {"read": {"partition-1": 7}, "latest": {"partition-9": 1}}})
-    said.append(publication(8, quarantined="ArithmeticException: division by zero"))
+    said.append(publication(8, quarantined="ArithmeticException: division by zero: Größe"))
     index.add_newer(0, [commit(v, one) for v, one in enumerate(said, 1)])
     index.add_failures([(4, 0, BEGAN_MS, "BatchTimeoutError: timed out")])
     index.add_failures([(3, 0, BEGAN_MS, "ValueError: Überlauf in Straße 5")])
