@@ -169,10 +169,11 @@ $(PROMETHEUS): $(STAMP)
 # What only `make test-thorough` needs: Azure's, HDFS's and a second S3 server. Node 20 and Go are
 # asked for by their installers.
 $(STORES): $(STAMP)
-	@echo "Installing servers of Azure, HDFS and S3 for the tests (once; five minutes) ..."
+	@echo "Installing servers of Azure, Google, HDFS and S3 for the tests (once; five minutes) ..."
 	@$(PY) -m tests.stores.hdfs </dev/null
 	@$(PY) -m tests.stores.azure </dev/null
 	@$(PY) -m tests.stores.versity </dev/null
+	@$(PY) -m tests.stores.gcs </dev/null
 	@touch $(STORES)
 
 # What only the charts of the benchmarks need.

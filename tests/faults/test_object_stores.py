@@ -1,4 +1,4 @@
-"""Crashes and bad weather on real storage servers: S3, a second S3, Azure's, HDFS.
+"""Crashes and bad weather on real storage servers: S3, a second S3, Azure's, Google's, HDFS.
 
 Each chain is one warehouse: each driver meets the weather of its life and is killed, by the proxy
 at the very request that commits, or at a point of a batch's life; the next one takes over. `make
@@ -18,8 +18,9 @@ import pytest
 
 from tests.faults.chains import assert_consistent
 from tests.faults.store_lives import TABLES, WEATHERS, Life, Lived, Place, live_on
-from tests.stores import azure
+from tests.stores import azure, gcs
 from tests.stores.azure import ABFS_PACKAGES, ACCOUNT, AzureServer
+from tests.stores.gcs import GCS_PACKAGES, GcsServer, JsonServer
 from tests.stores.hdfs import HdfsServer
 from tests.stores.proxy import Proxy
 from tests.stores.s3 import S3Server, storage_options
@@ -49,7 +50,7 @@ FULL = tuple(
     )
 )
 ON_HDFS = tuple(Life("fair", point) for point in POINTS)
-ON_AZURE = tuple(
+ON_CLOUDS = tuple(
     Life(weather, one.end, one.table)
     # Its listings are spelled otherwise than those of which the proxy can hide parts.
     for weather, one in zip(cycle(w for w in WEATHERS if w != "lagging-lists"), ENDS, strict=False)
@@ -68,7 +69,7 @@ class Case:
 
     @property
     def lives(self) -> tuple[Life, ...]:
-        if self.server in (own := {"hdfs": ON_HDFS, "azure": ON_AZURE}):
+        if self.server in (own := {"hdfs": ON_HDFS, "azure": ON_CLOUDS, "gcs": ON_CLOUDS}):
             return own[self.server]
         return FULL if THOROUGH else SUITE[self.kind]
 
@@ -77,6 +78,7 @@ SERVERS: dict[str, Any] = {
     "s3": S3Server,
     "versity": VersityServer,
     "azure": AzureServer,
+    "gcs": GcsServer,
     "hdfs": HdfsServer,
 }
 CASES = [Case(server, kind) for server in SERVERS for kind in SUITE]
@@ -106,6 +108,8 @@ class Chains:
         proxy = self._resources.enter_context(Proxy(server.url))
         if case.server == "azure":
             return self._azure(server, case, proxy)
+        if case.server == "gcs":
+            return self._gcs(server, case, proxy)
         direct, through = storage_options(server.url), storage_options(proxy.url)
         location = f"s3://{server.bucket(case.kind)}/warehouse"
         return Place(location, direct, through, S3A_PACKAGES, proxy)
@@ -121,6 +125,13 @@ class Chains:
         container = f"{server.bucket(case.kind)}@{ACCOUNT}.dfs.core.windows.net"
         conf = azure.spark_conf(front.host)
         return Place(f"abfss://{container}/warehouse", direct, through, ABFS_PACKAGES, proxy, conf)
+
+    def _gcs(self, server: GcsServer, case: Case, proxy: Proxy) -> Place:
+        folder = self._folders.mktemp("gcs-json")
+        spark = self._resources.enter_context(JsonServer(folder, server.data))
+        direct, through = gcs.storage_options(server.url), gcs.storage_options(proxy.url)
+        location = f"gs://{server.bucket(case.kind)}/warehouse"
+        return Place(location, direct, through, GCS_PACKAGES, proxy, gcs.spark_conf(spark.url))
 
     def _server(self, name: str) -> Any:
         if name not in self._servers:

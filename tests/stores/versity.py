@@ -7,17 +7,14 @@ What holds on it and on the server of `tests.stores.s3` is less likely to be one
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.children import LOOPBACK
+from tests.stores.go import program
 from tests.stores.s3 import KEY, REGION, SECRET, S3Server
-from txn.machine.jars import cache_folder
+from txn.errors import SetupError
 
 __all__ = ["VersityServer", "server_program"]
 
@@ -25,19 +22,8 @@ VERSION = "1.8.0"
 
 
 def server_program() -> Path:
-    """The server's program, built if it is not there yet; it appears when it is whole."""
-    program = cache_folder() / f"versitygw-{VERSION}"
-    if not program.is_file():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=program.parent))
-        try:
-            module = f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}"
-            own = {"GOBIN": str(scratch), "CGO_ENABLED": "0"}
-            subprocess.run(["go", "install", module], check=True, env={**os.environ, **own})
-            (scratch / "versitygw").rename(program)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    return program
+    """The server's program, built if it is not there yet."""
+    return program("github.com/versity/versitygw/cmd/versitygw", VERSION)
 
 
 class VersityServer(S3Server):
@@ -52,5 +38,5 @@ class VersityServer(S3Server):
 if __name__ == "__main__":
     try:
         server_program()
-    except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"versitygw {VERSION} could not be built with Go: {error}")
+    except SetupError as error:
+        sys.exit(str(error))
