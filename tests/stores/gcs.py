@@ -9,8 +9,8 @@ PUT and its listings, and knows `x-goog-if-generation-match` on another way only
 built the API after S3's. So here a proxy translates the few headers that differ, and the S3 server
 behind it decides who wins a race. What Google's own server does beside that is not shown by it.
 
-Spark's connector speaks the JSON API, and that to fake-gcs-server over the same files. It sees those
-that have its attribute, which the translator gives to what is put through it.
+Spark's connector speaks the JSON API, and that to fake-gcs-server over the same files. It sees
+those that have its attribute, which the translator gives to what is put through it.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _served(registry: CollectorRegistry, address: Address) -> tuple[int, Callabl
         ending.start()
         # The server looks whether it is to end when somebody calls; else every half second.
         with contextlib.suppress(OSError):
-            socket.create_connection(server.server_address[:2], 1.0).close()
+            socket.create_connection((address.host, server.server_port), 1.0).close()
         ending.join(5.0)
         server.server_close()
         thread.join(5.0)
