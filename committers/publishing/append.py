@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError
+from pydantic_core import to_json
 
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
@@ -36,6 +37,7 @@ __all__ = [
     "CHECKPOINT_INTERVAL",
     "AppendFailedError",
     "StaleFilesError",
+    "commit_actions",
     "commit_text",
     "create_table",
     "file_actions",
@@ -228,22 +230,19 @@ def _in_log(path: str) -> str:
     return quote(path, safe=_PLAIN)
 
 
-def commit_text(
+def commit_actions(
     actions: Iterable[Mapping[str, Any]],
     apps: Mapping[str, int],
     *,
     now_ms: int,
     partition_columns: Sequence[str],
     info: Mapping[str, Any],
-) -> bytes:
-    """A commit file: the JSON of one action a line.
+) -> list[Mapping[str, Any]]:
+    """All actions of a commit file, what is said of the commit before them.
 
     Args:
         apps: application id -> version.
         info: what a topology says of the version (`txn.interfaces`).
-
-    Raises:
-        ValueError: `info` has what JSON has not, such as NaN.
     """
     provenance = {
         "timestamp": now_ms,
@@ -255,17 +254,28 @@ def commit_text(
         "engineInfo": "txn",
         **info,
     }
-    lines = [
+    return [
         {"commitInfo": provenance},
         *({"txn": {"appId": app, "version": version}} for app, version in apps.items()),
         *actions,
     ]
+
+
+def commit_text(actions: Iterable[Mapping[str, Any]]) -> bytes:
+    """A commit file: the JSON of one action a line.
+
+    Raises:
+        ValueError: one has what JSON has not, such as NaN.
+    """
+    return b"".join(_line(action) + b"\n" for action in actions)
+
+
+def _line(action: Mapping[str, Any]) -> bytes:
     # Not escaped: readers refuse an escaped half of a character, which UTF-8 has none of.
-    return b"".join(
-        json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        + b"\n"
-        for line in lines
-    )
+    line = to_json(action)
+    if b"NaN" in line or b"Infinity" in line:
+        json.dumps(json.loads(line), allow_nan=False)  # raises, unless it is in a text
+    return line
 
 
 def require_staged(files: Sequence[StagedFile], sizes: Sequence[int | None], table: str) -> None:

@@ -31,6 +31,7 @@ from typing import Any
 from committers.publishing.append import (
     AppendFailedError,
     StaleFilesError,
+    commit_actions,
     commit_text,
     create_table,
     file_actions,
@@ -204,7 +205,7 @@ class DeltaLog(FollowedTable):
         """
         last = self._last and {
             "version": self._last[0],
-            "publication": self._last[1].model_dump(mode="json"),
+            "publication": self._last[1].record(),
         }
         mark = {"topology": self._topology, "epoch": epoch, **more, "last": last}
         return self._append(actions, {key: mark}, apps or leading(self._topology, epoch, 0))
@@ -243,7 +244,7 @@ class DeltaLog(FollowedTable):
             txid_app(self._topology): publication.last_txid,
             epoch_app(self._topology): publication.epoch,
         }
-        metadata = {PUBLICATION_KEY: publication.model_dump(mode="json")}
+        metadata = {PUBLICATION_KEY: publication.record()}
         for _ in range(MAX_TRIES):
             self._require_active(removes)
             actions = file_actions(adds, removes, self._now_ms(), data_change=True)
@@ -262,15 +263,16 @@ class DeltaLog(FollowedTable):
     ) -> Commit | None:
         """One attempt to append `version + 1`: what landed, or None if another writer won."""
         token, version = self._new_id(), self._version + 1
-        text = commit_text(
+        written = commit_actions(
             actions,
             apps,
             now_ms=self._now_ms(),
             partition_columns=self._definition.partition_columns,
             info={**metadata, BEFORE_KEY: [*self._recent], TOKEN_KEY: token},
         )
+        text = commit_text(written)
         what = f"append version {version} to table {self._name}"
-        landed = retried(lambda: self._sent(version, text), what)
+        landed = retried(lambda: self._sent(version, text, written), what)
         if landed.token != token:
             return None
         # From here on the commit stands. Others' commits behind it are judged by the next publish:
@@ -278,17 +280,20 @@ class DeltaLog(FollowedTable):
         self._apply(landed)
         return landed
 
-    def _sent(self, version: int, text: bytes) -> Commit:
+    def _sent(self, version: int, text: bytes, written: Sequence[Mapping[str, Any]]) -> Commit:
         """Send a commit file once, and read what stands in its place.
 
         The same file may be sent again: one of them is the first, and the others find it there.
+
+        Args:
+            written: the actions that the text was made of.
         """
         failure = None
         try:
             self._storage.put_if_absent(commit_path(version), text)
         except Exception as error:  # noqa: BLE001 - lost, failed, or landed: the log knows
             failure = error
-        landed = self.read_commit(version)
+        landed = self._log.commit(version, text, written)
         if landed is None:
             if failure is not None and (is_momentary(failure) or is_refusal(failure)):
                 raise failure

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 import committers.publishing.append
-from committers.publishing.append import commit_text
+from committers.publishing.append import commit_actions, commit_text
 from committers.publishing.files import ActiveFile, active_files
 from tests.simulation.primitives import CLOCK
 from tests.simulation.world import World, current_world
@@ -167,7 +167,9 @@ def text_of(
     actions: Sequence[Any], apps: Mapping[str, int], info: Mapping[str, Any] | None = None
 ) -> bytes:
     """A commit file of anybody's, as the product writes it."""
-    return commit_text(actions, apps, now_ms=0, partition_columns=(), info=info or {})
+    return commit_text(
+        commit_actions(actions, apps, now_ms=0, partition_columns=(), info=info or {})
+    )
 
 
 class SimDeltaTable:

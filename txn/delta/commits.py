@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -192,15 +192,21 @@ def fingerprint_of(text: bytes) -> int:
     return zlib.crc32(text)
 
 
-def parse_commit(version: int, text: bytes, table: str) -> Commit:
+def parse_commit(
+    version: int, text: bytes, table: str, written: Sequence[Mapping[str, Any]] | None = None
+) -> Commit:
     """Read one commit file.
+
+    Args:
+        written: the actions that the text was made of, where that is known.
 
     Raises:
         RecoveryRefusedError: it holds a publication of a format that this version does not know,
             or is not what Delta writes at all.
     """
     try:
-        return _parsed(version, text, table)
+        actions = [*_actions(text)] if written is None else written
+        return _parsed(version, actions, fingerprint_of(text), table)
     except BROKEN as error:
         raise RecoveryRefusedError(
             f"Version {version} of table {table} cannot be read: its file in _delta_log is not "
@@ -225,8 +231,9 @@ def txid_in(bounds: Any) -> int | None:
     return found if type(found) is int else None
 
 
-def _parsed(version: int, text: bytes, table: str) -> Commit:
-    actions = list(_actions(text))
+def _parsed(
+    version: int, actions: Sequence[Mapping[str, Any]], fingerprint: int, table: str
+) -> Commit:
     info = _json_object(next((a["commitInfo"] for a in actions if "commitInfo" in a), {}))
     adds = [a["add"] for a in actions if "add" in a]
     removes = [a["remove"] for a in actions if "remove" in a]
@@ -254,7 +261,7 @@ def _parsed(version: int, text: bytes, table: str) -> Commit:
         removed_vectors=_vectors(removes),
         elsewhere=frozenset(_path(a) for a in (*adds, *removes) if not file_path(a["path"])[1]),
         writer=_writer(info),
-        fingerprint=fingerprint_of(text),
+        fingerprint=fingerprint,
     )
 
 

@@ -7,8 +7,9 @@ gone. Nothing is written here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from deltalake import DeltaTable
 
@@ -52,14 +53,23 @@ class TableLog:
         self._storage = storage
         self._loaded = table
 
-    def commit(self, version: int) -> Commit | None:
+    def commit(
+        self, version: int, sent: bytes = b"", written: Sequence[Mapping[str, Any]] = ()
+    ) -> Commit | None:
         """One version, from its commit file; None when that does not exist (any more).
+
+        Args:
+            sent: a text that may stand there; if it does, byte for byte, it need not be parsed.
+            written: the actions that it was made of.
 
         Raises:
             RecoveryRefusedError: it is none, or of a format that this program does not know.
         """
         text = self._storage.read(commit_path(version))
-        return None if text is None else parse_commit(version, text, self._storage.location)
+        if text is None:
+            return None
+        known = written if text == sent else None
+        return parse_commit(version, text, self._storage.location, known)
 
     def backwards(self, version: int) -> Iterator[Commit]:
         """Versions from this one down to the first whose file is gone; raises as `commit`."""

@@ -255,6 +255,10 @@ class Publication(_Counted):
         )
         return (own,)
 
+    def record(self) -> dict[str, Any]:
+        """What the log says of it; thousands of positions are not copied, as `model_dump` does."""
+        return {name: value for name, value in self if name != "violations" or self.violations}
+
     @classmethod
     def lost(cls, topology: str, txid: int) -> Publication:
         """A stand-in if the commit file of `txid`, the newest one, was cleaned out of the log.

@@ -280,9 +280,12 @@ def _check_characters(value: object) -> None:
     json.dumps(value, ensure_ascii=False).encode("utf-8")
 
 
+_NESTING = (dict, list, tuple)  # a union of them takes three times as long to ask
+
+
 def _is_flat(values: Iterable[object]) -> bool:
     """Return whether nothing is nested deeper than `DEPTH_LIMIT`."""
-    level = [value for value in values if isinstance(value, dict | list | tuple)]
+    level = [value for value in values if isinstance(value, _NESTING)]
     for _ in range(DEPTH_LIMIT):
         if not level:
             return True
@@ -290,7 +293,7 @@ def _is_flat(values: Iterable[object]) -> bool:
             inner
             for outer in level
             for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list | tuple)
+            if isinstance(inner, _NESTING)
         ]
     return not level
 

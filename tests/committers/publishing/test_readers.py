@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import dataset, parquet
 
-from committers.publishing.append import commit_text, file_actions
+from committers.publishing.append import commit_actions, commit_text, file_actions
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.files import ActiveFile
 from committers.publishing.log import DeltaLog
@@ -219,13 +219,14 @@ def test_a_commit_file_says_what_the_protocol_asks_for() -> None:
     """Every field of the actions, a partition without a value, and text in any language."""
     add = StagedFile("p=1/ü.parquet", 10, 3, {"p": None}, '{"numRecords":3}')
     gone = ActiveFile("old file.parquet", 7, {"p": "1"})
-    text = commit_text(
+    written = commit_actions(
         file_actions([add], [gone], 5, data_change=False),
         {"app": 2**62},
         now_ms=6,
         partition_columns=["p"],
         info={"said": "é\u2028", "more": [1.5]},
     )
+    text = commit_text(written)
     assert [json.loads(line) for line in text.decode().removesuffix("\n").split("\n")] == [
         {
             "commitInfo": {
@@ -261,8 +262,10 @@ def test_a_commit_file_says_what_the_protocol_asks_for() -> None:
     ]
     parsed = parse_commit(1, text, "t")
     assert (parsed.adds, parsed.removes, parsed.apps) == ((add,), {gone.path}, {"app": 2**62})
+    assert parse_commit(1, text, "t", written) == parsed
     with pytest.raises(ValueError, match="JSON compliant"):
-        commit_text([], {}, now_ms=6, partition_columns=[], info={"x": float("nan")})
+        commit_text([{"commitInfo": {"x": float("nan")}}])
+    assert commit_text([{"commitInfo": {"x": "NaN"}}]) == b'{"commitInfo":{"x":"NaN"}}\n'
 
 
 # --- what others may ask of a writer ---------------------------------------------------------
