@@ -189,6 +189,6 @@ def test_no_file_of_a_dead_attempt_is_visible(chain: Lived) -> None:
 
 
 def test_the_weather_was_met(chain: Lived) -> None:
-    """Each life has met what it was to meet."""
-    met = dict(zip((life.name for life in chain.lives), chain.struck, strict=True))
-    assert not [name for name, times in met.items() if not times and not name.startswith("fair")]
+    """Each weather has struck. In a long chain one life of many may have been lucky."""
+    met = {life.weather for life, times in zip(chain.lives, chain.struck, strict=True) if times}
+    assert met >= {life.weather for life in chain.lives} - {"fair"}
