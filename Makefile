@@ -166,7 +166,7 @@ $(PROMETHEUS): $(STAMP)
 	@$(PY) -m tests.metrics.server </dev/null
 	@touch $(PROMETHEUS)
 
-# What only `make test-thorough` needs: Azure's, HDFS's and a second S3 server. Node 20 and Go are
+# What only `make test-thorough` needs: Azure's, Google's, HDFS's and a second S3 server. Node 20 and Go are
 # asked for by their installers.
 $(STORES): $(STAMP)
 	@echo "Installing servers of Azure, Google, HDFS and S3 for the tests (once; five minutes) ..."

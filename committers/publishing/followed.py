@@ -357,12 +357,11 @@ class FollowedTable:
 class _OwnLog(TableLog):
     """Refuses a file outside of the table's folder: nothing there is ours to read or delete."""
 
-    def commit(
-        self, version: int, sent: bytes = b"", written: Sequence[Mapping[str, Any]] = ()
-    ) -> Commit | None:
-        commit = super().commit(version, sent, written)
-        if commit is not None:
-            require_inside(commit, self._storage.location)
+    def parsed(
+        self, version: int, text: bytes, written: Sequence[Mapping[str, Any]] | None = None
+    ) -> Commit:
+        commit = super().parsed(version, text, written)
+        require_inside(commit, self._storage.location)
         return commit
 
 

@@ -205,7 +205,7 @@ class DeltaLog(FollowedTable):
         """
         last = self._last and {
             "version": self._last[0],
-            "publication": self._last[1].record(),
+            "publication": self._last[1],
         }
         mark = {"topology": self._topology, "epoch": epoch, **more, "last": last}
         return self._append(actions, {key: mark}, apps or leading(self._topology, epoch, 0))
@@ -244,7 +244,7 @@ class DeltaLog(FollowedTable):
             txid_app(self._topology): publication.last_txid,
             epoch_app(self._topology): publication.epoch,
         }
-        metadata = {PUBLICATION_KEY: publication.record()}
+        metadata = {PUBLICATION_KEY: publication}
         for _ in range(MAX_TRIES):
             self._require_active(removes)
             actions = file_actions(adds, removes, self._now_ms(), data_change=True)
@@ -293,12 +293,12 @@ class DeltaLog(FollowedTable):
             self._storage.put_if_absent(commit_path(version), text)
         except Exception as error:  # noqa: BLE001 - lost, failed, or landed: the log knows
             failure = error
-        landed = self._log.commit(version, text, written)
-        if landed is None:
+        found = self._log.text(version)
+        if found is None:
             if failure is not None and (is_momentary(failure) or is_refusal(failure)):
                 raise failure
             raise not_appended(version, self._name, failure) from failure
-        return landed
+        return self._log.parsed(version, found, written if found == text else None)
 
     # --- refusals ----------------------------------------------------------------------------
 

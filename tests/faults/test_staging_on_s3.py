@@ -158,10 +158,7 @@ def test_a_store_that_is_busy_is_asked_again(place: Any, s3: S3Server) -> None:
 @pytest.fixture
 def counted(place: Any) -> Callable[[int], dict[str, int]]:
     """A state of a thousand keys in sixteen buckets, and what it is after so many transactions."""
-    return begun(*place[:2])
-
-
-def begun(stager: Stager, proxy: Proxy) -> Callable[[int], dict[str, int]]:
+    stager, proxy, _ = place
     stager.do("prepare")
     stager.do("publish")
     begun = stager.do("read")["n"] // 1000

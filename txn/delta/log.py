@@ -53,23 +53,24 @@ class TableLog:
         self._storage = storage
         self._loaded = table
 
-    def commit(
-        self, version: int, sent: bytes = b"", written: Sequence[Mapping[str, Any]] = ()
-    ) -> Commit | None:
+    def commit(self, version: int) -> Commit | None:
         """One version, from its commit file; None when that does not exist (any more).
-
-        Args:
-            sent: a text that may stand there; if it does, byte for byte, it need not be parsed.
-            written: the actions that it was made of.
 
         Raises:
             RecoveryRefusedError: it is none, or of a format that this program does not know.
         """
-        text = self._storage.read(commit_path(version))
-        if text is None:
-            return None
-        known = written if text == sent else None
-        return parse_commit(version, text, self._storage.location, known)
+        text = self.text(version)
+        return None if text is None else self.parsed(version, text)
+
+    def text(self, version: int) -> bytes | None:
+        """A version's commit file as it stands there; None when it does not exist (any more)."""
+        return self._storage.read(commit_path(version))
+
+    def parsed(
+        self, version: int, text: bytes, written: Sequence[Mapping[str, Any]] | None = None
+    ) -> Commit:
+        """What a commit file of this table says; arguments and errors as `parse_commit`."""
+        return parse_commit(version, text, self._storage.location, written)
 
     def backwards(self, version: int) -> Iterator[Commit]:
         """Versions from this one down to the first whose file is gone; raises as `commit`."""

@@ -54,6 +54,8 @@ DEPTH_LIMIT = 64
 """Lists and dicts within each other in a spout's metadata. Readers of JSON stop at some depth, that
 of Delta's library at 128: a commit that goes deeper could never be read again."""
 
+_NESTING = (dict, list, tuple)  # a union of them takes three times as long to ask
+
 NEVER_GUESSED = (
     "Nothing is guessed: restore ZooKeeper's data from a backup, or run `txn recover`, which "
     "rebuilds it from the tables."
@@ -278,9 +280,6 @@ def _check_characters(value: object) -> None:
     It comes out of names of files that are not UTF-8.
     """
     json.dumps(value, ensure_ascii=False).encode("utf-8")
-
-
-_NESTING = (dict, list, tuple)  # a union of them takes three times as long to ask
 
 
 def _is_flat(values: Iterable[object]) -> bool:
