@@ -75,7 +75,8 @@ class Emissions:
         inputs: dict[str, DataFrame] = {}
         parts: dict[str, Sequence[str]] = {}
         counts: dict[str, PlannedRows] = {}
-        for source, planned in self._spouts.parse_all(metadata):
+        for source, stored in self._spouts.read_of(metadata):
+            planned = self._spouts.own(source, stored)
             with placed(f"the spout of stream '{source.name}'"), noted():
                 frame = source.spout.emit_batch(self._spark, attempt, planned)
             self._columns.learn(source.name, frame.schema)

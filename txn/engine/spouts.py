@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -58,9 +59,9 @@ class Spouts:
         """Open every spout with its newest durable metadata, and learn the columns they know."""
         for source in self.sources:
             previous = newest.get(source.name)
-            parsed = None if previous is None else self.parse(source, previous)
+            own = None if previous is None else self.own(source, previous)
             source.spout.keep_with(keeper)
-            schema = source.spout.open(spark, parsed)
+            schema = source.spout.open(spark, own)
             if schema is not None:
                 columns.learn(source.name, schema)
 
@@ -77,11 +78,11 @@ class Spouts:
             if source.name not in order.streams:
                 continue
             previous = order.previous.get(source.name)
-            parsed = None if previous is None else self.parse(source, previous)
-            answer = source.spout.initialize_transaction(order.attempt, parsed)
+            own = None if previous is None else self.own(source, previous)
+            answer = source.spout.initialize_transaction(order.attempt, own)
             answers[source.name] = None if answer is None else answer.model_dump(mode="json")
             if order.is_new:
-                self.facts.look_at(source, parsed if answer is None else answer)
+                self.facts.look_at(source, own if answer is None else answer)
         if order.is_new:
             self._targets.learn(answers, window_full=window_full)
         return answers
@@ -133,8 +134,20 @@ class Spouts:
             with suppress(Exception):
                 source.spout.close()
 
+    def own(self, source: Source, stored: Any) -> Any:
+        """Metadata as the spout's own type: an object that the spout may change as it likes.
+
+        A spout may well move a position in place, and what is stored is still to be read by then,
+        and written as COMMITTED.
+
+        Raises:
+            ProgressUnreadableError: it is not what this spout writes.
+        """
+        # Of JSON, this is a quicker copy than `deepcopy`.
+        return self._validated(source, json.loads(json.dumps(stored)))
+
     def parse(self, source: Source, stored: Any) -> Any:
-        """Metadata as the spout's own type; the same object is parsed once while it is in use.
+        """Metadata as the spout's own type, to look at; parsed once while it is in use.
 
         Raises:
             ProgressUnreadableError: it is not what this spout writes.
@@ -143,19 +156,24 @@ class Spouts:
         known = self._parsed.get(key)
         if known is None:
             # Keep the parsed object too: while it lives, no other object has its id.
-            known = stored, self._validated(source, stored)
+            known = stored, self.own(source, stored)
             with self._parsing:
                 self._parsed[key] = known
                 while len(self._parsed) > KEPT:
                     del self._parsed[next(iter(self._parsed))]
         return known[1]
 
-    def parse_all(self, metadata: Metadata) -> Iterator[tuple[Source, Any]]:
-        """Each source that reads something of a batch, with its part as `parse` returns it."""
+    def read_of(self, metadata: Metadata) -> Iterator[tuple[Source, Any]]:
+        """Each source that reads something of a batch, with its part of the metadata."""
         for source in self.sources:
             planned = metadata.get(source.name)
             if planned is not None:
-                yield source, self.parse(source, planned)
+                yield source, planned
+
+    def parse_all(self, metadata: Metadata) -> Iterator[tuple[Source, Any]]:
+        """As `read_of`, with each part as `parse` returns it."""
+        for source, planned in self.read_of(metadata):
+            yield source, self.parse(source, planned)
 
     def _validated(self, source: Source, stored: Any) -> Any:
         try:
