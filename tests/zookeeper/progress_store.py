@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from base64 import b64encode
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -13,7 +15,14 @@ from txn.protocol.records import BatchRecord, CommittedRecord, Progress
 from txn.zookeeper import ZooKeeperProgress
 
 CONFIG = TopologyConfig(zookeeper_timeout_secs=4.0, zookeeper_deadline_secs=30.0)
-LARGE = {"s": {"files": [f"part-{i:05d}.csv" for i in range(300_000)]}}  # 5 MB as JSON
+
+
+def noise(size: int) -> str:
+    """So many characters, always the same, which compression makes no smaller than 3/4."""
+    return b64encode(Random(7).randbytes(size)).decode()[:size]
+
+
+LARGE = {"s": {"files": noise(5_000_000).split("A")}}
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from tests.zookeeper.progress_store import (
     bare_client,
     committed,
     leading,
+    noise,
     reloaded,
     start,
 )
@@ -38,6 +39,7 @@ ROOT = Path(__file__).parents[2]
 # Persists START and COMMITTED of txid after txid, and says each one that is done.
 WRITER = """
 import sys
+from tests.zookeeper.progress_store import noise
 from txn.config import TopologyConfig
 from txn.protocol.records import BatchRecord, CommittedRecord
 from txn.zookeeper import ZooKeeperProgress
@@ -45,7 +47,7 @@ config = TopologyConfig(zookeeper_timeout_secs=4.0, zookeeper_deadline_secs=30.0
 progress = ZooKeeperProgress(sys.argv[1], sys.argv[2], config)
 epoch = progress.lead()
 txid = progress.load().committed.txid
-large = {"s": "x" * int(sys.argv[3])}
+large = {"s": noise(int(sys.argv[3]))}
 while True:
     txid += 1
     progress.persist_start(BatchRecord(txid=txid, attempt=epoch, epoch=epoch, spouts=large))
@@ -162,7 +164,7 @@ def test_a_writer_that_is_killed_leaves_whole_records(
         assert progress.committed.txid >= max([last, *done])
         assert len(progress.batches) <= 1
         for record in (progress.committed, *progress.batches):
-            assert record.txid == 0 or {"s": "x" * size} == record.spouts
+            assert record.txid == 0 or {"s": noise(size)} == record.spouts
         named = store._image.committed.parts if store._image else ()
         named += tuple(p for b in store._image.batches.values() for p in b.parts)  # type: ignore[union-attr]
         assert sorted(named) == sorted(raw.get_children(f"/txn/{name}/parts"))

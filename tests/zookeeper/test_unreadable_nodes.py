@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from kazoo.client import KazooClient
 
 from tests.delta.publishing import publish
-from tests.zookeeper.progress_store import CONFIG, bare_client, committed, leading, start
+from tests.zookeeper.progress_store import CONFIG, bare_client, committed, leading, noise, start
 from txn.cli.app import cli
 from txn.embedded import EmbeddedZooKeeper
 from txn.errors import NewerFormatError, ProgressUnreadableError
@@ -20,7 +20,7 @@ from txn.protocol.records import ColumnsRecord, NoticesRecord, ProgramRecord, Qu
 from txn.zookeeper import ZooKeeperProgress
 
 NAME = "orders"
-LONG = {"s": [f"part-{i:05d}.csv" for i in range(60_000)]}  # more than one node holds
+LONG = {"s": noise(1_000_000)}  # more than one node holds
 COLUMNS = {"type": "struct", "fields": []}
 PROGRAM = """
 from committers.append_table import AppendTable

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
+from tests.zookeeper.progress_store import noise
 from txn.errors import BatchError, ProgressUnreadableError, TopologyError
 from txn.protocol.records import BatchRecord, CommittedRecord, EpochRecord, QuarantineRecord
 from txn.zookeeper.znodes import (
@@ -174,11 +177,11 @@ def test_a_record_beyond_all_limits_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "parts"), [(1, 0), (NODE_LIMIT, 0), (NODE_LIMIT + 1, 2), (5_000_000, 13)]
+    ("size", "parts"), [(1, 0), (NODE_LIMIT, 0), (NODE_LIMIT + 1, 1), (5_000_000, 10)]
 )
 def test_large_records_are_split_and_joined(size: int, parts: int) -> None:
     """Up to the limit a record is one node; beyond, an index and its parts, none too large."""
-    data = b"x" * size
+    data = noise(size).encode()
     node, pieces = split_parts(data, "batch-7-0-e1")
     assert parts == len(pieces)
     assert all(len(piece) <= NODE_LIMIT for piece in [node, *pieces.values()])
@@ -198,7 +201,7 @@ def test_a_record_is_not_taken_for_an_index() -> None:
 @pytest.mark.parametrize("spoil", ["swap", "drop", "change"])
 def test_parts_that_do_not_fit_their_index_are_refused(spoil: str) -> None:
     """The checksum is over the whole, in order."""
-    node, pieces = split_parts("".join(map(str, range(200_000))).encode(), "stem")
+    node, pieces = split_parts(noise(1_000_000).encode(), "stem")
     index = decode_index(node, "/n")
     assert index is not None
     parts = list(pieces.values())
@@ -210,6 +213,30 @@ def test_parts_that_do_not_fit_their_index_are_refused(spoil: str) -> None:
         parts[0] = b"y" + parts[0][1:]
     with pytest.raises(ProgressUnreadableError, match="checksum"):
         join_parts(index, parts, "/n")
+
+
+def test_parts_that_an_earlier_release_wrote_are_read() -> None:
+    """They are not compressed, and their index does not say anything about it."""
+    data = noise(NODE_LIMIT + 1).encode()
+    digest = hashlib.sha256(data).hexdigest()
+    old = {"version": 1, "stem": "s", "count": 2, "bytes": len(data), "sha256": digest}
+    index = decode_index(json.dumps(old).encode(), "/n")
+    assert index is not None
+    assert data == join_parts(index, [data[:NODE_LIMIT], data[NODE_LIMIT:]], "/n")
+
+
+def test_no_more_is_decompressed_than_the_index_says() -> None:
+    """Parts that a stranger changed must not fill the memory."""
+    node, pieces = split_parts(b"0" * RECORD_LIMIT, "stem")
+    index = decode_index(node, "/n")
+    assert index is not None
+    small = index.model_copy(update={"bytes": 9})
+    tracemalloc.start()
+    with pytest.raises(ProgressUnreadableError, match="checksum"):
+        join_parts(small, list(pieces.values()), "/n")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1_000_000
 
 
 def test_different_contents_have_different_part_names() -> None:
