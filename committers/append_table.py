@@ -35,7 +35,7 @@ class AppendingCommitter(TableCommitter):
     non-transactional one appends again.
     """
 
-    _reads_staged = False
+    prepare_reads = False
 
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
         """Write the rows with their txid, in no more files than the cluster has task slots."""

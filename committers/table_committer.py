@@ -67,7 +67,6 @@ class TableCommitter(Committer):
     """
 
     lies_in_folder = True
-    _reads_staged = True
     """Whether `prepare` reads what was staged."""
 
     def __init__(
@@ -219,7 +218,7 @@ class TableCommitter(Committer):
         if self._log.version < 0 and not staged.files:
             # Nothing was ever staged, so the columns are unknown and there is no table yet.
             return Prepared(staged, (), skipped=True)
-        if self._reads_staged:
+        if self.prepare_reads:
             self._check(publication, staged)
         else:
             self._log.require_newer(publication)  # the rest is looked at right before the append

@@ -62,7 +62,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         storage_options: Mapping[str, str] | None = None,
         new_id: Callable[[], str] = random_id,
     ) -> None:
-        self._reads_staged = layout.removes
+        self.prepare_reads = layout.removes
         super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
         self._compacted = CompactedRows(layout, self._storage, lambda: self._spark)
         self._compactor = Compactor(self._storage, compact_files, pace, new_id)

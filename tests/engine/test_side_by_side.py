@@ -106,9 +106,13 @@ def test_the_error_of_the_first_table_that_fails_is_the_turns() -> None:
 
 
 def test_no_table_is_asked_once_this_process_does_not_lead() -> None:
-    """Each table is published only after leadership was asserted for it."""
+    """Leadership is asserted before the first of them, and once for all: ZooKeeper answers one
+    question after the other.
+    """
     asked: list[str] = []
     tables = [Table(name, lambda: asked.append("published")) for name in "ab"]
     with pytest.raises(FencedError):
         publish(*tables, leads=raises(FencedError("another one leads")))
     assert asked == []
+    publish(*tables, leads=lambda: asked.append("leads"))
+    assert asked == ["leads", "published", "published"]

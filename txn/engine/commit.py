@@ -168,7 +168,6 @@ class Committing:
         def publish(sink: Sink) -> Published:
             if sink is not first:
                 reached("publishing-beside", attempt)
-            shell.assert_leading()
             ready = prepared[sink.name]
             own = table_publication(publication, ready.staged)
             with self._broadcast.passage("publish", turn.attempts, sink.name):
@@ -179,6 +178,9 @@ class Committing:
             return published
 
         with self._broadcast.passage("publish", turn.attempts):
+            # For all of them: they begin now. Who loses the leadership after it was asked meets the
+            # successor's fence in each log.
+            shell.assert_leading()
             return self._side_by_side(self._tables.all, publish, "publishes")
 
     def _tell(self, turn: CommitTurn, table: str, done: Published) -> None:
@@ -203,16 +205,27 @@ class Committing:
         self._beside.close(cancel=True)
 
     def _prepare_early(self, turn: CommitTurn, publication: Publication) -> dict[str, Prepared]:
-        """Prepare the tables that are staged already, side by side."""
+        """Prepare the tables that are staged already; those side by side that wait for something.
+
+        To name a job to Spark is some questions to Java, which take longer than to prepare a table
+        that asks nobody.
+        """
 
         def prepare(sink: Sink) -> Prepared:
             staged = turn.staged[sink.name]
             passage = self._broadcast.passage("prepare", turn.attempts, sink.name, [turn.tag])
-            job = self._jobs.tagged([turn.tag], turn.attempts, COMMIT_POOL, "prepare", sink.name)
-            with passage, job, placed(f"table '{sink.name}'"):
+            with passage, placed(f"table '{sink.name}'"):
                 return sink.committer.prepare(staged, table_publication(publication, staged))
 
-        return self._side_by_side(self._tables.early, prepare, "prepares")
+        def in_job(sink: Sink) -> Prepared:
+            tags, attempts = [turn.tag], turn.attempts
+            with self._jobs.tagged(tags, attempts, COMMIT_POOL, "prepare", sink.name):
+                return prepare(sink)
+
+        early = self._tables.early
+        prepared = {sink.name: prepare(sink) for sink in early if not sink.committer.prepare_reads}
+        reading = [sink for sink in early if sink.committer.prepare_reads]
+        return prepared | self._side_by_side(reading, in_job, "prepares")
 
     def _side_by_side(
         self, sinks: Sequence[Sink], job: Callable[[Sink], T], does: str

@@ -67,7 +67,10 @@ class Pool:
     def __init__(self, workers: int, name: str) -> None:
         self._most = workers
         self._name = name
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        # Two, so that a job wakes one thread, and not each that has nothing to do.
+        self._work_there = threading.Condition(self._lock)
+        self._work_done = threading.Condition(self._lock)
         self._jobs: deque[tuple[Future[Any], Callable[..., Any], tuple[Any, ...], str]] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -83,7 +86,7 @@ class Pool:
         """
         future: Future[Any] = Future()
         job = carried(job)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._jobs.append((future, job, args, about or self._name))
@@ -92,37 +95,37 @@ class Pool:
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
-            self._changed.notify_all()
+            self._work_there.notify()
         return future
 
     def close(self, *, cancel: bool) -> None:
         """Take no more jobs; those not yet begun are cancelled, or done first."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             for future, *_ in self._jobs if cancel else ():
                 future.cancel()
-            self._changed.notify_all()
+            self._work_there.notify_all()
 
     def join(self, seconds: float) -> list[Straggler]:
         """Wait until nothing is left to do. Returns the threads still at work after that time."""
         until = time.monotonic() + seconds
-        with self._changed:
+        with self._lock:
             while self._busy or self._jobs:
                 left = until - time.monotonic()
                 if left <= 0:
                     break
-                self._changed.wait(left)
+                self._work_done.wait(left)
         return self.at_work()
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
-        with self._changed:
+        with self._lock:
             return not self._busy and not self._jobs
 
     def at_work(self) -> list[Straggler]:
         """The threads at work now, the longest first."""
-        with self._changed:
+        with self._lock:
             busy = list(self._busy.items())
         found = [straggler(thread, about, since) for thread, (about, since) in busy]
         return sorted(found, key=lambda one: -one.seconds)
@@ -130,10 +133,10 @@ class Pool:
     def _work(self) -> None:
         me = threading.current_thread()
         while True:
-            with self._changed:
+            with self._lock:
                 self._idle += 1
                 while not self._jobs and not self._closed:
-                    self._changed.wait()
+                    self._work_there.wait()
                 self._idle -= 1
                 if not self._jobs:
                     return
@@ -148,9 +151,10 @@ class Pool:
                     future.set_result(result)
                     del result
             del future, job, args
-            with self._changed:
+            with self._lock:
                 del self._busy[me]
-                self._changed.notify_all()
+                if not self._busy and not self._jobs:
+                    self._work_done.notify_all()
 
 
 class Threads:

@@ -63,6 +63,9 @@ class Committer(ABC):
     storage_options: Mapping[str, str] = MappingProxyType({})
     """Credentials and endpoints for all that reads or writes the table."""
 
+    prepare_reads: bool = True
+    """Whether `prepare` runs Spark jobs or asks storage; such tables are prepared side by side."""
+
     lies_in_folder: bool = False
     """Whether `name` is a folder in which executors write files that this process reads. If
     executors run elsewhere, they must share that folder."""
