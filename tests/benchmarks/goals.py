@@ -170,6 +170,22 @@ GOALS: tuple[Goal, ...] = (
         1.5,
         against=Key("plain, all", _STATES[-1]),
     ),
+    Goal("f", "coordination per batch, 5,000 partitions, p50", Key("batch", 5_000), 20, unit="ms"),
+    Goal(
+        "f", "coordination per batch, 50,000 partitions, p50", Key("batch", 50_000), 100, unit="ms"
+    ),
+    Goal("m", "`log` against SS `MERGE`, bytes written", _LOG, 0.2, against=Key("SS MERGE")),
+    Goal(
+        "p",
+        "commit turn of 20 tables against that of one, p50",
+        Key("turn", 20),
+        3,
+        against=Key("turn", 1),
+    ),
+    Goal("q", "`log` against one plain Spark job, time", _LOG, 1.25, against=Key("one Spark job")),
+    Goal("q", "`log` against SS `MERGE`, throughput", Key("SS MERGE"), 6, "least", _LOG),
+    Goal("q", "`log` against Flink, time", _LOG, 1.3, against=Key("Flink")),
+    Goal("r", "first batch, beyond a bare session", Key("beyond the bare session"), 1.0, unit="s"),
     Goal("k", "looked at against not, time", _LOOKED_AT, 1.02, against=_UNSEEN),
     Goal("l", "looked at against not, batches/s", _LOOKED_AT, 0.98, "least", _UNSEEN),
     *(

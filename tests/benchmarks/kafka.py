@@ -2,11 +2,12 @@
 
     python -m tests.benchmarks.kafka [--records 1000000] [--per-batch 100000] [--rounds 3]
 
-Four ways to read the whole topic, one after the other, round by round, in one Spark session; the
-first round warms up and is not counted. Both ways to Delta write the same columns.
+Five ways to read the whole topic, one after the other, round by round, in one Spark session; the
+first round warms up and is not counted. All ways to Delta write the same columns.
 
 - spout:        a topology of a KafkaSpout and an AppendTable: exactly once, in ZooKeeper and Delta
 - streaming:    readStream Kafka -> writeStream Delta with a checkpoint, trigger availableNow
+- batch:        one plain batch read of the topic, written to Delta
 - spout read, streaming read: the same without a table (Spark's sink "noop")
 """
 
@@ -69,6 +70,13 @@ def by_streaming(spark: SparkSession, broker: Broker, folder: Path, per_batch: i
     query.awaitTermination()
 
 
+def by_batch(spark: SparkSession, broker: Broker, folder: Path, per_batch: int) -> None:
+    """One Spark job: no batches, no guarantee, nothing to go on from."""
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", broker.servers)
+    rows = reader.option("subscribe", TOPIC).option("startingOffsets", "earliest").load()
+    rows.write.format("delta").save(str(folder / "table"))
+
+
 def by_spout_read(spark: SparkSession, broker: Broker, folder: Path, per_batch: int) -> None:
     """The spout's batches, planned and read, into nothing."""
     source = spout(broker, per_batch)
@@ -109,6 +117,7 @@ def stream_reader(spark: SparkSession, broker: Broker, per_batch: int) -> DataFr
 WAYS: dict[str, Callable[[SparkSession, Broker, Path, int], None]] = {
     "spout": by_spout,
     "streaming": by_streaming,
+    "batch": by_batch,
     "spout read": by_spout_read,
     "streaming read": by_streaming_read,
 }
@@ -118,6 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--per-batch", type=int, default=100_000)
+    parser.add_argument("--streaming-per-batch", type=int, help="default: as --per-batch")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -129,7 +139,8 @@ def main() -> None:
             for way, run in WAYS.items():
                 folder = Path(name) / f"{way.replace(' ', '-')}-{number}"
                 began = time.monotonic()
-                run(spark, broker, folder, options.per_batch)
+                per_batch = options.streaming_per_batch if "streaming" in way else None
+                run(spark, broker, folder, per_batch or options.per_batch)
                 rate = options.records / (time.monotonic() - began)
                 if (folder / "table").exists():
                     rows = deltalake.DeltaTable(str(folder / "table")).to_pyarrow_table(
@@ -146,6 +157,7 @@ def main() -> None:
         "per_batch": options.per_batch,
         "records_per_s": {way: round(rate) for way, rate in median.items()},
         "spout_to_streaming": round(median["spout"] / median["streaming"], 2),
+        "spout_to_batch": round(median["spout"] / median["batch"], 2),
         "read_to_read": round(median["spout read"] / median["streaming read"], 2),
         "by_round": [
             round(a / b, 2) for a, b in zip(rates["spout"], rates["streaming"], strict=True)

@@ -41,7 +41,7 @@ from txn.observers import Observer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["run", "spout", "stations_ms", "table_of"]
+__all__ = ["run", "run_topology", "spout", "stations_ms", "table_of"]
 
 SEMANTICS = "transactional"
 """As the spout is; the peers' guards are of the same kind."""
@@ -89,12 +89,12 @@ def run(task: Task) -> Iterator[Answer]:
     with EmbeddedZooKeeper(task.folder / "zookeeper", protect=True) as server, task.place as place:
         spark = session("ours", place=place)
         for name, config in variants.items():
-            warm = partial(_run, spark, place, "warm", server.hosts, layout, config)
+            warm = partial(run_topology, spark, place, "warm", server.hosts, layout, config)
             warm_up(task, warm, f"warm-{name}")
 
         def run_one(one: tuple[str, Path]) -> Ran:
             name, folder = one
-            return _run(
+            return run_topology(
                 spark, place, "rows", server.hosts, layout, variants[name], folder, observers
             )
 
@@ -125,7 +125,7 @@ def _timed(task: Task, names: Sequence[str]) -> Iterator[tuple[str, Path]]:
             yield name, task.folder / f"{name}-{lap}"
 
 
-def _run(
+def run_topology(
     spark: SparkSession,
     place: Place,
     part: str,

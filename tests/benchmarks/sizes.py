@@ -72,6 +72,12 @@ class Sizes:
     """(j): txids after the one that brings every key."""
     read_laps: int
     """(j): how often each reading is timed."""
+    kept: Rows
+    """(m)."""
+    tables: tuple[int, ...]
+    """(p): tables of one topology."""
+    table_batches: int
+    """(p): measured batches."""
     memory_batches: int
     """(g)."""
     memory_every: int
@@ -89,7 +95,7 @@ FULL = Sizes(
     commit_rows=10_000,
     laps=12,
     pending=(1, 2, 4, 8),
-    partitions=(1, 10, 100, 1_000, 5_000),
+    partitions=(1, 10, 100, 1_000, 5_000, 50_000),
     coordinated=60,
     far_big=Rows(files=8, rows=500_000, keys=100_000, warm=2),
     far_tiny=Rows(files=30, rows=1_000, keys=1_000, warm=3),
@@ -97,6 +103,9 @@ FULL = Sizes(
     read_states=(10_000, 100_000, 1_000_000, 10_000_000),
     read_batches=1_000,
     read_laps=15,
+    kept=Rows(files=500, rows=2_000, keys=20_000, warm=1),
+    tables=(1, 5, 20, 50),
+    table_batches=30,
     memory_batches=2_000,
     memory_every=200,
 )
@@ -120,6 +129,9 @@ QUICK = Sizes(
     read_states=(1_000, 10_000),
     read_batches=20,
     read_laps=1,
+    kept=Rows(files=8, rows=1_000, keys=1_000, warm=1),
+    tables=(1, 3),
+    table_batches=5,
     memory_batches=40,
     memory_every=10,
 )

@@ -12,6 +12,7 @@ __all__ = ["WORKLOADS", "Contender", "Workload"]
 
 _OURS = "tests.benchmarks.ours"
 _PEERS = "tests.benchmarks.peers"
+_BARE = "bare session"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class Workload:
             return sizes.far_tiny if self.letter == "i" else sizes.far_big
         if self.letter in ("b", "l"):
             return sizes.tiny
-        return sizes.big if self.letter in ("a", "d", "e", "k") else None
+        if self.letter == "m":
+            return sizes.kept
+        return sizes.big if self.letter in ("a", "d", "e", "k", "q") else None
 
     def contenders(self, sizes: Sizes) -> tuple[Contender, ...]:
         """Who competes, in the order of a round."""
@@ -91,6 +94,10 @@ WORKLOADS: dict[str, Workload] = {
         Workload("k", "(a), looked at: the whole run", "s", baseline="not looked at"),
         Workload("l", "(b), looked at: batches a second", "batches/s", baseline="not looked at"),
         Workload("j", "reading a state: p50", "ms", x="keys in the table", log_axes="xy"),
+        Workload("m", "bytes written, by bytes of the result", "x", baseline="SS MERGE"),
+        Workload("p", "commit turn of many tables: p50", "ms", x="tables of the topology"),
+        Workload("q", "(a), a cold process: start to exit", "s", baseline="log"),
+        Workload("r", "a cold process: start to its first batch", "s", baseline=_BARE),
     )
 }
 
@@ -168,6 +175,30 @@ def _far_tiny(_: Sizes) -> Iterator[Contender]:
         yield Contender(name, f"{_PEERS}.streaming", options)
 
 
+def _storage(_: Sizes) -> Iterator[Contender]:
+    for layout in ("log", "upsert"):
+        yield Contender(layout, "tests.benchmarks.storage", {"layout": layout})
+    yield Contender("SS MERGE", "tests.benchmarks.storage", {"mode": "merge"})
+
+
+def _tables(sizes: Sizes) -> Iterator[Contender]:
+    for tables in sizes.tables:
+        yield Contender("turn", "tests.benchmarks.tables", x=tables)
+
+
+def _cold(_: Sizes) -> Iterator[Contender]:
+    programs = {"log": "ours", "one Spark job": "plain", "SS MERGE": "merge", "Flink": "flink"}
+    for name, program in programs.items():
+        yield Contender(name, "tests.benchmarks.cold", {"be": program})
+
+
+def _first_batch(_: Sizes) -> Iterator[Contender]:
+    """One process, as for (d): the goal is about their difference."""
+    programs = {_BARE: "bare", "first batch": "first"}
+    series = (*programs, "beyond the bare session")
+    yield Contender("both", "tests.benchmarks.cold", {"several": programs}, several=series)
+
+
 def _reads(sizes: Sizes) -> Iterator[Contender]:
     for keys in sizes.read_states:
         for way in ("log", "upsert", "plain"):
@@ -188,4 +219,8 @@ _CONTENDERS = {
     "j": _reads,
     "k": _looked_at("log"),
     "l": _looked_at("append"),
+    "m": _storage,
+    "p": _tables,
+    "q": _cold,
+    "r": _first_batch,
 }

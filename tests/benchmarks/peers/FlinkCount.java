@@ -26,7 +26,7 @@ import org.apache.flink.util.Collector;
  * A running count per word on a local mini-cluster of two slots: keyed heap state, exactly-once
  * checkpoints to the local disk, the counts written at the end of the input by the exactly-once
  * file sink. Arguments: folder of text files (one word a line), how many of them warm up, folder to
- * write into, milliseconds between checkpoints, seconds to warm up, seconds to repeat the timed run.
+ * write into, milliseconds between checkpoints, seconds to warm up (negative: do not), seconds to repeat the timed run.
  * Prints a line for each timed run: {"seconds": ..., "checkpoints": ..., "folder": ...}.
  */
 public class FlinkCount {
@@ -43,7 +43,7 @@ public class FlinkCount {
         double warmSecs = Double.parseDouble(args[4]);
         double timedSecs = Double.parseDouble(args[5]);
         long began = System.nanoTime();
-        for (int n = 0; n == 0 || secondsSince(began) < warmSecs; n++) {
+        for (int n = 0; warmSecs >= 0 && (n == 0 || secondsSince(began) < warmSecs); n++) {
             String into = folder + "/warm-" + n;
             count(files.subList(0, warm), into, into + "-checkpoints", interval);
         }

@@ -16,12 +16,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from pyarrow import parquet
 
+from tests.benchmarks.data import DataSet
 from tests.benchmarks.meter import Meter
 from tests.benchmarks.task import MEMORY, Answer, Task, answer
 from txn.errors import SetupError
@@ -29,7 +30,7 @@ from txn.machine.ivy import Request, fetch
 from txn.machine.jars import cache_folder
 from txn.machine.java import find_java
 
-__all__ = ["VERSION", "classpath", "run"]
+__all__ = ["VERSION", "classpath", "command", "is_right", "output_of", "run"]
 
 VERSION = "2.2.1"
 MODULES = (
@@ -46,27 +47,47 @@ _COMPILE_SECS, _RUN_SECS = 120, 900
 
 def run(task: Task) -> Iterator[Answer]:
     """No options."""
-    data, folder = task.input, task.folder.resolve()
-    command = [str(find_java()), f"-Xmx{MEMORY}"]
-    for package in _OPENED:
-        command += ["--add-opens", f"java.base/java.{package}=ALL-UNNAMED"]
-    warm = len(list(data.warm.glob("*.parquet")))
-    command += ["-cp", classpath(), SOURCE.stem, str(data.text), str(warm), str(folder)]
-    command += [str(INTERVAL_MS), str(task.size.warm_secs), str(task.size.timed_secs)]
+    folder = task.folder.resolve()
+    told = command(task.input, folder, task.size.warm_secs, task.size.timed_secs)
     with Meter() as meter:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECS)
-    if done.returncode != 0:
-        raise RuntimeError(f"Flink's process ended with {done.returncode}: {done.stderr[-2000:]}")
-    expected = _expected(data.expected)
-    for line in done.stdout.splitlines():
-        told = json.loads(line)
+        printed = output_of(told)
+    for line in printed.splitlines():
+        run = json.loads(line)
         # The meter is around the whole process, warm-up included: good for the noise.
         yield answer(
-            told["seconds"],
+            run["seconds"],
             meter,
-            correct=_counts(folder / told["folder"]) == expected,
-            checkpoints=told["checkpoints"],
+            correct=is_right(task.input, folder / run["folder"]),
+            checkpoints=run["checkpoints"],
         )
+
+
+def command(data: DataSet, folder: Path, warm_secs: float, timed_secs: float) -> list[str]:
+    """What starts its process.
+
+    Args:
+        folder: empty; each timed run writes into a folder below it, the first into "timed-0".
+        warm_secs: negative: no warm-up.
+    """
+    told = [str(find_java()), f"-Xmx{MEMORY}"]
+    for package in _OPENED:
+        told += ["--add-opens", f"java.base/java.{package}=ALL-UNNAMED"]
+    warm = len(list(data.warm.glob("*.parquet")))
+    told += ["-cp", classpath(), SOURCE.stem, str(data.text), str(warm), str(folder)]
+    return [*told, str(INTERVAL_MS), str(warm_secs), str(timed_secs)]
+
+
+def output_of(command: Sequence[str]) -> str:
+    """What the process prints: a line of JSON for each timed run."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECS)
+    if done.returncode != 0:
+        raise RuntimeError(f"Flink's process ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def is_right(data: DataSet, folder: Path) -> bool:
+    """Whether the counts of a timed run are those of the oracle."""
+    return _counts(folder) == _expected(data.expected)
 
 
 def classpath() -> str:

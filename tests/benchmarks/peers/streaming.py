@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["run"]
+__all__ = ["CONF", "run", "run_query"]
 
-_CONF = {
+CONF = {
     "spark.databricks.delta.stats.collect": "false",
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
@@ -51,11 +51,11 @@ _PHASES = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffs
 
 def run(task: Task) -> Iterator[Answer]:
     """Options: `mode`, "merge", "stateful" or "append"."""
-    write = _MODES[str(task.options["mode"])]
+    mode = str(task.options["mode"])
     near = task.options.get("checkpoint") == "disk"
     with task.place as place:
-        spark = session("streaming", _CONF, place)
-        run_one = partial(_run, spark, place, write, near)
+        spark = session("streaming", CONF, place)
+        run_one = partial(run_query, spark, place, mode, near=near)
         for out, meter, (query, requests) in measured_warm(task, run_one):
             table = f"{place.at(out, spark=True)}/table"
             yield _answer(spark, task, table, meter, query, requests)
@@ -89,13 +89,8 @@ def _answer(
     )
 
 
-def _run(
-    spark: SparkSession,
-    place: Place,
-    write: Callable[[SparkSession, DataFrame, str], DataStreamWriter],
-    near: bool,
-    part: str,
-    folder: Path,
+def run_query(
+    spark: SparkSession, place: Place, mode: str, part: str, folder: Path, *, near: bool = False
 ) -> tuple[StreamingQuery, dict[str, Any]]:
     """Run the query; itself, and what it asked of a store.
 
@@ -105,7 +100,7 @@ def _run(
     place.forget()
     files, out = place.files(part, spark=True), place.at(folder, spark=True)
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(files)
-    writer = write(spark, stream, f"{out}/table")
+    writer = _MODES[mode](spark, stream, f"{out}/table")
     checkpoint = f"{folder if near else out}/checkpoint"
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
