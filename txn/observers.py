@@ -181,7 +181,10 @@ class RunStarted(RunEvent):
 
 @dataclass(frozen=True)
 class LeadershipInDoubt(RunEvent):
-    """The session is lost: nothing is published until it is certain that nobody else leads."""
+    """The session is lost, or ZooKeeper has not answered for its timeout.
+
+    Nothing is published until it is certain that nobody else leads.
+    """
 
 
 @dataclass(frozen=True)

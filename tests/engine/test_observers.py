@@ -18,7 +18,13 @@ from committers.state_table import StateTable
 from spouts.memory import MemoryPosition, MemoryTransactionalSpout
 from tests.faults.harness import wait_for
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
-from txn.errors import BatchError, LeaderExistsError, SourceUnavailableError, TopologyError
+from txn.errors import (
+    BatchError,
+    LeaderExistsError,
+    ProgressUnavailableError,
+    SourceUnavailableError,
+    TopologyError,
+)
 from txn.interfaces import Lag
 from txn.logs import JsonFormatter
 from txn.observers import (
@@ -34,6 +40,8 @@ from txn.observers import (
     BoundChanged,
     FailureCause,
     LagChanged,
+    LeadershipConfirmed,
+    LeadershipInDoubt,
     LeadershipWon,
     Quarantined,
     ReplayScheduled,
@@ -266,6 +274,35 @@ def test_a_standby_is_told_whom_it_waits_for(spark: SparkSession, warehouse: Pat
     assert waited.leader is not None
     assert (waited.epoch, waited.leader["epoch"]) == (0, 1)
     assert [event.epoch for event in kept.of(LeadershipWon)] == [2]
+
+
+class Cut(MemoryProgress):
+    """A store that can be cut off."""
+
+    away = False
+
+    def assert_leading(self, seconds: float | None = None) -> None:
+        """No answer while it is."""
+        if self.away:
+            raise ProgressUnavailableError("away")
+        super().assert_leading(seconds)
+
+
+def test_a_doubt_is_told_once_until_it_is_settled(spark: SparkSession, warehouse: Path) -> None:
+    """A leader that ZooKeeper does not answer asks again and again, and that is one doubt."""
+    kept, store = Kept(), Cut("observed")
+    spout = MemoryTransactionalSpout(ROWS, SCHEMA)
+    running = topology(warehouse, spout).start(spark, store=store, observers=[kept])
+    wait_for(lambda: len(kept.of(BatchCommitted)) == 3, what="the batches")
+    assert store.on_lost is not None
+    store.away = True
+    for _ in range(2):
+        store.on_lost()
+    store.away = False
+    store.on_lost()
+    running.stop(60)
+    told = [e for e in kept.events if isinstance(e, LeadershipInDoubt | LeadershipConfirmed)]
+    assert [type(event) for event in told] == [LeadershipInDoubt, LeadershipConfirmed]
 
 
 class Groups(MemoryTransactionalSpout):

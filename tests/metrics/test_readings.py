@@ -197,6 +197,13 @@ def test_every_event_changes_its_metrics() -> None:
     assert samples(read(ALL).registry) == numbers
 
 
+def test_the_first_doubt_is_an_increase() -> None:
+    """Doubts are counted from 0 on, as a rule over `increase` needs it."""
+    doubts = 'txn_leadership_doubts_total{topology="t"}'
+    assert samples(read([LeadershipWon(*AT)]).registry)[doubts] == 0
+    assert samples(read([LeadershipWon(*AT), LeadershipInDoubt(*AT)]).registry)[doubts] == 1
+
+
 def test_a_group_is_measured_once() -> None:
     """At its last txid; a txid's time runs from its first plan."""
     group = [began(ONE, 98.0), began(TWO, 99.0), began(TransactionAttempt(9, 1), 99.9)]

@@ -445,6 +445,23 @@ def test_commits_wait_while_the_server_is_away(tmp_path: Path) -> None:
         store.close()
 
 
+def test_a_leader_that_is_cut_off_is_told_before_the_server_is_back(tmp_path: Path) -> None:
+    """on_lost is called once the session may have ended; then the leader goes on as before."""
+    with EmbeddedZooKeeper(tmp_path) as server:
+        store = ZooKeeperProgress(server.hosts, "cut", CONFIG)
+        told: list[bool] = []
+        store.on_lost = lambda: told.append(store.leading)
+        epoch = store.lead()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            assert eventually(lambda: bool(told))
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        store.assert_leading()
+        assert ([False], epoch, True) == (told, store.epoch, store.leading)
+        store.close()
+
+
 def test_a_server_that_lost_its_data_is_not_written_to(tmp_path: Path) -> None:
     """A server that came back empty refuses a client that has seen more; nothing begins anew."""
     config = CONFIG.model_copy(update={"zookeeper_deadline_secs": 2.0})

@@ -212,7 +212,7 @@ class _Notes(logging.Handler):
 
 @contextlib.contextmanager
 def _showing_notes(observer: CliObserver) -> Iterator[None]:
-    """Show what the start waits for, and every notice, whatever the level of the log."""
+    """Show what the run waits for, and every notice, whatever the level of the log."""
     loggers, notes = [logging.getLogger(name) for name in (WAITING, NOTICES)], _Notes(observer)
     before = [logger.level for logger in loggers]
     for logger in loggers:

@@ -119,6 +119,8 @@ class RunningTopology:
         )
         self._pipeline: Pipeline | None = None
         self._standby: Standby | None = None
+        self._in_doubt = False
+        """Observers know that another process may lead."""
         self._stopping = threading.Event()
         self._before = RunReport(definition.name)
         self._thread: threading.Thread | None = None
@@ -281,8 +283,10 @@ class RunningTopology:
         log.info("[%s] standing by, waiting for %s", self._name, self._standby)
 
     def _on_lost(self, pipeline: Pipeline) -> None:
-        """The session is gone: commits wait in `assert_leading`; a successor ends the run."""
-        self._broadcast.send(LeadershipInDoubt(*self._broadcast.stamp()))
+        """Somebody else may lead: commits wait in `assert_leading`; a successor ends the run."""
+        if not self._in_doubt:
+            self._in_doubt = True
+            self._broadcast.send(LeadershipInDoubt(*self._broadcast.stamp()))
         try:
             self._store.assert_leading()
         except FencedError as error:
@@ -290,6 +294,7 @@ class RunningTopology:
         except Exception as error:  # noqa: BLE001 - the next write meets it again, and tells
             log.warning("[%s] %s", self._name, error)
         else:
+            self._in_doubt = False
             self._broadcast.send(LeadershipConfirmed(*self._broadcast.stamp()))
 
     # --- the thread, and waiting for it -------------------------------------------------------

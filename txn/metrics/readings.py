@@ -168,6 +168,7 @@ class Readings:
         self._gauge(event, "leader", 1)
         self._gauge(event, "epoch", event.epoch)
         self._gauge(event, "leadership_in_doubt", 0)
+        self._count(event, "leadership_doubts", 0)  # there from the first scrape on
 
     def _doubted(self, event: LeadershipInDoubt) -> None:
         self._gauge(event, "leadership_in_doubt", 1)

@@ -71,13 +71,13 @@ TABLE: tuple[Metric, ...] = (
         "leadership_in_doubt",
         "1",
         "",
-        "1 while the ZooKeeper session is lost and another process may lead.",
+        "1 while ZooKeeper has not answered for a session's timeout, so another process may lead.",
     ),
     _counter(
         "leadership_doubts",
         "{doubt}",
         "",
-        "How often the ZooKeeper session of the leader was lost.",
+        "How often the leader's ZooKeeper session was lost, or had no answer for its timeout.",
     ),
     _gauge("epoch", "{epoch}", "", "The leader's epoch; each new leader has the next one."),
     _gauge(

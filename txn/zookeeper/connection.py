@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 WAITING = "txn.zookeeper.waiting"
-"""Logger of the one warning that a user is to see at once: what the program waits for."""
+"""Logger of what a user is to see at once: that the program waits for ZooKeeper."""
 
 log = logging.getLogger("txn.zookeeper")
 

@@ -100,7 +100,8 @@ class ZooKeeperProgress(ProgressStore):
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self.on_lost: Callable[[], None] | None = None
-        """Called once per lost session while leading, by a thread of ours (not kazoo's): commits
+        """Called while leading, once per session that is lost or has had no answer for its timeout;
+        again when ZooKeeper is back after the deadline. By a thread of ours (not kazoo's): commits
         must stop until `assert_leading` returns; if it raises FencedError, for good."""
         self._hosts = hosts
         self._topology = check_topology_name(topology)
@@ -111,7 +112,9 @@ class ZooKeeperProgress(ProgressStore):
         self._new_id = new_id
         self._lock = threading.RLock()
         self._stopped = threading.Event()
-        self._watch = SessionWatch(self._topology, self._session_lost, self._stopped)
+        self._watch = SessionWatch(
+            self._topology, self._session_lost, self._session_secs, self._stopped
+        )
         self._image: Image | None = None
         """What is durable, as far as was read and written here; None: unknown."""
         self._connection = Connection(
@@ -195,7 +198,11 @@ class ZooKeeperProgress(ProgressStore):
             ProgressUnavailableError: ZooKeeper did not answer in time.
         """
         _ = self.epoch
-        with self._exclusive(seconds) as end:
+        seconds = self._patience if seconds is None else seconds
+        end = self._clock() + seconds
+        # Not in our turn: others wait for ZooKeeper as well, up to deadlines of their own.
+        self._connection.wait(end)
+        with self._exclusive(end - self._clock()) as end:
             self._leadership.verify(end)
 
     def close(self) -> None:
@@ -214,6 +221,9 @@ class ZooKeeperProgress(ProgressStore):
                 self._lock.release()
         self._connection.close()
         self._watch.join()
+
+    def _session_secs(self) -> float:
+        return self._connection.session_timeout_secs or self._config.zookeeper_timeout_secs
 
     def _session_lost(self) -> None:
         if self.on_lost is not None:
