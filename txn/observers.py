@@ -173,6 +173,7 @@ class RunStarted(RunEvent):
     """Everything is checked and recovered, and the first batch may be planned."""
 
     committed_txid: int
+    """Those that are rolled forward included; `BatchCommitted` tells each of them."""
     open_txids: tuple[int, ...]
     """Txids that an earlier run has started and not committed: they are replayed."""
     quarantined_txids: tuple[int, ...] = ()
@@ -412,6 +413,9 @@ class BatchCommitted(RunEvent):
     """It was committed empty."""
     replay_of: int | None = None
     """The quarantined txid whose records it has read, and which is out of quarantine now."""
+    rolled_forward: bool = False
+    """An earlier run has published it and ended before COMMITTED; this one found it when it began.
+    Told right after `RunStarted`, with what the tables' logs have of it."""
 
 
 @dataclass(frozen=True)

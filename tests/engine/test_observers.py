@@ -17,6 +17,7 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryPosition, MemoryTransactionalSpout
 from tests.faults.harness import wait_for
+from tests.faults.support import Points, observing
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.errors import (
     BatchError,
@@ -274,6 +275,47 @@ def test_a_standby_is_told_whom_it_waits_for(spark: SparkSession, warehouse: Pat
     assert waited.leader is not None
     assert (waited.epoch, waited.leader["epoch"]) == (0, 1)
     assert [event.epoch for event in kept.of(LeadershipWon)] == [2]
+
+
+class Killed(BaseException):
+    """In place of SIGKILL."""
+
+
+def kill_at_commit(attempt: TransactionAttempt) -> None:
+    """The process ends when the tables hold the txid and COMMITTED is not written."""
+    raise Killed(str(attempt))
+
+
+@pytest.mark.parametrize("poison", [False, True])
+def test_a_txid_that_the_next_run_rolls_forward_is_told_by_it(
+    poison: bool, spark: SparkSession, warehouse: Path
+) -> None:
+    """Whatever a killed run has published is told once: as committed, with its rows and versions,
+    with its bad rows, and as quarantined if it was.
+    """
+    nodes, kept = MemoryNodes(), Kept()
+    rows: list[Any] = [[ValueError("no")]] if poison else [[("a", 1), ("b", 9)]]
+    config = {"on_exhausted": "quarantine", "max_batch_attempts": 1}
+    made = topology(warehouse, MemoryTransactionalSpout(rows, SCHEMA), **config)
+    with observing(Points(before_committed=kill_at_commit)), pytest.raises(Killed):
+        run_in_memory(made, spark, nodes, observers=[kept])
+    assert kept.of(BatchCommitted) == []
+    made = topology(warehouse, MemoryTransactionalSpout(rows, SCHEMA), **config)
+    report = run_in_memory(made, spark, nodes, observers=[kept])
+    (told,) = kept.of(BatchCommitted)
+    assert (told.attempt.txid, told.epoch, told.rolled_forward) == (1, 2, True)
+    assert told.group == (told.attempt,)
+    assert sorted(Path(table).name for table in told.tables) == ["bad", "counts", "rows"]
+    assert sum(told.rows.values()) == (0 if poison else 3)
+    assert told.input_records == {"s": None}
+    assert set(told.metadata) == {"s"}
+    assert [(bad.rule, bad.rows, bad.set_aside) for bad in kept.of(BadRows)] == (
+        [] if poison else [("below nine", 1, True)]
+    )
+    assert [told.attempt] * poison == [each.attempt for each in kept.of(Quarantined)]
+    assert (report.batches_committed, report.quarantined) == (1, poison)
+    began = kept.events.index(kept.of(RunStarted)[-1])
+    assert kept.events[began + 1] == told
 
 
 class Cut(MemoryProgress):

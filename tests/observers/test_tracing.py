@@ -29,6 +29,7 @@ from txn.testing import run_in_memory
 from txn.tracing import Traces, traces_wanted
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
     from pyspark.sql import DataFrame, SparkSession
 
     from txn.engine.report import RunReport
@@ -183,8 +184,8 @@ def test_no_receiver_costs_the_run_nothing(
     assert traced(spark, warehouse).batches_committed == len(ROWS)
 
 
-def test_attempts_without_an_end_are_marked() -> None:
-    """Events were dropped, a station hangs, the run ends: each span says what it lacks."""
+def in_memory() -> tuple[InMemorySpanExporter, Traces]:
+    """Traces, and where their spans are when they have ended."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -192,7 +193,28 @@ def test_attempts_without_an_end_are_marked() -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    traces = Traces(provider)
+    return exporter, Traces(provider)
+
+
+def test_a_txid_that_was_rolled_forward_is_a_trace_without_stations() -> None:
+    """It is handed over at once, for nothing more will be told of it."""
+    exporter, traces = in_memory()
+    one = TransactionAttempt(1)
+    traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
+    traces.observe(
+        BatchCommitted(
+            2.0, "t", 2, one, (one,), {"rows": 1}, {"rows": 3}, {"s": None}, rolled_forward=True
+        )
+    )
+    (span,) = exporter.get_finished_spans()
+    told = span.attributes or {}
+    assert (told["txn.outcome"], told["txn.stations"]) == ("committed", 0)
+    assert (told["txn.rolled_forward"], told["txn.versions"]) == (True, (3,))
+
+
+def test_attempts_without_an_end_are_marked() -> None:
+    """Events were dropped, a station hangs, the run ends: each span says what it lacks."""
+    exporter, traces = in_memory()
     one, two = TransactionAttempt(1), TransactionAttempt(2)
     traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
     for at, attempt in ((2.0, one), (3.0, two)):

@@ -27,6 +27,7 @@ from txn.protocol.events import (
     PersistStart,
     ScheduleRetry,
 )
+from txn.protocol.recovery import Newest, Recovered
 
 __all__ = ["News"]
 
@@ -87,12 +88,11 @@ class News:
 
     def committed(self, order: PersistCommitted, live: LiveAttempt) -> None:
         """COMMITTED is durable: one of the attempts of the turn."""
-        attempt, stamp = live.attempt, self._broadcast.stamp()
         violations = merged_violations(part.violations for part in live.staged.values())
-        self._broadcast.send(
+        self._tell_committed(
             BatchCommitted(
-                *stamp,
-                attempt,
+                *self._broadcast.stamp(),
+                live.attempt,
                 order.attempts,
                 rows={table: part.rows for table, part in live.staged.items()},
                 tables=dict(order.tables),
@@ -103,12 +103,57 @@ class News:
                 metadata=live.reads,
                 quarantined=order.quarantined is not None,
                 replay_of=order.replay_of,
-            )
+            ),
+            order.quarantined,
         )
-        for stream, rules in violations.items():
+
+    def rolled_forward(self, before: int, recovered: Recovered, found: Newest) -> None:
+        """COMMITTED is durable for txids that an earlier run has published, as `found` has them.
+
+        Args:
+            before: the committed txid that the run has found.
+        """
+        if not recovered.roll_forward:
+            return
+        held = {table: entry for table, entry in found.items() if entry is not None}
+        first = min((entry for _, entry in held.values()), key=lambda entry: entry.last_txid)
+        members = [member for member in first.txids if member.txid > before]
+        group = tuple(TransactionAttempt(each.txid, each.attempt_id) for each in members)
+        error = recovered.quarantine.error if recovered.quarantine is not None else None
+        for attempt, member in zip(group, members, strict=True):
+            parts = {
+                table: part
+                for table, (_, entry) in held.items()
+                for part in entry.txids
+                if part.txid == attempt.txid
+            }
+            self._tell_committed(
+                BatchCommitted(
+                    *self._broadcast.stamp(),
+                    attempt,
+                    group,
+                    rows={table: part.rows for table, part in parts.items()},
+                    tables={table: version for table, (version, _) in held.items()},
+                    input_records={
+                        stream: None for stream, read in member.read.items() if read is not None
+                    },
+                    violations=merged_violations(part.violations for part in parts.values()),
+                    metadata=member.read,
+                    quarantined=error is not None,
+                    replay_of=recovered.replay_of,
+                    rolled_forward=True,
+                ),
+                error,
+            )
+
+    def _tell_committed(self, event: BatchCommitted, quarantined: str | None) -> None:
+        """Tell a commit, and what is told beside it."""
+        self._broadcast.send(event)
+        about = (event.at, event.topology, event.epoch, event.attempt)
+        for stream, rules in event.violations.items():
             for rule, rows in rules.items():
                 if rows:
                     aside = (stream, rule) in self.set_aside
-                    self._broadcast.send(BadRows(*stamp, attempt, stream, rule, rows, aside))
-        if order.quarantined is not None:
-            self._broadcast.send(Quarantined(*stamp, attempt, order.quarantined))
+                    self._broadcast.send(BadRows(*about, stream, rule, rows, aside))
+        if quarantined is not None:
+            self._broadcast.send(Quarantined(*about, quarantined))

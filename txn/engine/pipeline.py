@@ -142,8 +142,8 @@ class Pipeline(Shell):
         self._noticed: Mapping[str, tuple[str, ...]] = {}
         """What the store has of the spouts' notices; the planner's thread has it."""
         self._broadcast = broadcast
-        self._news = News(broadcast, set_aside_rules(equipment.tables.all))
-        self._recorder = Recorder(name, state.committed, broadcast, clock, self._news.set_aside)
+        self.news = News(broadcast, set_aside_rules(equipment.tables.all))
+        self._recorder = Recorder(name, state.committed, broadcast, clock, self.news.set_aside)
         patience = config.stop_grace_secs, config.message_timeout_secs
         self._threads = threads = Threads(name, config.max_spout_pending, *patience)
         self._tracking = tracking = Tracking(ACKER_TICKS, enabled=config.ackers > 0)
@@ -299,7 +299,7 @@ class Pipeline(Shell):
         if answer is None:
             made = self._stations.plan(order, window_full=window_full)
             answer = PlanMade(order.attempt, made)
-            self._news.of_spouts(self._stations.lags, self._stations.notices)
+            self.news.of_spouts(self._stations.lags, self._stations.notices)
             if (notices := self._stations.notices) != self._noticed:
                 self._noticed = notices
                 self.post(partial(self._persist_notices, order.attempt.txid, notices))
@@ -335,7 +335,7 @@ class Pipeline(Shell):
         with passage:
             self._store.persist_start(start_record(order, self._epoch, opaque))
         self._last_start = self._monotonic()
-        self._news.started(order, self._state.batches[attempt.txid], passage.began)
+        self.news.started(order, self._state.batches[attempt.txid], passage.began)
         reached("after-start", attempt)
 
     def _process(self, order: Process) -> None:
@@ -375,7 +375,7 @@ class Pipeline(Shell):
             )
         self._tables.advance(order.attempt.txid, order.tables)
         for attempt in order.attempts:
-            self._news.committed(order, self._live[attempt])
+            self.news.committed(order, self._live[attempt])
         reached("after-committed", first)
         self._maintenance.committed(order.attempt)
 
@@ -414,11 +414,11 @@ class Pipeline(Shell):
         backoff = self._config.retry_backoff_ms / 1000 * 2 ** min(order.failures - 1, 16)
         least, most = (MIN_WAIT_SECS, MAX_WAIT_SECS) if order.blocked else (0, MAX_BACKOFF_SECS)
         wait = max(least, min(backoff, most))
-        self._news.replayed(order, wait)
+        self.news.replayed(order, wait)
         self.after(wait, RetryDue(order.attempt))
 
     def _cancel(self, order: Cancel) -> None:
-        self._news.cancelled(order.attempt)
+        self.news.cancelled(order.attempt)
         self._tracking.drop(order.attempt)
         self._live.cancel(order.attempt)
         self._phases.dispatch()

@@ -115,7 +115,7 @@ class Start:
         self.broadcast.epoch = epoch
         self.broadcast.send(LeadershipWon(*self.broadcast.stamp()))
         progress, misfit = self._checked(equipment, epoch, tried)
-        recovered = self._recovered(equipment, epoch, progress, misfit)
+        recovered, found = self._recovered(equipment, epoch, progress, misfit)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
         pipeline = self._pipeline(equipment, recovered)
         self._tell_changes(progress.program, recovered)
@@ -123,6 +123,7 @@ class Start:
         aside = sorted(recovered.quarantined(progress.quarantined))
         stamp = self.broadcast.stamp()
         self.broadcast.send(RunStarted(*stamp, committed, tuple(started), tuple(aside)))
+        pipeline.news.rolled_forward(progress.committed.txid, recovered, found)
         return pipeline
 
     def _checked(
@@ -178,7 +179,7 @@ class Start:
 
     def _recovered(
         self, equipment: Equipment, epoch: int, progress: Progress, misfit: TxnError | None
-    ) -> Recovered:
+    ) -> tuple[Recovered, Newest]:
         """Where the run begins, by what the tables hold; durable when this returns."""
         definition = self.definition
         found = self._fence_tables(equipment)
@@ -202,7 +203,7 @@ class Start:
                 recovered.quarantine,
                 recovered.replay_of,
             )
-        return recovered
+        return recovered, found
 
     def _tell_changes(self, before: ProgramRecord | None, recovered: Recovered) -> None:
         """Say once that the program is another one than the last run's, and keep this one."""

@@ -181,6 +181,8 @@ class Traces:
         for attempt in [a for a in self._open if a.txid < event.attempt.txid]:
             if self._open[attempt].ended is None or self._open[attempt].missing:
                 self._write(attempt, event.at)
+        if event.rolled_forward:
+            self._write(event.attempt, event.at)  # its stations were in another process
 
     # --- stations ----------------------------------------------------------------------------
 
@@ -310,6 +312,8 @@ class _Attempt:
         for stream, records in event.input_records.items():
             if records is not None:
                 told[f"txn.input_records.{stream}"] = records
+        if event.rolled_forward:
+            told["txn.rolled_forward"] = True
         self.attributes |= told
 
     # --- its spans -----------------------------------------------------------------------------
