@@ -212,24 +212,29 @@ class Topology:
             TopologyError: nothing to run, an `until` that means nothing, or not an observer.
             AbandonedError: an earlier run of this object has left threads behind.
         """
-        from txn.engine.running import RunningTopology
+        from txn.engine.running import RunningTopology, tell_refused
 
-        self.check_complete(until)
-        _check_observers(observers)
-        self._refuse_stragglers()
-        with contextlib.ExitStack() as resources:
-            if store is None:
-                store = self._connect(zookeeper, resources, standby=standby)
-            running = RunningTopology(
-                self.definition,
-                spark,
-                store,
-                until=until,
-                standby=standby,
-                resources=resources.pop_all(),
-                left_behind=self._stragglers,
-                observers=observers,
-            )
+        try:
+            self.check_complete(until)
+            _check_observers(observers)
+            self._refuse_stragglers()
+            with contextlib.ExitStack() as resources:
+                if store is None:
+                    store = self._connect(zookeeper, resources, standby=standby)
+                running = RunningTopology(
+                    self.definition,
+                    spark,
+                    store,
+                    until=until,
+                    standby=standby,
+                    resources=resources.pop_all(),
+                    left_behind=self._stragglers,
+                    observers=observers,
+                )
+        except BaseException as error:
+            listening = [one for one in observers if _is_observer(one)]
+            tell_refused(self.definition, until, listening, error, standby=standby)
+            raise
         self._running = running
         running.begin()
         return running
@@ -644,12 +649,16 @@ def _check_name(name: object, what: str) -> None:
 
 def _check_observers(observers: Sequence[object]) -> None:
     for observer in observers:
-        if not callable(getattr(observer, "observe", None)) or isinstance(observer, type):
+        if not _is_observer(observer):
             raise TopologyError(
                 f"{observer!r} is not an observer: give objects with a method observe(event), as "
                 "txn.observers.Observer says.",
                 number="TXN-109",
             )
+
+
+def _is_observer(one: object) -> bool:
+    return callable(getattr(one, "observe", None)) and not isinstance(one, type)
 
 
 def _check_unique(names: Sequence[str], node: Node) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import http.client
 import json
 import socket
 import threading
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,6 +144,17 @@ def test_a_port_that_is_taken(watch: Watch) -> None:
     taken = f"cannot listen on 127.0.0.1:{port}"
     with socket.create_server(("127.0.0.1", port)), pytest.raises(SetupError, match=taken):
         serve(watch, Address("127.0.0.1", port), lambda _: None)
+
+
+def test_a_port_that_is_taken_leaves_nothing_open(watch: Watch) -> None:
+    """The socket that could not listen is closed."""
+    (port,) = free_ports(1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with socket.create_server(("127.0.0.1", port)), contextlib.suppress(SetupError):
+            serve(watch, Address("127.0.0.1", port), lambda _: None)
+        gc.collect()
+    assert [str(one.message) for one in told if one.category is ResourceWarning] == []
 
 
 def test_a_host_that_cannot_be_one(watch: Watch) -> None:

@@ -25,9 +25,11 @@ from txn.errors import (
     ProgressUnavailableError,
     SourceUnavailableError,
     TopologyError,
+    TxnError,
 )
 from txn.interfaces import Lag
 from txn.logs import JsonFormatter
+from txn.metrics import PrometheusMetrics
 from txn.observers import (
     AttemptBegan,
     AttemptBlocked,
@@ -403,6 +405,31 @@ def test_observers_that_raise_cost_the_run_nothing(spark: SparkSession, warehous
         f"Observer Awkward (2) raised for {count} events, the first time ValueError.",
     ]
     assert all(told in repr(report) for told in report.observers)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"until": 0},
+        {"standby": True},
+        {"zookeeper": "a b"},
+        {"observers": [object()]},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_a_run_that_is_refused_at_once_is_told(asked: dict[str, Any], tmp_path: Path) -> None:
+    """It has a beginning and an end; so the port of its metrics is free for the corrected one."""
+    made = topology(tmp_path, MemoryTransactionalSpout(ROWS, SCHEMA))
+    nothing: Any = None
+    kept, metrics = Kept(), PrometheusMetrics("0")
+    others = asked.pop("observers", [])
+    with pytest.raises(TxnError) as refused:
+        made.start(nothing, observers=[kept, metrics, *others], **asked)
+    began, ended = kept.events
+    assert isinstance(began, RunBegan)
+    assert isinstance(ended, RunEnded)
+    assert (began.streams, ended.number) == (("s",), refused.value.number)
+    assert metrics.port is None
 
 
 @pytest.mark.parametrize("wrong", [print, Kept, object()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -95,9 +96,11 @@ def _listen(address: Address) -> socket.socket:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         family, kind, _, _, where = found[0]
-        listening = socket.socket(family, kind)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(where)
+        with contextlib.ExitStack() as refused:
+            listening = refused.enter_context(socket.socket(family, kind))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(where)
+            refused.pop_all()
     except (OSError, UnicodeError) as error:
         raise SetupError(
             f"The page cannot listen on {address}: {refusal(error)}. Give another port (--port, or "

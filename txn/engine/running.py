@@ -13,7 +13,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ from txn.text import first_line
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["RunningTopology"]
+__all__ = ["RunningTopology", "tell_refused"]
 
 log = logging.getLogger("txn")
 
@@ -341,16 +341,9 @@ class RunningTopology:
 
     def _tell_begin(self) -> None:
         definition = self._definition
-        self._broadcast.send(
-            RunBegan(
-                *self._broadcast.stamp(),
-                until=str(self._until),
-                streams=definition.streams,
-                tables=tuple(sink.name for sink in definition.sinks),
-                standby=self._is_standby,
-                sources=places_of(self._name, definition.sources),
-            )
-        )
+        places = places_of(self._name, definition.sources)
+        stamp = self._broadcast.stamp()
+        self._broadcast.send(_began(stamp, definition, self._until, places, self._is_standby))
 
     def _tell_end(self, error: BaseException | None) -> None:
         """The last event; observers that made trouble are named in the report, too."""
@@ -437,6 +430,36 @@ class RunningTopology:
         finally:
             for number, previous in before.items():
                 signal.signal(number, previous)
+
+
+def tell_refused(
+    definition: Definition,
+    until: Until,
+    observers: Sequence[Observer],
+    error: BaseException,
+    *,
+    standby: bool,
+) -> None:
+    """Tell observers the beginning and the end of a run that was refused before it was made.
+
+    They may hold something until the end of their run, such as a port.
+    """
+    broadcast = Broadcast(definition.name, time.time, observers)
+    broadcast.open()
+    broadcast.send(_began(broadcast.stamp(), definition, until, {}, standby))
+    why, number = first_line(error), getattr(error, "number", None)
+    broadcast.close(RunEnded(*broadcast.stamp(), "error", why, number, 0, 0.0))
+
+
+def _began(
+    stamp: tuple[float, str, int],
+    definition: Definition,
+    until: Until,
+    places: Mapping[str, tuple[str, ...]],
+    standby: bool,
+) -> RunBegan:
+    tables = tuple(sink.name for sink in definition.sinks)
+    return RunBegan(*stamp, str(until), definition.streams, tables, standby, places)
 
 
 def _lag(lag: Lag) -> str:
