@@ -92,6 +92,47 @@ def test_a_report_is_printed_as_a_summary_with_one_line_per_table():
     assert "<td>a&lt;b&gt;</td><td>11</td><td>3,000</td>" in report._repr_html_()
 
 
+class Growing(dict[str, int]):
+    """Rows of a batch; whoever looks at them lets the run commit another one meanwhile."""
+
+    def __init__(self, report: RunReport) -> None:
+        super().__init__({"t": 5})
+        self._report = report
+
+    def keys(self):
+        self._report.batches.append(batch(9))
+        return super().keys()
+
+    def items(self):
+        self._report.batches.append(batch(9))
+        return super().items()
+
+    def values(self):
+        self._report.batches.append(batch(9))
+        return super().values()
+
+
+def test_a_report_can_be_shown_while_the_run_adds_to_it():
+    """As text, in a notebook, and as JSON: each shows what there was when it was asked for."""
+    report = RunReport("t")
+    for txid in (7, 8):
+        report.batches.append(replace(batch(txid), rows=Growing(report)))
+    assert "t: running" in repr(report)
+    assert "<svg" in report._repr_html_()
+    assert [told["txid"] for told in report.to_json()["batches"]][:2] == [7, 8]
+
+
+def test_a_report_as_json_is_of_one_moment():
+    """What the run adds later does not come into what was handed out."""
+    report = RunReport("t", bound_seconds={"source": 1.0})
+    told = report.to_json()
+    report.bound_seconds["source"] = 2.0
+    report.failures.append("1:0: no")
+    report.observers.append("Observer A was too slow.")
+    assert (told["bound_seconds"], told["failures"], told["observers"]) == ({"source": 1.0}, [], [])
+    assert not {"lags", "failed"} & told.keys()
+
+
 def test_a_notebook_gets_a_chart_of_the_newest_txids():
     """A bar for each, the tallest as high as the chart; one txid needs none."""
     report = RunReport("t")

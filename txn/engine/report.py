@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -175,7 +175,8 @@ class RunReport:
     failures: deque[str] = field(default_factory=lambda: deque(maxlen=100))
     """The newest failures, each naming txid:attempt and reason."""
     batches: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=KEPT_BATCHES))
-    """The newest committed batches, in txid order."""
+    """The newest committed batches, in txid order. Of a report that is not over, take a copy
+    (`list`) before you go through them."""
     input_records: int | None = 0
     """Records that the committed txids read; None once a stream of one of them did not know."""
     input_bytes: int | None = 0
@@ -242,7 +243,7 @@ class RunReport:
 
     def _chart(self) -> str:
         """Rows staged by the newest txids, a bar each; empty for fewer than two."""
-        rows = [sum(batch.rows.values()) for batch in self.batches][-_BARS:]
+        rows = [sum(batch.rows.values()) for batch in list(self.batches)[-_BARS:]]
         if len(rows) < 2:
             return ""
         most = max(*rows, 1)
@@ -274,7 +275,7 @@ class RunReport:
         """Table, version and rows of the batches that are kept."""
         rows: dict[str, int] = {}
         versions: dict[str, int] = {}
-        for batch in self.batches:
+        for batch in list(self.batches):
             versions.update(batch.tables)
             for table, count in batch.rows.items():
                 rows[table] = rows.get(table, 0) + count
@@ -321,9 +322,16 @@ class RunReport:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able summary, with the newest batches."""
-        apart = ("batches", "failures", "lags", "failed")
-        summary = {key: value for key, value in asdict(self).items() if key not in apart}
-        summary["failures"] = list(self.failures)
+        apart = ("batches", "lags", "failed")
+        summary = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name not in apart
+        }
+        # The run goes on with its own.
+        summary |= {
+            "failures": list(self.failures),
+            "bound_seconds": dict(self.bound_seconds),
+            "observers": list(self.observers),
+        }
         summary["batches"] = [
             {
                 "txid": b.attempt.txid,
@@ -338,7 +346,7 @@ class RunReport:
                 "group": b.group,
                 "violations": {stream: dict(rules) for stream, rules in b.violations.items()},
             }
-            for b in self.batches
+            for b in list(self.batches)
         ]
         return summary
 
