@@ -210,7 +210,7 @@ def test_bad_rows_and_quarantines_are_told(spark: SparkSession, warehouse: Path)
     about = (bad.attempt.txid, bad.stream, bad.rule, bad.rows, bad.set_aside)
     assert about == (1, "s", "below nine", 2, True)
     (quarantined,) = kept.of(Quarantined)
-    assert (quarantined.attempt.txid, report.quarantined) == (2, 1)
+    assert (quarantined.attempt.txid, report.quarantined, report.replays) == (2, 1, 1)
     assert quarantined.error.startswith("ValueError: no")
     assert [event.cause for event in kept.of(AttemptFailed)] == ["error", "error"]
     assert [event.quarantined for event in kept.of(BatchCommitted)] == [False, True, False]

@@ -16,7 +16,7 @@ from txn.attempts import TransactionAttempt
 from txn.engine.broadcast import Broadcast
 from txn.engine.recorder import Recorder
 from txn.engine.report import NOTHING_READ, BatchReport, Input, RunReport, Timeline
-from txn.observers import AttemptFailed, BatchCommitted
+from txn.observers import AttemptFailed, BatchCommitted, ReplayScheduled
 from txn.protocol.events import Batch, CoordinatorState, Phase
 from txn.testing import MemoryProgress, run_in_memory
 
@@ -287,8 +287,11 @@ def test_a_run_tells_what_its_tables_have_nothing_of(spark: SparkSession, wareho
 
 
 def test_the_recorder_counts_failures_and_names_attempt_and_reason():
-    """A failed attempt is a replay to come, unless the run ends with it."""
+    """The last attempt of a txid is no replay: the run ends with it, or the txid is emptied."""
     recorder, broadcast = recording(Clock())
+    broadcast.send(ReplayScheduled(*broadcast.stamp(), ATTEMPT, 1, 0.1, blocked=True))
+    assert recorder.report.replays == 0
+    broadcast.send(ReplayScheduled(*broadcast.stamp(), ATTEMPT, 1, 0.1, blocked=False))
     for ends_run in (False, True):
         stamp = broadcast.stamp()
         failed = AttemptFailed(*stamp, ATTEMPT, "failed", "lost", "processing", ends_run)

@@ -41,6 +41,7 @@ from txn.observers import (
     MaintenanceDone,
     NoticesChanged,
     Quarantined,
+    ReplayScheduled,
     RequestEnded,
     RunEnded,
     RunEvent,
@@ -76,6 +77,7 @@ ALL: list[RunEvent] = [
     StationEnded(*AT, (ONE, TWO), "publish", 99.75, "a"),
     StationEnded(*AT, (ONE, TWO), "publish", 99.5),
     AttemptFailed(*AT, ONE, "timeout", "late", "processing"),
+    ReplayScheduled(*AT, TransactionAttempt(8, 1), 1, 0.5, blocked=False),
     AttemptFailed(*AT, ONE, "error", "no", "processing", ends_run=True),
     AttemptBlocked(*AT, TWO, "away", 0),
     AttemptBlocked(*AT, TWO, "away", 1),
@@ -202,6 +204,19 @@ def test_the_first_doubt_is_an_increase() -> None:
     doubts = 'txn_leadership_doubts_total{topology="t"}'
     assert samples(read([LeadershipWon(*AT)]).registry)[doubts] == 0
     assert samples(read([LeadershipWon(*AT), LeadershipInDoubt(*AT)]).registry)[doubts] == 1
+
+
+def test_an_attempt_that_is_not_replayed_is_no_replay() -> None:
+    """The last one allowed is quarantined or ends the run, and a source that is away is a wait."""
+    failed = AttemptFailed(*AT, ONE, "error", "poison", "processing")
+    away = ReplayScheduled(*AT, ONE.next(), 1, 0.1, blocked=True)
+    retry = ReplayScheduled(*AT, ONE.next(), 1, 0.1, blocked=False)
+    committed = BatchCommitted(*AT, ONE.next(), (ONE.next(),), {}, {}, quarantined=True)
+    replays = 'txn_replays_total{cause="error",topology="t"}'
+    begun: list[RunEvent] = [RunStarted(*AT, 7, ())]
+    assert samples(read([*begun, failed, committed, retry]).registry)[replays] == 0
+    assert samples(read([*begun, away]).registry)[replays] == 0
+    assert samples(read([*begun, failed, retry]).registry)[replays] == 1
 
 
 def test_a_group_is_measured_once() -> None:

@@ -28,6 +28,7 @@ from txn.observers import (
     BoundChanged,
     GroupDissolved,
     LagChanged,
+    ReplayScheduled,
     RunEvent,
     Station,
     StationBegan,
@@ -85,6 +86,7 @@ class Recorder:
             StationBegan: self._arrived,
             StationEnded: self._left,
             AttemptFailed: self._failed,
+            ReplayScheduled: self._replayed,
             AttemptBlocked: self._was_blocked,
             AttemptCancelled: self._cancelled,
             GroupDissolved: self._dissolved,
@@ -129,7 +131,9 @@ class Recorder:
         )
         self.report.failures.append(f"{attempt}: {event.error}")
         self.report.failed.append((attempt.txid, event.at, event.error))
-        self.report.replays += 1
+
+    def _replayed(self, event: ReplayScheduled) -> None:
+        self.report.replays += not event.blocked
 
     def _dissolved(self, event: GroupDissolved) -> None:
         first, last = event.attempts[0], event.attempts[-1]

@@ -32,6 +32,7 @@ from txn.observers import (
     MaintenanceDone,
     NoticesChanged,
     Quarantined,
+    ReplayScheduled,
     RequestEnded,
     RunEnded,
     RunEvent,
@@ -91,6 +92,8 @@ class Readings:
         self._open: dict[int, float] = {}
         """Txid in flight -> when it was first planned."""
         self._blocked: set[int] = set()
+        self._causes: dict[int, FailureCause] = {}
+        """Txid -> why its newest attempt failed; whether it is replayed is told next."""
         self._aside: set[int] = set()
         """Txids in quarantine."""
         self._bound_told: str | None = None
@@ -111,6 +114,7 @@ class Readings:
             StationEnded: self._left,
             AttemptBegan: self._began,
             AttemptFailed: self._failed,
+            ReplayScheduled: self._replayed,
             AttemptBlocked: self._was_blocked,
             BatchUnblocked: self._unblocked,
             GroupDissolved: lambda event: self._count(event, "groups_dissolved"),
@@ -227,8 +231,12 @@ class Readings:
         self._tell_open(event)
 
     def _failed(self, event: AttemptFailed) -> None:
-        if not event.ends_run:
-            self._count(event, "replays", 1, event.cause)
+        self._causes[event.attempt.txid] = event.cause
+
+    def _replayed(self, event: ReplayScheduled) -> None:
+        cause = self._causes.pop(event.attempt.txid, None)
+        if cause is not None and not event.blocked:
+            self._count(event, "replays", 1, cause)
 
     def _was_blocked(self, event: AttemptBlocked) -> None:
         self._count(event, "waits")
@@ -251,6 +259,7 @@ class Readings:
             self._open = {other: at for other, at in self._open.items() if other > txid}
         if planned is not None:
             self._measure(event, "batch_seconds", max(0.0, event.at - planned))
+        self._causes.pop(txid, None)
         self._blocked = {other for other in self._blocked if other > txid}
         self._tell_open(event)
         self._count(event, "batches")
