@@ -12,7 +12,9 @@ The rules that make it exact, whatever crashes, races or comes back from the dea
    a full disk) the log shows whether it has landed; nothing is guessed. Where storage failed for a
    moment, the same commit is sent again: it lands once, in the same place, or finds itself there.
 4. A publication must be newer than what the table holds: by epoch, and within an epoch by attempt.
-5. What was published is read back out of the log; the caller compares it with what was staged.
+5. The commit file is read back out of the log, and parsed unless it is byte for byte what was
+   sent. The caller compares the files that it adds with what was staged, and fails the attempt. One
+   that does not remove what it was to remove is refused here: rows would be there twice.
 
 6. Every commit of ours names the fingerprints of the versions before it: one that was overwritten
    is noticed, whichever it was (`committers.publishing.chain`).
@@ -39,12 +41,21 @@ from committers.publishing.append import (
     not_appended,
     require_staged,
 )
+from committers.publishing.chain import overwritten
 from committers.publishing.files import ActiveFile
 from committers.publishing.followed import FollowedTable, exclusive
 from committers.publishing.rules import fenced, judge, require_newer, require_unsettled
 from committers.publishing.spec import TableSpec
 from committers.staging.area import random_id
-from txn.delta.commits import BEFORE_KEY, TOKEN_KEY, Commit, commit_path, epoch_app, txid_app
+from txn.delta.commits import (
+    BEFORE_KEY,
+    TOKEN_KEY,
+    Commit,
+    commit_path,
+    epoch_app,
+    fingerprint_of,
+    txid_app,
+)
 from txn.errors import CommitConflictError, TableRefusedError
 from txn.interfaces import (
     COMPACTION_KEY,
@@ -201,7 +212,7 @@ class DeltaLog(FollowedTable):
     ) -> Commit | None:
         """One attempt to append a version without changes of rows, and its record.
 
-        It carries the last publication (`_find_last`).
+        It carries the last publication.
         """
         last = self._last and {
             "version": self._last[0],
@@ -261,7 +272,11 @@ class DeltaLog(FollowedTable):
         metadata: Mapping[str, Any],
         apps: Mapping[str, int],
     ) -> Commit | None:
-        """One attempt to append `version + 1`: what landed, or None if another writer won."""
+        """One attempt to append `version + 1`: what landed, or None if another writer won.
+
+        Raises:
+            TableChangedError: ours is there, and removes other files than were to be removed.
+        """
         token, version = self._new_id(), self._version + 1
         written = commit_actions(
             actions,
@@ -275,6 +290,10 @@ class DeltaLog(FollowedTable):
         landed = retried(lambda: self._sent(version, text, written), what)
         if landed.token != token:
             return None
+        if landed.fingerprint != fingerprint_of(text):
+            sent = self._log.parsed(version, text, written)
+            if landed.removes != sent.removes:
+                raise overwritten(self._name, self._topology, version)
         # From here on the commit stands. Others' commits behind it are judged by the next publish:
         # whatever is wrong with them must not look like a failure of this one.
         self._apply(landed)

@@ -500,6 +500,25 @@ def test_an_append_whose_answer_was_lost_is_found_in_the_log(
     assert (published.version, published.files, log.version) == (1, (file,), 1)
 
 
+def test_storage_that_keeps_something_else_is_refused(
+    warehouse: Path, make_publication: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that lacks a line would double the rows that it was to replace: it is not ours."""
+    log = open_log(warehouse)
+    log.publish([put(warehouse, 1)], [], make_publication(1), log.version)
+    (old,) = log.files_now()
+    write = Storage.put_if_absent
+
+    def lossy(storage: Storage, path: str, data: bytes) -> bool:
+        kept = [line for line in data.splitlines(keepends=True) if b'"remove"' not in line]
+        return write(storage, path, b"".join(kept))
+
+    monkeypatch.setattr(Storage, "put_if_absent", lossy)
+    with pytest.raises(TableChangedError, match="Version 2 .* was overwritten") as refused:
+        log.publish([put(warehouse, 2)], [old], make_publication(2), log.version)
+    assert refused.value.number == "TXN-316"
+
+
 def test_a_commit_right_behind_ours_is_judged_by_the_next_publication(
     warehouse: Path, make_publication: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
