@@ -105,6 +105,7 @@ def _patches() -> list[Patch]:
         (txn.zookeeper.liveness, "os", _Os),
         (txn.zookeeper.liveness, "socket", _Socket),
         (txn.zookeeper.liveness, "machine_id", _machine_id),
+        (txn.zookeeper.liveness, "_is_zombie", lambda _: False),
         (txn.zookeeper.standbys, "datetime", _Now),
         (txn.zookeeper.session_watch, "threading", threading),
         (txn.zookeeper.session_watch, "queue", queue),

@@ -3,9 +3,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.faults.harness import wait_for
 from txn.protocol.records import LeaderIdentity, StandbyIdentity
 from txn.zookeeper.liveness import is_alive, is_running, machine_id, this_process
 
@@ -25,6 +27,15 @@ def standby(pid: int, machine: str) -> StandbyIdentity:
 def test_a_process_runs_until_it_ends(ended: int) -> None:
     """The kernel knows; process 1, which may be another user's, runs as well."""
     assert [True, True, False] == [is_running(os.getpid()), is_running(1), is_running(ended)]
+
+
+def test_a_process_that_nobody_has_asked_about_is_gone() -> None:
+    """A killed leader whose parent does not wait for it still has its process id; Linux tells."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    if Path("/proc/self/stat").exists():
+        wait_for(lambda: not is_running(process.pid), what="its end")
+    os.kill(process.pid, 0)
+    process.wait()
 
 
 def test_the_dead_are_known_on_their_own_machine_only(ended: int) -> None:

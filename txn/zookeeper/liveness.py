@@ -45,9 +45,19 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is another user's
-        return True
-    return True
+    except OSError:
+        pass  # it is another user's
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether the process has ended and its parent has not asked how; False where nobody knows."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    # Its name stands before the state, in parentheses, and may contain some.
+    return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
 
 
 def is_alive(identity: LeaderIdentity | StandbyIdentity | None) -> bool:
