@@ -103,8 +103,7 @@ class RateSpout(Spout[RateSpan]):
     ) -> RateSpan | None:
         """The next values; None if all were taken, or if the next batch is not due yet."""
         start = previous.end if previous is not None else 0
-        end = start + self._size.now
-        end = end if self._total is None else min(end, self._total)
+        end = self._end_after(start)
         if end <= start or end > self._due():
             return None
         return RateSpan(start=start, end=end, interval_us=self._interval_us)
@@ -125,17 +124,25 @@ class RateSpout(Spout[RateSpan]):
         return metadata.end - metadata.start
 
     def lag(self, newest: RateSpan | None) -> Lag | None:
-        """The values that are due, or left of `total`; paced: also for how long the first is due.
+        """The values that are due, or left of `total`; paced: also for how long a batch is due.
 
         None where they never end and have no pace.
         """
-        taken = newest.end if newest is not None else 0
+        taken, pace = newest.end if newest is not None else 0, self._rows_per_second
         due = self._due() if self._total is None else min(self._due(), self._total)
         if math.isinf(due):
             return None
         left = max(0, math.floor(due) - taken)
-        pace = self._rows_per_second
-        return Lag(records=left, seconds=None if pace is None else left / pace)
+        if pace is None:
+            return Lag(records=left)
+        end = self._end_after(taken)
+        since = (self._due() - end) / pace if end > taken else 0.0
+        return Lag(records=left, seconds=max(0.0, since))
+
+    def _end_after(self, start: int) -> int:
+        """Where the batch ends that begins there."""
+        end = start + self._size.now
+        return end if self._total is None else min(end, self._total)
 
     def _due(self) -> float:
         """The value up to which the pace allows batches by now."""

@@ -94,13 +94,18 @@ def test_a_paced_batch_is_due_when_its_time_has_come(spark: SparkSession) -> Non
 
 
 def test_lag_is_what_is_due_and_for_how_long(spark: SparkSession) -> None:
-    """Without a pace it is what is left of `total`; without both there is no end to count to."""
+    """A part of a batch is not due. Without a pace, lag is what is left of `total`; without both
+    there is no end to count to.
+    """
     clock = Clock()
     spout = RateSpout(10, rows_per_second=5, total=35, clock=clock)
     spout.open(spark, None)
-    clock.now += 4.1
-    assert spout.lag(RateSpan(start=0, end=10, interval_us=1)) == Lag(records=10, seconds=2.0)
+    clock.now += 3
+    assert spout.lag(RateSpan(start=0, end=10, interval_us=1)) == Lag(records=5, seconds=0.0)
+    clock.now += 1.5
+    assert spout.lag(RateSpan(start=0, end=10, interval_us=1)) == Lag(records=12, seconds=0.5)
     clock.now += 100
+    assert spout.lag(RateSpan(start=20, end=30, interval_us=1)) == Lag(records=5, seconds=97.5)
     assert spout.lag(RateSpan(start=30, end=35, interval_us=1)) == Lag(records=0, seconds=0.0)
     assert RateSpout(10, total=35).lag(None) == Lag(records=35)
     assert RateSpout(10).lag(None) is None
