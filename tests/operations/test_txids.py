@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import txn
 from committers.aggregates import Count
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology, TopologyConfig
+from txn.errors import TopologyError
 from txn.testing import run_in_memory
 
 if TYPE_CHECKING:
@@ -54,6 +57,13 @@ def test_the_history_is_a_table_of_spark_arrow_and_pandas(
     assert [axes.get_title(loc="left").split(" ")[0] for axes in figure.axes] == [
         *("Throughput", "Latency", "Lag:", "Timeline")
     ]
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_is_refused(limit: int) -> None:
+    """As by `txn history`; the oldest txids are not left out in silence."""
+    with pytest.raises(TopologyError, match=f"limit={limit}: it must be 1 or more"):
+        txn.history(Topology("t"), limit=limit)
 
 
 def test_a_topology_that_has_committed_nothing(spark: SparkSession, warehouse: Path) -> None:

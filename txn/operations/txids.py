@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
+from txn.errors import TopologyError
 from txn.text import describe
 
 if TYPE_CHECKING:
@@ -35,9 +36,16 @@ def history(
         limit: at most so many of the newest txids; None: all that the logs still have.
 
     Raises:
+        TopologyError: `limit` is less than 1.
         TxnError: a table or ZooKeeper is not there, or cannot be read.
     """
     from txn.operations.history import history as read
+
+    if limit is not None and limit < 1:
+        raise TopologyError(
+            f"history was given limit={limit}: it must be 1 or more, or None for all txids.",
+            number="TXN-109",
+        )
 
     if isinstance(topology, str):
         from txn.operations.topology_tables import tables_of
