@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from txn.errors import SetupError
 from txn.text import first_line
@@ -12,14 +12,33 @@ from txn.text import first_line
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-__all__ = ["configured", "protocol", "sender"]
+__all__ = ["configured", "exporters", "is_asked_for", "protocol", "sender"]
 
 T = TypeVar("T")
+Signal: TypeAlias = Literal["METRICS", "TRACES"]
 
 
-def protocol(
-    signal: Literal["METRICS", "TRACES"], environment: Mapping[str, str]
-) -> Literal["grpc", "http/protobuf"]:
+def exporters(signal: Signal, environment: Mapping[str, str]) -> list[str]:
+    """The exporters that the environment names, such as "otlp" or "none"; empty: it names none."""
+    named = environment.get(f"OTEL_{signal}_EXPORTER", "").split(",")
+    return [name.strip() for name in named if name.strip()]
+
+
+def is_asked_for(signal: Signal, environment: Mapping[str, str]) -> bool:
+    """Whether the environment asks for metrics or traces.
+
+    It does by naming an exporter, or, if it names none, a place to send to. Metrics are sent by
+    OTLP only. An exporter of traces that is not ours is refused when they are made.
+    """
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if named := exporters(signal, environment):
+        return "otlp" in named if signal == "METRICS" else any(name != "none" for name in named)
+    places = (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    return any(environment.get(place) for place in places)
+
+
+def protocol(signal: Signal, environment: Mapping[str, str]) -> Literal["grpc", "http/protobuf"]:
     """The protocol that the environment names.
 
     Raises:

@@ -18,7 +18,6 @@ from txn import TransactionAttempt
 from txn.errors import SetupError
 from txn.interfaces import Lag
 from txn.metrics import OpenTelemetryMetrics, PrometheusMetrics
-from txn.metrics.opentelemetry import is_asked_for
 from txn.metrics.readings import bounded
 from txn.metrics.table import TABLE
 from txn.observers import (
@@ -50,6 +49,7 @@ from txn.observers import (
     StationEnded,
     TablePublished,
 )
+from txn.otlp import is_asked_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 AT = (100.0, "t", 3)
@@ -357,10 +357,14 @@ def test_opentelemetry_is_on_by_its_own_variables() -> None:
         endpoint,
         {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:4318/v1/metrics"},
         {"OTEL_METRICS_EXPORTER": "otlp"},
-        {**endpoint, "OTEL_METRICS_EXPORTER": "none"},
+        {**endpoint, "OTEL_METRICS_EXPORTER": " "},
+        {"OTEL_METRICS_EXPORTER": "console, otlp"},
+        {**endpoint, "OTEL_METRICS_EXPORTER": "none "},
+        {**endpoint, "OTEL_METRICS_EXPORTER": "console"},
         {**endpoint, "OTEL_SDK_DISABLED": "true"},
     ]
-    assert [is_asked_for(each) for each in asked] == [False, True, True, True, False, False]
+    found = [is_asked_for("METRICS", each) for each in asked]
+    assert found == [False, True, True, True, True, True, False, False, False]
 
 
 def test_opentelemetry_has_the_same_numbers() -> None:

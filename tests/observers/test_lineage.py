@@ -21,7 +21,7 @@ from spouts.kafka import KafkaSpout
 from spouts.memory import MemoryTransactionalSpout
 from txn import Topology, TopologyConfig
 from txn.errors import SetupError
-from txn.lineage import Lineage, lineage_wanted
+from txn.lineage import Lineage, is_asked_for
 from txn.lineage.events import dataset_of
 from txn.testing import run_in_memory
 
@@ -158,7 +158,7 @@ def test_spouts_name_what_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_when_the_environment_asks_for_lineage(environment: dict[str, str], wanted: bool) -> None:
     """A URL, a file or a transport asks for it."""
-    assert lineage_wanted(environment) is wanted
+    assert is_asked_for(environment) is wanted
 
 
 def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,9 @@ from txn.observers import (
     StationBegan,
     StationEnded,
 )
+from txn.otlp import is_asked_for
 from txn.testing import run_in_memory
-from txn.tracing import Traces, traces_wanted
+from txn.tracing import Traces
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -249,13 +250,15 @@ def test_attempts_without_an_end_are_marked() -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:4318"}, True),
         ({"OTEL_TRACES_EXPORTER": "console"}, True),
         ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a"}, False),
+        ({"OTEL_TRACES_EXPORTER": "none ", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a"}, False),
+        ({"OTEL_TRACES_EXPORTER": " ", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a"}, True),
         ({"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://a"}, False),
         ({"OTEL_SERVICE_NAME": "x"}, False),
     ],
 )
 def test_when_the_environment_asks_for_traces(environment: dict[str, str], wanted: bool) -> None:
     """An exporter or an endpoint asks for them; `none` and a disabled SDK do not."""
-    assert traces_wanted(environment) is wanted
+    assert is_asked_for("TRACES", environment) is wanted
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from txn.errors import SetupError
+from txn.otlp import is_asked_for
 
 if TYPE_CHECKING:
     from txn.observers import Observer
@@ -28,7 +30,7 @@ def metering(address: str | None, resources: ExitStack) -> list[Observer]:
     Raises:
         SetupError: the address is in use, or a package or a setting is not right.
     """
-    from txn.metrics.opentelemetry import OpenTelemetryMetrics, is_asked_for
+    from txn.metrics.opentelemetry import OpenTelemetryMetrics
     from txn.metrics.prometheus import PrometheusMetrics
 
     observers: list[Observer] = []
@@ -36,7 +38,7 @@ def metering(address: str | None, resources: ExitStack) -> list[Observer]:
         served = PrometheusMetrics(address)
         resources.callback(served.close)
         observers.append(served)
-    for sent in _made(OpenTelemetryMetrics, None, is_asked_for):
+    for sent in _made(OpenTelemetryMetrics, None, partial(is_asked_for, "METRICS")):
         resources.callback(sent.close)
         observers.append(sent)
     return observers
@@ -47,16 +49,16 @@ def tracing(wanted: bool | None) -> list[Observer]:
 
     An environment may be that of a whole cluster: then a missing package is told, and no error.
     """
-    from txn.tracing import Traces, traces_wanted
+    from txn.tracing import Traces
 
-    return _made(Traces, wanted, traces_wanted)
+    return _made(Traces, wanted, partial(is_asked_for, "TRACES"))
 
 
 def following(wanted: bool | None) -> list[Observer]:
     """Lineage, as `tracing`."""
-    from txn.lineage import Lineage, lineage_wanted
+    from txn import lineage
 
-    return _made(Lineage, wanted, lineage_wanted)
+    return _made(lineage.Lineage, wanted, lineage.is_asked_for)
 
 
 def _made(

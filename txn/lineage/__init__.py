@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from txn.lineage.events import Lineage, lineage_wanted
+from txn.lineage.events import Lineage, is_asked_for
 
-__all__ = ["Lineage", "lineage_wanted"]
+__all__ = ["Lineage", "is_asked_for"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
     from openlineage.client.event_v2 import InputDataset, OutputDataset
 
-__all__ = ["Lineage", "lineage_wanted"]
+__all__ = ["Lineage", "is_asked_for"]
 
 _PRODUCER = "https://pypi.org/project/txn-spark"
 _NAMESPACE = "OPENLINEAGE_NAMESPACE"
@@ -31,7 +31,7 @@ _KEPT = 10_000
 """Facts of attempts that were not committed yet; a run has fewer in flight."""
 
 
-def lineage_wanted(environment: Mapping[str, str]) -> bool:
+def is_asked_for(environment: Mapping[str, str]) -> bool:
     """Whether the environment says where OpenLineage's client sends events."""
     if environment.get("OPENLINEAGE_DISABLED", "").lower() == "true":
         return False

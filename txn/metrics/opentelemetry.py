@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -20,26 +20,13 @@ from txn.otlp import configured, protocol, sender
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
-__all__ = ["OpenTelemetryMetrics", "is_asked_for"]
+__all__ = ["OpenTelemetryMetrics"]
 
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _MISSING = (
     "OpenTelemetry metrics need its SDK and an exporter. Install them: pip install "
     "'txn-spark[otel]'. For OTEL_EXPORTER_OTLP_PROTOCOL=grpc also "
     "opentelemetry-exporter-otlp-proto-grpc. Or set OTEL_METRICS_EXPORTER=none."
 )
-
-
-def is_asked_for(environ: Mapping[str, str]) -> bool:
-    """Return whether OpenTelemetry's variables ask for metrics by OTLP.
-
-    They do with OTEL_METRICS_EXPORTER=otlp, or, without that variable, with an endpoint.
-    """
-    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return False
-    if exporters := environ.get("OTEL_METRICS_EXPORTER", ""):
-        return "otlp" in [name.strip() for name in exporters.split(",")]
-    return any(environ.get(name) for name in _ENDPOINTS)
 
 
 class OpenTelemetryMetrics:

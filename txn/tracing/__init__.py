@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from txn.tracing.traces import Traces, traces_wanted
+from txn.tracing.traces import Traces
 
-__all__ = ["Traces", "traces_wanted"]
+__all__ = ["Traces"]

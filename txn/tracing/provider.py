@@ -7,15 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from txn.errors import SetupError
-from txn.otlp import configured, protocol, sender
+from txn.otlp import configured, exporters, protocol, sender
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-__all__ = ["EXPORTER", "missing", "of_program", "own_provider", "processors"]
-
-EXPORTER = "OTEL_TRACES_EXPORTER"
+__all__ = ["missing", "of_program", "own_provider", "processors"]
 
 
 def of_program() -> TracerProvider | None:
@@ -42,8 +40,8 @@ def processors(environment: Mapping[str, str]) -> list[Callable[[], SpanProcesso
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
     made: list[Callable[[], SpanProcessor]] = []
-    for kind in (environment.get(EXPORTER) or "otlp").split(","):
-        match kind.strip():
+    for kind in exporters("TRACES", environment) or ["otlp"]:
+        match kind:
             case "otlp":
                 batched = partial(_batched, _otlp(environment))
                 # Tried here: when the run has begun, nobody can be told any more.
@@ -55,8 +53,9 @@ def processors(environment: Mapping[str, str]) -> list[Callable[[], SpanProcesso
                 pass
             case unknown:
                 raise SetupError(
-                    f"{EXPORTER} is {unknown!r}, which Traces does not have. Use otlp, console or "
-                    "none; for another exporter, give Traces(provider) a TracerProvider with it.",
+                    f"OTEL_TRACES_EXPORTER is {unknown!r}, which Traces does not have. Use otlp, "
+                    "console or none; for another exporter, give Traces(provider) a TracerProvider "
+                    "with it.",
                     number="TXN-214",
                 )
     return made

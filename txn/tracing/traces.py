@@ -9,7 +9,7 @@ is killed leaves no trace of an attempt that was under way, rather than a part o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,18 +33,17 @@ from txn.observers import (
     TablePublished,
 )
 from txn.text import describe
-from txn.tracing.provider import EXPORTER, missing, of_program, own_provider, processors
+from txn.tracing.provider import missing, of_program, own_provider, processors
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, SpanContext, Tracer
 
-__all__ = ["Traces", "traces_wanted"]
+__all__ = ["Traces"]
 
 _WITHIN = {"emit": "process", "stage": "process", "prepare": "turn", "publish": "turn"}
 """station -> the station in which it is."""
 _COMMITTED = ("committed", "quarantined")
-_ASKING = (EXPORTER, "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 _OfAttempt: TypeAlias = (
     AttemptBegan | AttemptFailed | AttemptBlocked | AttemptCancelled | BadRows | Quarantined
@@ -52,14 +51,6 @@ _OfAttempt: TypeAlias = (
 _OF_ATTEMPT = (AttemptBegan, AttemptFailed, AttemptBlocked, AttemptCancelled, BadRows, Quarantined)
 
 Attributes = dict[str, Any]
-
-
-def traces_wanted(environment: Mapping[str, str]) -> bool:
-    """Whether the environment asks for traces: `OTEL_*` names an exporter or where to send them."""
-    off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    if off or environment.get(EXPORTER) == "none":
-        return False
-    return any(environment.get(name) for name in _ASKING)
 
 
 class Traces:
