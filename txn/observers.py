@@ -133,7 +133,8 @@ class Observer(Protocol):
         further ones are dropped, and `EventsDropped` stands in their place. What it raises is
         logged, and the next event comes all the same. `RunEnded` is the last event and is never
         dropped; the run waits five seconds at most until it was taken, and then leaves the
-        observer behind. Events of kinds that a later release adds are to be passed over.
+        observer behind; when it comes back, it is told that, and nothing of what waited before it.
+        Events of kinds that a later release adds are to be passed over.
         """
 
 

@@ -260,7 +260,7 @@ def test_an_observer_that_hangs_is_left_behind_by_name(caplog: pytest.LogCapture
         if thread.name == "txn-observer":
             thread.join(SOON)
     taken = [doing.taken for doing in hanging]
-    assert taken == [1, 1], "once it is left behind, it is told nothing more"
+    assert taken == [2, 2], "once it is left behind, it is told the end, and nothing before it"
 
 
 def test_the_recorder_hears_at_once() -> None:

@@ -18,8 +18,8 @@ from txn import TransactionAttempt
 from txn.errors import SetupError
 from txn.interfaces import Lag
 from txn.metrics import OpenTelemetryMetrics, PrometheusMetrics
-from txn.metrics.readings import bounded
-from txn.metrics.table import TABLE
+from txn.metrics.readings import Readings, bounded
+from txn.metrics.table import TABLE, Metric
 from txn.observers import (
     AttemptBegan,
     AttemptBlocked,
@@ -171,6 +171,28 @@ txn_zookeeper_request_seconds_sum{operation="multi",topology="t"} 0.004
 """
 
 
+class Shown:
+    """Meters that keep what is shown of memory."""
+
+    def __init__(self) -> None:
+        self.memory: dict[str, float] = {}
+
+    def add(self, what: Metric, by: float, *labels: str) -> None:
+        """See `Meters`."""
+
+    def set(self, what: Metric, to: float, *labels: str) -> None:
+        """See `Meters`."""
+        if what.name == "txn_driver_memory_bytes":
+            self.memory[labels[1]] = to
+
+    def forget(self, what: Metric, *labels: str) -> None:
+        """See `Meters`."""
+        del self.memory[labels[1]]
+
+    def record(self, what: Metric, value: float, *labels: str) -> None:
+        """See `Meters`."""
+
+
 def samples(registry: CollectorRegistry) -> dict[str, float]:
     """Every sample, but for memory and the buckets of histograms."""
     found = {}
@@ -292,6 +314,19 @@ def test_memory_of_the_driver_is_measured() -> None:
     )
     assert size is not None
     assert 10_000_000 < size < 100_000_000_000
+
+
+def test_memory_of_a_process_that_has_ended_is_not_shown() -> None:
+    """A session that was stopped takes its JVM with it."""
+    sizes = {"python": 1, "jvm": 2}
+    shown = Shown()
+    readings = Readings(shown, 1, lambda: 110.0, lambda: sizes)
+    readings.read(LeadershipWon(*AT))
+    readings.refresh()
+    assert shown.memory == {"python": 1, "jvm": 2}
+    del sizes["jvm"]
+    readings.refresh()
+    assert shown.memory == {"python": 1}
 
 
 def test_the_page_has_the_table_of_metrics() -> None:

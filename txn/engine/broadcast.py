@@ -21,6 +21,7 @@ from txn.observers import (
     EventsDropped,
     Observer,
     RequestEnded,
+    RunEnded,
     RunEvent,
     Station,
     StationBegan,
@@ -267,7 +268,9 @@ class _Outlet:
 
     def _run(self) -> None:
         with working_on(self._work):
-            while not self._left_behind and (event := self._waiting.get()) is not None:
+            while (event := self._waiting.get()) is not None:
+                if self._left_behind and not isinstance(event, RunEnded):
+                    continue
                 self._since = time.monotonic()
                 try:
                     self._observer.observe(event)

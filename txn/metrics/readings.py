@@ -98,6 +98,8 @@ class Readings:
         """Txids in quarantine."""
         self._bound_told: str | None = None
         """What holds the run up, as the metrics say."""
+        self._processes: set[str] = set()
+        """Processes whose memory is shown."""
         self._partitions: dict[str, set[str]] = {}
         """Stream -> partitions with a series."""
         self._readers: dict[type[RunEvent], Callable[[Any], None]] = {
@@ -143,7 +145,11 @@ class Readings:
             oldest = min(self._open.values(), default=None)
         age = 0.0 if oldest is None else max(0.0, self._clock() - oldest)
         self._meters.set(metric("batch_age_seconds"), age, topology)
-        for process, size in self._memory().items():
+        sizes = self._memory()
+        for gone in self._processes - sizes.keys():
+            self._meters.forget(metric("driver_memory_bytes"), topology, gone)
+        self._processes = {*sizes}
+        for process, size in sizes.items():
             self._meters.set(metric("driver_memory_bytes"), size, topology, process)
 
     # --- short forms -------------------------------------------------------------------------
