@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -70,3 +71,25 @@ def test_one_that_cannot_start_takes_the_other_along(
     while java_processes(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert java_processes(tmp_path) == []
+
+
+POISONED = """
+from committers.append_table import AppendTable
+from spouts.memory import MemoryTransactionalSpout
+from txn import Topology, TopologyConfig
+
+config = TopologyConfig(max_batch_attempts=1, on_exhausted="quarantine")
+topology = Topology("t", config)
+batches = [[(1,)], [ValueError("poison")], [(3,)]]
+rows = topology.stream("rows", MemoryTransactionalSpout(batches, "n int"))
+rows.partition_persist(AppendTable("table"))
+"""
+
+
+def test_a_failure_that_is_no_replay_is_told(tmp_path: Path) -> None:
+    """The only attempt of a txid that is quarantined has failed, and nothing was replayed."""
+    ended = run(tmp_path, "--json", "--until", "caught_up", program=POISONED)
+    told = [json.loads(line) for line in ended.stdout.splitlines()]
+    failed = [each for each in told if each["event"] == "failed"]
+    assert [(each["txid"], "poison" in each["error"]) for each in failed] == [(2, True)]
+    assert (told[-1]["event"], told[-1]["replays"], told[-1]["quarantined"]) == ("ended", 0, 1)

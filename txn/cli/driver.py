@@ -124,7 +124,7 @@ def _watch(
     received: Sequence[int],
     idleness: Idleness,
 ) -> RunReport:
-    txid, failures, stopping = 0, 0, False
+    txid, failure, stopping = 0, "", False
     active = True
     while active:
         if received and not stopping:
@@ -137,10 +137,11 @@ def _watch(
         # Asked before the look, so that the last look comes after the end.
         active, report = running.is_active, running.report
         batches = [b for b in tuple(report.batches) if b.attempt.txid > txid]
-        new_failures = max(0, report.replays - failures)
-        newest = tuple(report.failures)[-new_failures:] if new_failures else ()
+        # Each names its attempt, which fails once.
+        failures = tuple(report.failures)
+        newest = failures[failures.index(failure) + 1 :] if failure in failures else failures
         txid = batches[-1].attempt.txid if batches else txid
-        failures += new_failures
+        failure = failures[-1] if failures else ""
         status = running.status()
         observer.update(status, batches, newest)
         notes.update(status)
