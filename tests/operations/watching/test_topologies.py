@@ -22,6 +22,7 @@ from txn.operations.watching.known import Known
 from txn.operations.watching.run_files import RunNote
 from txn.operations.watching.topologies import Watch, Watched
 from txn.operations.watching.trouble import Trouble, state_of, troubles
+from txn.protocol.records import IncarnationRecord
 
 
 @pytest.fixture
@@ -111,6 +112,41 @@ def test_a_table_that_goes_away_is_told(watch: Watch, sample: Sample) -> None:
     assert found.table(sample.routes).error == "There is no Delta table there any more."
     comes(lambda: found.revision > before, "the revision")
     assert found.index.span(found.table(sample.routes).number) == (1, 120)
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["other tables", "the same tables"])
+def test_nothing_is_left_of_an_earlier_life(tmp_path: Path, same: bool) -> None:
+    """A topology that was deleted and made anew under its name has only its own txids and tables,
+    whether those lie where the old ones lay or not, and so has one that gave up a table.
+    """
+    sample = Sample(tmp_path / "old", txids=6)
+    first = sample.look()
+    with Watch([], "zk1:2181", where=tmp_path, feed=Told) as watch:
+        found = watched(watch, in_life(first, 1))
+        comes(lambda: found.index.span() == (1, 6) and not found.reads_old, "all txids")
+        (tmp_path / "old").rename(tmp_path / "away")
+        again = Sample(tmp_path / ("old" if same else "new"), txids=2)
+        watched(watch, in_life(again.look(), 2))
+        comes(lambda: found.index.span() == (1, 2) and not found.reads_old, "the new life")
+        assert {table.name for table in found.tables} == {again.delays, again.routes, again.bad}
+        one = found.index.txid(1)
+        assert one is not None
+        assert (one[0].rows, len(one[1])) == (sum(part.rows for part in one[1]), 3)
+        assert not of_area(found, "table")
+        look = in_life(again.look(), 2)
+        progress = look.statuses["flights"].found.progress
+        del progress.committed.tables[again.bad]
+        watched(watch, look)
+        comes(lambda: found.index.span() == (1, 2) and not found.reads_old, "all txids")
+        assert {table.name for table in found.tables} == {again.delays, again.routes}
+
+
+def in_life(look: Look, number: int) -> Look:
+    """What is said of a topology in one of its lives."""
+    status = look.statuses["flights"]
+    life = IncarnationRecord(id=number)
+    found = replace(status.found, incarnation=life)
+    return replace(look, statuses={"flights": replace(status, found=found)})
 
 
 def test_a_table_that_does_not_answer_holds_up_nothing_else(tmp_path: Path) -> None:

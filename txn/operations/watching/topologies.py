@@ -62,8 +62,9 @@ class Watched:
     def __init__(self, known: Known, folder: Path, where: Path = Path()) -> None:
         self.name = known.name
         self.config = known.config
-        self.index = LogIndex(folder, known.name)
-        self.tables: list[WatchedTable] = []
+        self._folder = folder
+        self._options = known.tables
+        self._indexes: list[LogIndex] = []
         self.status: Status | None = None
         self.error: str | None = None
         """Why ZooKeeper does not tell of it."""
@@ -77,10 +78,23 @@ class Watched:
         self._changing = threading.Lock()
         self.plan: Mapping[str, Any] = known.plan
         self._where = where
-        self._failures = FailureLog(known.name, where / ".txn/logs")
         self._seen: tuple[Any, ...] = ()
-        for table, options in known.tables.items():
-            self._add_table(table, options)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing of logs. What is at work with the index before may go on with that."""
+        index = LogIndex(self._folder.with_suffix(f".{len(self._indexes)}.sqlite"), self.name)
+        self._indexes.append(index)
+        self.index = index
+        self._failed = FailureLog(self.name, self._where / ".txn/logs"), index
+        self.tables: list[WatchedTable] = []
+        for table in self._options:
+            self._add_table(table)
+
+    def close(self) -> None:
+        """Close the index."""
+        for index in self._indexes:
+            index.close()
 
     @property
     def is_live(self) -> bool:
@@ -107,12 +121,17 @@ class Watched:
         """Take what ZooKeeper says."""
         before = self.status, self.error
         found = look.statuses.get(self.name)
+        if found is not None and self.status is not None and _is_anew(self.status, found):
+            left = self.tables
+            self._begin()
+            for table in left:
+                table.leave()
         self.status = found or self.status
         self.error = look.error or look.errors.get(self.name)
         if found is not None:
             committed = found.found.progress.committed.tables
             for name in committed:
-                self._add_table(name, {})
+                self._add_table(name)
             for table in self.tables:
                 table.hint = committed.get(table.name, table.hint)
         elif self.error is None and self.status is not None:
@@ -126,8 +145,9 @@ class Watched:
         for table in self.tables:
             table.told.set()
 
-    def _add_table(self, name: str, options: Mapping[str, str]) -> None:
+    def _add_table(self, name: str) -> None:
         if all(table.name != name for table in self.tables):
+            options = self._options.get(name, {})
             self.tables.append(WatchedTable(self.index, len(self.tables), name, options))
 
     def changed(self) -> None:
@@ -137,9 +157,10 @@ class Watched:
 
     def refresh(self) -> None:
         """Read what the run and its log say. From one thread."""
-        failures = list(self._failures.new())
+        attempts, index = self._failed
+        failures = list(attempts.new())
         if failures:
-            self.index.add_failures(failures)
+            index.add_failures(failures)
         note = read_note(self.name, self._where / ".txn/runs")
         if note is not None and note != self.note:
             self.note = note
@@ -168,6 +189,15 @@ class Watched:
     def reads_old(self) -> bool:
         """Whether older versions are still being read."""
         return any(table.reads_old for table in tuple(self.tables))
+
+
+def _is_anew(before: Status, now: Status) -> bool:
+    """Whether what the logs said no longer holds: another life of the topology, or fewer tables."""
+    was, found = before.found, now.found
+    if set(was.progress.committed.tables) - set(found.progress.committed.tables):
+        return True
+    old, new = was.incarnation, found.incarnation
+    return old is not None and new is not None and old.id not in (new.id, *new.takes_over)
 
 
 class Watch:
@@ -221,8 +251,8 @@ class Watch:
         until = time.monotonic() + _END_SECS
         for thread in self._threads:  # one may wait for storage that is away
             thread.join(max(0.0, until - time.monotonic()))
-        for watched in self._watched.values():
-            watched.index.close()
+        for watched in tuple(self._watched.values()):
+            watched.close()
         with contextlib.suppress(OSError):
             self._scratch.cleanup()
 
@@ -248,7 +278,7 @@ class Watch:
         return {name: watched.revision for name, watched in tuple(self._watched.items())}
 
     def _add(self, known: Known) -> None:
-        folder = Path(self._scratch.name) / f"{len(self._watched)}.sqlite"
+        folder = Path(self._scratch.name) / str(len(self._watched))
         watched = Watched(known, folder, self._where)
         self._watched[known.name] = watched
         self._start(f"txn-watch {known.name}", self._follow, watched)

@@ -69,6 +69,7 @@ class WatchedTable:
         self.told = threading.Event()
         """ZooKeeper has said something new: the next look need not wait."""
         self.thread: threading.Thread | None = None
+        self._left = False
         self._index = index
         self._again = 0.0
         """When it is read again, in monotonic seconds."""
@@ -83,8 +84,13 @@ class WatchedTable:
             return self.error is None
         return not self.follower.complete
 
+    def leave(self) -> None:
+        """It is no table of the topology any more: end its thread."""
+        self._left = True
+        self.told.set()
+
     def watch(self, closed: threading.Event, turn: Turn, changed: Callable[[], None]) -> None:
-        """Read it until `closed`: what is new at once, what is old in the time that is left.
+        """Read it until `closed`, or it is left: what is new at once, what is old in the time that is left.
 
         Args:
             closed: set before `told`, so that it ends at once.
@@ -92,7 +98,7 @@ class WatchedTable:
                 are served.
             changed: called when there is something new.
         """
-        while not closed.is_set():
+        while not (closed.is_set() or self._left):
             began = time.monotonic()
             try:
                 if self._catch_up():
@@ -100,7 +106,7 @@ class WatchedTable:
                 while (
                     self._step_back(turn)
                     and time.monotonic() < began + EVERY_SECS
-                    and not closed.is_set()
+                    and not (closed.is_set() or self._left)
                 ):
                     pass
                 if self._look_at_files(turn):
