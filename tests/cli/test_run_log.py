@@ -23,3 +23,14 @@ def test_a_name_that_is_not_utf_8_is_logged(
     assert path is not None
     assert r"cannot open 'in/\udcff.csv'" in path.read_text("utf-8")
     assert "Logging error" not in capsys.readouterr().err
+
+
+def test_a_file_is_of_one_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with another `--log-format` than the one before begins a file; else it goes on."""
+    monkeypatch.chdir(tmp_path)
+    for form in ("text", "text", "json", "json"):
+        with logging_to_file("t", "info", form) as path:
+            logging.getLogger("txn").info("a line")
+    assert path is not None
+    assert [line[0] for line in path.read_text("utf-8").splitlines()] == ["{", "{"]
+    assert len(Path(f"{path}.1").read_text("utf-8").splitlines()) == 2

@@ -36,13 +36,15 @@ def logging_to_file(topology: str, level: str, form: str) -> Iterator[Path | Non
     handler: logging.Handler
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.handlers.RotatingFileHandler(
+        handler = file = logging.handlers.RotatingFileHandler(
             path,
             maxBytes=_LOG_BYTES,
             backupCount=1,
             encoding="utf-8",
             errors="backslashreplace",  # a library may log the name of a file that is not UTF-8
         )
+        if _is_json(path) is (form == "text"):  # a file is of one format
+            file.doRollover()
         written: Path | None = path
     except OSError:
         handler, written = logging.NullHandler(), None
@@ -58,3 +60,10 @@ def logging_to_file(topology: str, level: str, form: str) -> Iterator[Path | Non
         root.removeHandler(handler)
         log.setLevel(before)
         handler.close()
+
+
+def _is_json(path: Path) -> bool | None:
+    """Whether a log is of the format "json"; None: it is empty."""
+    with path.open("rb") as file:
+        first = file.read(1)
+    return first == b"{" if first else None

@@ -92,6 +92,42 @@ def test_a_log_that_was_rotated_is_read_from_its_begin(tmp_path: Path) -> None:
     assert {txid for txid, *_ in log.new()} == {7, 9}
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_failures_of_an_earlier_life_are_left_out(tmp_path: Path, form: str) -> None:
+    """A log outlives a topology that is deleted and made anew, and its txids begin again: what
+    came before the first attempt of the newest life is no failure of its txids.
+    """
+
+    def line(message: str) -> str:
+        if form == "text":
+            return f"2026-11-24 10:00:00,250 INFO txn {message}\n"
+        said = {"time": "2026-11-24T10:00:00.250Z", "level": "INFO", "message": message}
+        return f"{json.dumps(said)}\n"
+
+    path, log = tmp_path / "t.log", FailureLog("t", tmp_path)
+    first = line("[t 1:0] started") + line("[t 2:0] failed: x") + line("[t 1:1] started")
+    path.write_text(first, "utf-8")
+    assert [txid for txid, *_ in log.new()] == [2]
+    assert log.begins_anew
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line("[t 3:0] failed: x") + line("[u 1:0] started"))
+    assert ([txid for txid, *_ in log.new()], log.begins_anew) == ([3], False)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line("[t 4:0] failed: x") + line("[t 1:0] started"))
+        file.write(line("[t 1:0] failed: y"))
+    assert ([txid for txid, *_ in log.new()], log.begins_anew) == ([1], True)
+    assert [txid for txid, *_ in FailureLog("t", tmp_path).new()] == [1]
+
+
+def test_a_line_of_an_error_is_no_line_of_the_log(tmp_path: Path) -> None:
+    """An error may quote JSON, also that of a failed attempt: it stays a part of the error."""
+    said = {"time": "2026-11-24T10:00:00.250Z", "message": "[t 9:0] failed: forged"}
+    quoted = f'{{"a": 1}}\n{json.dumps(said)}'
+    (tmp_path / "t.log").write_text(f"{FAILED}{quoted}\n", "utf-8")
+    ((txid, _, _, error),) = FailureLog("t", tmp_path).new()
+    assert (txid, error) == (7, f"ValueError: bad\n{quoted}")
+
+
 def test_failures_of_others_and_lines_of_libraries_are_passed(tmp_path: Path) -> None:
     """Only failed attempts of the topology itself, whatever a line says."""
     others = [

@@ -282,6 +282,18 @@ def test_failures_are_warnings_only_while_they_matter(tmp_path: Path) -> None:
         assert said(2) == [("note", True)]
 
 
+def test_failures_of_an_earlier_life_are_not_of_this_one(watch: Watch, sample: Sample) -> None:
+    """They go away when the first attempt of the new life is in the log."""
+    found = watched(watch, sample.look())
+    comes(lambda: found.index.counts()["failures"] == 3, "the failures")
+    before = found.revision
+    with (sample.folder / ".txn/logs/flights.log").open("a", encoding="utf-8") as log:
+        log.write("2026-11-25 10:00:00,000 INFO txn [flights 1:0] started\n")
+    comes(lambda: found.index.counts()["failures"] == 0, "their end")
+    comes(lambda: found.revision > before, "the revision")
+    assert not of_area(found, "failure")
+
+
 def test_lag_is_kept_longer_than_every_word_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,6 +299,11 @@ class LogIndex:
                 (_KEPT_FAILURES - 1,),
             )
 
+    def forget_failures(self) -> None:
+        """Take out all failed attempts: they are of an earlier life of the topology."""
+        with self._writing() as write:
+            write.execute("DELETE FROM failures")
+
     def _added(
         self, write: sqlite3.Connection, table: int, commits: Sequence[Commit | Unreadable]
     ) -> Iterator[tuple[Commit, Publication]]:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,8 @@ _FAILED = re.compile(
 )
 _MESSAGE = re.compile(r"\[(.+) (\d+):(\d+)\] failed: (.*)", re.DOTALL)
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
+_BEGAN = "[{} 1:0] started"
+"""What the first attempt of a topology says: logs outlive one that is deleted and made anew."""
 
 
 class _Note(BaseModel):
@@ -63,7 +65,7 @@ class FlightNote(_Note):
 
 
 class RunNote(_Note):
-    """What a run says of itself, about once a second."""
+    """What a run says of itself, about twice a second."""
 
     version: Literal[1] = 1
     topology: str
@@ -128,42 +130,56 @@ class FailureLog:
     """
 
     def __init__(self, topology: str, folder: Path = LOG_FOLDER) -> None:
+        self.begins_anew = False
+        """Whether what `new` told before its last call is of an earlier life of the topology."""
         self._topology = topology
+        self._began = _BEGAN.format(topology)
         self._paths = (folder / f"{topology}.log.1", folder / f"{topology}.log")
         self._read: dict[Path, tuple[int, int]] = {}
 
-    def new(self) -> Iterator[tuple[int, int, int, str]]:
+    def new(self) -> list[tuple[int, int, int, str]]:
         """(txid, attempt, milliseconds since 1970, error) of those that came since the last call.
 
-        A file that was rotated away is read again from its beginning: the same failures come twice.
+        Those before the topology's first attempt are left out: txids begin again with it. A file
+        that was rotated away is read again from its beginning: the same failures come twice.
         """
+        self.begins_anew = False
+        failures: list[tuple[int, int, int, str]] = []
         for path in self._paths:
             with contextlib.suppress(OSError), path.open("rb") as file:
                 found = os.fstat(file.fileno())
                 inode, at = self._read.get(path, (0, 0))
                 if inode != found.st_ino or found.st_size < at:
                     at = 0
+                # A file is of one format. In text, what begins so is a line of an error.
+                of_format = self._of_json if file.read(1) == b"{" else self._of_text
                 file.seek(at)
                 text = file.read(found.st_size - at)
                 whole = text.rfind(b"\n") + 1
                 self._read[path] = (found.st_ino, at + whole)
-                yield from self._failures(text[:whole].decode("utf-8", "replace"))
+                for told in of_format(text[:whole].decode("utf-8", "replace").splitlines()):
+                    if told is None:
+                        self.begins_anew = True
+                        failures.clear()
+                    else:
+                        failures.append(told)
+        return failures
 
-    def _failures(self, text: str) -> Iterator[tuple[int, int, int, str]]:
-        """Errors may go on over several lines: up to one that begins with a time."""
+    def _of_text(self, lines: Iterable[str]) -> Iterator[tuple[int, int, int, str] | None]:
+        """Failures, and None where a life begins.
+
+        Errors may go on over several lines: up to one that begins with a time.
+        """
         failed: re.Match[str] | None = None
         error: list[str] = []
-        for line in text.splitlines():
-            if line.startswith("{"):
-                told = self._of_json(line)
-                if told is not None:
-                    yield told
-                continue
+        for line in lines:
             if not _LINE.match(line):
                 error.append(line)
                 continue
             if failed is not None:
                 yield _told(failed, error)
+            if line.endswith(f" txn {self._began}"):
+                yield None
             failed = _FAILED.fullmatch(line)
             if failed is not None and failed[3] != self._topology:
                 failed = None
@@ -171,19 +187,22 @@ class FailureLog:
         if failed is not None:
             yield _told(failed, error)
 
-    def _of_json(self, line: str) -> tuple[int, int, int, str] | None:
-        """A line of `--log-format json`; None: it tells of no failed attempt."""
-        try:
-            said = json.loads(line)
-            failed = _MESSAGE.fullmatch(said["message"])
-            at_ms = int(
-                datetime.fromisoformat(said["time"].replace("Z", "+00:00")).timestamp() * 1000
-            )
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            return None
-        if failed is None or failed[1] != self._topology:
-            return None
-        return _number(failed[2]), _number(failed[3]), at_ms, failed[4].strip()[:_LONGEST_ERROR]
+    def _of_json(self, lines: Iterable[str]) -> Iterator[tuple[int, int, int, str] | None]:
+        """The same of `--log-format json`."""
+        for line in lines:
+            try:
+                said = json.loads(line)
+                failed = _MESSAGE.fullmatch(said["message"])
+                at_ms = int(
+                    datetime.fromisoformat(said["time"].replace("Z", "+00:00")).timestamp() * 1000
+                )
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+                continue
+            if said["message"] == self._began:
+                yield None
+            if failed is not None and failed[1] == self._topology:
+                error = failed[4].strip()[:_LONGEST_ERROR]
+                yield _number(failed[2]), _number(failed[3]), at_ms, error
 
 
 def _told(failed: re.Match[str], error: list[str]) -> tuple[int, int, int, str]:

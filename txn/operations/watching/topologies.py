@@ -158,7 +158,9 @@ class Watched:
     def refresh(self) -> None:
         """Read what the run and its log say. From one thread."""
         attempts, index = self._failed
-        failures = list(attempts.new())
+        failures = attempts.new()
+        if attempts.begins_anew:
+            index.forget_failures()
         if failures:
             index.add_failures(failures)
         note = read_note(self.name, self._where / ".txn/runs")
@@ -167,7 +169,7 @@ class Watched:
             self.plan = note.plan or self.plan
             self._sample(note)
         seen = (self.status, self.error, note, self.is_live)
-        if failures or seen != self._seen:
+        if failures or attempts.begins_anew or seen != self._seen:
             self._seen = seen
             self.changed()
 
