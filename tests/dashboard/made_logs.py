@@ -104,7 +104,7 @@ def append_version(
 
 def made_table(
     table: Path,
-    columns: Mapping[str, str],
+    columns: Mapping[str, Any],
     kind: str | None = "append",
     topology: str = "t",
     at_ms: int = BEGAN_MS,

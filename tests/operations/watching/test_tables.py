@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import Field as DeltaField
 from deltalake.exceptions import DeltaError
 
 from tests.dashboard.made_logs import append_version, made_table, publication
@@ -130,6 +133,96 @@ def test_partials_that_arrow_cannot_combine(
     found = first_rows(Storage(str(table)), 2, 2, 10)
     assert len(found.rows) == 2
     assert "flights (Variance(x))" in found.note
+
+
+def log_of(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: str,
+    values: str,
+    *parts: pa.Table,
+) -> Storage:
+    """A log table with one version for each part, which gets its txid."""
+    made = __import__("tests.dashboard.made_logs", fromlist=["x"])
+    about = {**made.ABOUT["log"], "txn.keys": keys, "txn.values": values}
+    monkeypatch.setitem(made.ABOUT, "made", about)
+    kinds: dict[str, Any] = {
+        field.name: json.loads(DeltaField.from_arrow(field).to_json())["type"]
+        for field in parts[0].schema
+    }
+    table = made_table(folder / "made", {**kinds, "txid": "long"}, "made")
+    for txid, part in enumerate(parts, 1):
+        txids = pa.array([txid] * part.num_rows, pa.int64())
+        append_version(table, txid, publication(txid), rows=part.append_column("txid", txids))
+    return Storage(str(table))
+
+
+def test_nan_is_the_greatest_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is in Spark; a key or a value that is NaN before and after has not changed."""
+    nan = float("nan")
+    storage = log_of(
+        tmp_path,
+        monkeypatch,
+        '["k"]',
+        '[["most", "Max(x)"], ["least", "Min(x)"]]',
+        pa.table({"k": [1.0, nan], "most": [2.0, nan], "least": [nan, 7.0]}),
+        pa.table({"k": [1.0], "most": [nan], "least": [3.0]}),
+        pa.table({"k": [1.0], "most": [1.0], "least": [nan]}),
+    )
+    assert first_rows(storage, 3, 3, 10).rows == [["1.0", "nan", "3.0"], ["nan", "nan", "7.0"]]
+    assert difference(storage, (1, 3), (1, 3), 10).counts == {
+        "added": 0,
+        "changed": 1,
+        "removed": 0,
+    }
+    assert not difference(storage, (2, 3), (2, 3), 10).changes
+
+
+def test_a_key_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one by which Arrow would name the sum of a value."""
+    part = pa.table({"c_sum": ["a"], "0": ["b"], "c": [2]})
+    values = '[["c", "Sum(v)"]]'
+    storage = log_of(tmp_path, monkeypatch, '["c_sum", "0"]', values, part, part)
+    assert first_rows(storage, 2, 2, 10).rows == [["a", "b", "4"]]
+
+
+@pytest.mark.parametrize("nested", ["key", "value"])
+def test_partials_of_a_type_that_arrow_cannot_combine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nested: str
+) -> None:
+    """The greatest struct, and keys that are structs: shown as they are stored, with the reason."""
+    key = [{"x": 1}] if nested == "key" else ["a"]
+    value = [{"x": 1}] if nested == "value" else [7]
+    part = pa.table({"k": key, "v": value})
+    storage = log_of(tmp_path, monkeypatch, '["k"]', '[["v", "Max(x)"]]', part, part)
+    found = first_rows(storage, 2, 2, 10)
+    assert len(found.rows) == 2
+    assert "only Spark can combine" in found.note
+    assert difference(storage, (1, 2), (1, 2), 10).counts == {"added": 1}
+
+
+def test_values_that_python_cannot_have(tmp_path: Path) -> None:
+    """A date and a time after the year 9999, and text that is no UTF-8, as Spark makes them: the
+    cell says what it is, and the rest of the table is shown.
+    """
+    table = made_table(tmp_path / "rows", {"d": "date", "t": "timestamp", "s": "string"}, None)
+    days, moments = [0, 4_000_000], [0, 316_516_032_000_000_000]
+    rows = pa.table(
+        {
+            "d": pa.array(days, pa.date32()),
+            "t": pa.array(moments, pa.timestamp("us", "UTC")),
+            "s": pa.array([b"A", b"\xffA"], pa.binary()).view(pa.string()),
+        }
+    )
+    append_version(table, 1, rows=rows)
+    assert first_rows(Storage(str(table)), 1, None, 10).rows == [
+        ["1970-01-01", "1970-01-01 00:00:00+00:00", "A"],
+        ["12921-08-18", "11999-12-30 00:00:00.000000Z", "\\xffA"],
+    ]
+    nested = pa.array([[4_000_000]], pa.list_(pa.date32()))
+    assert module._texts(pa.table({"v": nested})) == [
+        ["list<item: date32[day]>: Python has no such value"]
+    ]
 
 
 def test_what_a_txid_changed_in_a_state(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ with the query that a user can run instead.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
@@ -35,6 +36,7 @@ _LONGEST_CELL = 300
 _MERGED = {"Count": "sum", "Sum": "sum", "Min": "min", "Max": "max"}
 """Aggregate -> how Arrow combines its partials; others stay apart."""
 _REMOVED = "txn_removed"
+_NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ def first_rows(
     if not said.get("txn.kind", "").startswith("log"):
         found = retried(lambda: data.head(limit + 1, filter=wanted), what)
         return Rows(version, columns, _texts(found.slice(0, limit)), found.num_rows > limit, note)
-    apart = _why_apart(values, said, sum(_files(table)[0]))
+    apart = _why_apart(values, said, sum(_files(table)[0]), data.schema)
     if apart:
         found = retried(lambda: data.head(limit + 1, filter=wanted), what)
         rows = _texts(found.slice(0, limit))
@@ -259,9 +261,17 @@ def _dataset(table: DeltaTable) -> Dataset:
         ) from error
 
 
-def _why_apart(values: Mapping[str, str], said: Mapping[str, str], size: int) -> str:
+def _why_apart(
+    values: Mapping[str, str], said: Mapping[str, str], size: int, schema: pa.Schema
+) -> str:
     """Why partial aggregates of a log table are shown as they are stored; empty: they are not."""
-    others = [f"{name} ({a})" for name, a in values.items() if a.partition("(")[0] not in _MERGED]
+    keys = _described(said)[0]
+    others = [
+        f"{name} ({aggregate})"
+        for name, aggregate in values.items()
+        if not _is_merged(aggregate, schema.field(name).type)
+    ]
+    others += [name for name in keys if pa.types.is_nested(schema.field(name).type)]
     reason = ""
     if others:
         reason = f"only Spark can combine {', '.join(others)}"
@@ -275,13 +285,36 @@ def _why_apart(values: Mapping[str, str], said: Mapping[str, str], size: int) ->
     )
 
 
+def _is_merged(aggregate: str, kind: pa.DataType) -> bool:
+    """Whether Arrow can combine the partials of an aggregate of that type."""
+    return aggregate.partition("(")[0] in _MERGED and not pa.types.is_nested(kind)
+
+
 def _combined(rows: pa.Table, keys: Sequence[str], values: Mapping[str, str]) -> pa.Table:
     """Keys and values of a log table, as readers see them."""
-    how = [(name, _MERGED[aggregate.partition("(")[0]]) for name, aggregate in values.items()]
-    found = rows.group_by([*keys]).aggregate(how)
-    names = [*keys, *values]
-    order = [found[name] for name in keys] + [found[f"{name}_{way}"] for name, way in how]
-    return pa.table(order, names=names)
+    # By number: "c_sum", as Arrow names the sum of c, may be the name of a key.
+    columns = {str(place): rows[name] for place, name in enumerate((*keys, *values))}
+    ways = {
+        str(place): _MERGED[aggregate.partition("(")[0]]
+        for place, aggregate in enumerate(values.values(), len(keys))
+    }
+    # NaN is the greatest number, and Arrow passes it over.
+    floats = [n for n, way in ways.items() if way == "max" and _is_float(columns[n].type)]
+    nans = {f"nan {name}": pc.is_nan(columns[name]) for name in floats}
+    grouped = pa.table({**columns, **nans}).group_by([*columns][: len(keys)])
+    found = grouped.aggregate([*ways.items(), *((name, "any") for name in nans)])
+    order = [found[name] for name in [*columns][: len(keys)]]
+    for name, way in ways.items():
+        column = found[f"{name}_{way}"]
+        if name in floats:
+            nan = pa.scalar(float("nan"), column.type)
+            column = pc.if_else(pc.fill_null(found[f"nan {name}_any"], False), nan, column)
+        order.append(column)
+    return pa.table(order, names=[*keys, *values])
+
+
+def _is_float(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind))
 
 
 # --- between two txids -----------------------------------------------------------------------
@@ -318,7 +351,8 @@ def difference(
         before = _shown(old.to_table(), columns, keys, values)
         after = _shown(new.to_table(), columns, keys, values)
         return _compared(versions, before, after, keys, limit)
-    if kind == "log" and not _why_apart(values, said, sum(_files(newer)[0])):
+    data = _dataset(newer)
+    if kind == "log" and not _why_apart(values, said, sum(_files(newer)[0]), data.schema):
         before, after = (
             _combined(_dataset(table).to_table(filter=dataset.field(TXID) <= txid), keys, values)
             for table, txid in ((older, txids[0]), (newer, txids[1]))
@@ -329,11 +363,10 @@ def difference(
             "The table has no column txid, so its rows cannot be told apart by transaction. "
             "Compare the two versions with Spark: EXCEPT ALL of one and the other."
         )
-    added = _dataset(newer)
     shown = tuple(columns)
-    found = added.head(limit, filter=between)
+    found = data.head(limit, filter=between)
     rows = [Change("added", (), None, row) for row in _texts(found.select(list(shown)))]
-    return Difference(versions, (), shown, rows, {"added": added.count_rows(filter=between)})
+    return Difference(versions, (), shown, rows, {"added": data.count_rows(filter=between)})
 
 
 def _refuse_parts(txids: tuple[int, int], groups: Sequence[tuple[int, int] | None]) -> None:
@@ -400,7 +433,7 @@ def _compared(
 def _by_key(
     rows: pa.Table, keys: Sequence[str], values: Sequence[str]
 ) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    columns = [rows[name].to_pylist() for name in (*keys, *values)]
+    columns = [_compared_values(rows[name]) for name in (*keys, *values)]
     split = len(keys)
     found = zip(*columns, strict=True)
     return {tuple(map(_hashable, row[:split])): row[split:] for row in found}
@@ -410,12 +443,50 @@ def _hashable(value: Any) -> Any:
     return json.dumps(value, default=str) if isinstance(value, dict | list) else value
 
 
+def _compared_values(column: pa.ChunkedArray) -> list[Any]:
+    found = _values(column)
+    if _is_float(column.type) or pa.types.is_nested(column.type):
+        return [_one_nan(value) for value in found]
+    return found
+
+
+def _one_nan(value: Any) -> Any:
+    """The value with the same object for every NaN in it, by which Python finds them equal."""
+    if isinstance(value, list | tuple):
+        return [_one_nan(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _one_nan(each) for name, each in value.items()}
+    return _NAN if isinstance(value, float) and math.isnan(value) else value
+
+
 # --- values as text --------------------------------------------------------------------------
 
 
 def _texts(rows: pa.Table) -> list[list[str | None]]:
-    columns = [column.to_pylist() for column in rows.columns]
+    columns = [_values(column) for column in rows.columns]
     return [[_text(value) for value in row] for row in zip(*columns, strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Python's values; text for those that Python cannot have."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return [_value(each) for each in column]
+
+
+def _value(one: pa.Scalar) -> Any:
+    """A value of Spark's may be a date after the year 9999, or a string that is no UTF-8."""
+    try:
+        return one.as_py()
+    except (OverflowError, ValueError):
+        pass
+    if isinstance(one, pa.StringScalar | pa.LargeStringScalar):
+        return one.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
+    try:
+        return pc.cast(one, pa.string()).as_py()
+    except pa.ArrowException:
+        return f"{one.type}: Python has no such value"
 
 
 def _text(value: Any) -> str | None:
