@@ -12,6 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from pydantic import SecretStr
 from starlette.testclient import TestClient
@@ -178,6 +180,26 @@ def test_one_txid_whole(asked: Page) -> None:
     queries = {one["title"]: one["text"] for one in tables["routes"]["queries"]}
     assert queries["SQL"].endswith("VERSION AS OF 208 WHERE txid <= 207")
     assert "StateTable" in {q["title"]: q["text"] for q in tables["delays"]["queries"]}["Spark"]
+
+
+def test_a_state_is_read_without_the_keys_that_are_removed(asked: Page) -> None:
+    """By every recipe: an opaque table still stores keys whose removal it may have to take back."""
+    table = asked.watch.topology("flights").table(asked.sample.delays)
+    assert table.facts is not None
+    before = table.facts
+    table.facts = replace(before, columns={**before.columns, "txn_removed": "boolean"})
+    told = asked.get("transaction", name="flights", txid=207)
+    table.facts = before
+    (part,) = (one for one in told["tables"] if one["table"] == asked.sample.delays)
+    queries = {one["title"]: one["text"] for one in part["queries"]}
+    assert queries["SQL"].endswith("VERSION AS OF 207 WHERE txn_removed IS NOT TRUE")
+    assert queries["Spark"].startswith("StateTable(")
+    rows = pa.table({"txn_removed": [True, False, None], "k": [1, 2, 3]})
+    path = asked.sample.folder / "removed.parquet"
+    pq.write_table(rows, path)
+    chosen = queries["deltalake"].partition(".to_pyarrow_dataset()")[2]
+    found = eval(f"ds.dataset({str(path)!r}){chosen}", {"ds": ds})
+    assert found["k"].to_pylist() == [2, 3]
 
 
 def test_a_txid_in_flight_is_told_by_zookeeper(asked: Page) -> None:

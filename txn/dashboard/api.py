@@ -363,17 +363,23 @@ def _member(watched: Watched, one: IndexedTxid, parts: tuple[Part, ...]) -> Memb
 def _queries(table: WatchedTable, one: IndexedTxid, part: Part) -> list[dict[str, str]]:
     """How to read the table as of the txid: in SQL, in Python with Spark, without Spark."""
     name, version, txid = table.name, part.version, one.txid
-    kind = table.facts.kind if table.facts else ""
+    kind, columns = (table.facts.kind, table.facts.columns) if table.facts else ("", {})
     quoted = name.replace("`", "``")
     sql = f"SELECT * FROM delta.`{quoted}` VERSION AS OF {version}"  # noqa: S608 - for people, never run
     plain = f"DeltaTable({name!r}, version={version}).to_pyarrow_table()"
     spark = f"spark.read.format('delta').option('versionAsOf', {version}).load({name!r})"
+    which = None
     if kind in ("append", "") or kind.startswith("log"):
-        sql += f" WHERE txid <= {txid}"
-        spark += f".where('txid <= {txid}')"
+        which = f"txid <= {txid}", f"ds.field('txid') <= {txid}"
+    elif "txn_removed" in columns:
+        alive = "ds.field('txn_removed').is_null() | ~ds.field('txn_removed')"
+        which = "txn_removed IS NOT TRUE", alive
+    if which is not None:
+        sql += f" WHERE {which[0]}"
+        spark += f".where('{which[0]}')"
         plain = (
             f"DeltaTable({name!r}, version={version}).to_pyarrow_dataset()"
-            f".to_table(filter=ds.field('txid') <= {txid})"
+            f".to_table(filter={which[1]})"
         )
     if kind == "upsert" or kind.startswith("log"):
         spark = f"StateTable({name!r}).read(spark, txid={one.last})"
