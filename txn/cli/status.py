@@ -22,14 +22,15 @@ def status(name: str, zookeeper: str, as_json: bool) -> None:
     storage of its tables are then used.
     """
     from txn.cli.tables import status_table
-    from txn.embedded.service import zookeeper_service
+    from txn.embedded.service import is_served, zookeeper_service
     from txn.operations.status import gather
     from txn.operations.table_status import read_tables
 
     name, config, topology = named_topology(name)
     sinks = topology.sinks if topology else ()
+    served = is_served(zookeeper)
     with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
-        status = gather(hosts, name, config)
+        status = gather(hosts, name, config, served=served)
     committed = status.found.progress.committed
     options = {sink.name: sink.committer.storage_options for sink in sinks}
     tables = read_tables(name, committed.tables, committed.txid, options)

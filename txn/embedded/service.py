@@ -16,7 +16,7 @@ from txn.zookeeper.access import lend
 from txn.zookeeper.liveness import is_alive
 from txn.zookeeper.location import resolve
 
-__all__ = ["refuse_second", "running_server", "zookeeper_of_run", "zookeeper_service"]
+__all__ = ["is_served", "refuse_second", "running_server", "zookeeper_of_run", "zookeeper_service"]
 
 _PATIENCE_SECS = 10.0
 """How long a folder may be in use by a command, or a page, that starts a server for a moment."""
@@ -136,6 +136,16 @@ def _has_data(folder: Path) -> bool:
             "its owner may: run this as the user that runs the topology.",
             number="TXN-206",
         ) from error
+
+
+def is_served(spec: str) -> bool:
+    """Whether a server runs already; a named ZooKeeper is taken to.
+
+    Raises:
+        UserError, SetupError: as `resolve` and `running_server`.
+    """
+    folder = resolve(spec).folder
+    return folder is None or running_server(folder) is not None
 
 
 def running_server(folder: str | Path) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from txn.config import TopologyConfig
@@ -76,19 +76,30 @@ class Status:
         }
 
 
-def gather(hosts: str, topology: str, config: TopologyConfig) -> Status:
+def gather(hosts: str, topology: str, config: TopologyConfig, *, served: bool = True) -> Status:
     """Look at a topology. Takes no lock, changes nothing.
+
+    Args:
+        served: as for `status_of`.
 
     Raises:
         TopologyError: there is no such topology; lists those that there are.
         ProgressUnreadableError: a node cannot be read; names it.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    return status_of(read_status(hosts, topology, config))
+    return status_of(read_status(hosts, topology, config), served=served)
 
 
-def status_of(found: TopologyStatus) -> Status:
-    """Add to what ZooKeeper says which of the processes it names still run."""
+def status_of(found: TopologyStatus, *, served: bool = True) -> Status:
+    """Add to what ZooKeeper says which of the processes it names still run.
+
+    Args:
+        served: whether a server runs by which processes lead or wait; False: an embedded one that
+            was started only to be asked. After a reboot it still has the nodes of sessions that
+            were not ended.
+    """
+    if not served:
+        found = replace(found, leader=None, standbys=())
     return Status(
         found,
         is_alive(found.leader),

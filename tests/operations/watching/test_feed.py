@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.children import wait_until
+from txn.cli import cli
 from txn.config import TopologyConfig
 from txn.embedded import EmbeddedZooKeeper, zookeeper_service
+from txn.embedded.service import is_served
 from txn.operations.watching import feed as feed_module
 from txn.operations.watching.feed import Look, StatusFeed
 from txn.protocol.records import CommittedRecord
@@ -125,6 +129,29 @@ def test_an_embedded_server_is_started_for_a_moment(tmp_path: Path, starts: bool
             again.close()
     finally:
         feed.close()
+
+
+def test_nobody_leads_by_a_server_that_does_not_run(tmp_path: Path) -> None:
+    """After a power cut an embedded folder still has the leader's node. Nobody leads by it, also
+    where that process may run for all that can be told: the page says so, and `txn status`.
+    """
+    spec = f"embedded:{tmp_path / 'zookeeper'}"
+    with zookeeper_service(spec) as hosts:
+        progress = led(hosts, "cut-off")
+        assert is_served(spec)
+    assert not is_served(spec)
+    looks: list[Look] = []
+    feed = StatusFeed(spec, {}, looks.append)
+    feed.start()
+    try:
+        wait_until(lambda: "cut-off" in looks[-1].statuses if looks else False, "a look", 40)
+        found = looks[-1].statuses["cut-off"].found
+        assert (found.leader, found.last_leader is not None) == (None, True)
+    finally:
+        feed.close()
+        progress.close()
+    told = CliRunner().invoke(cli, ["status", "cut-off", "--zookeeper", spec, "--json"])
+    assert json.loads(told.stdout)["leader"] is None
 
 
 def test_a_look_that_cannot_be_taken_in_ends_nothing(

@@ -239,6 +239,15 @@ def test_states_are_told_apart(watch: Watch, sample: Sample) -> None:
     assert state_of(found) == "unknown"
 
 
+def test_a_lost_leader_says_what_to_do(watch: Watch, sample: Sample) -> None:
+    """A standby takes over if there is one; an embedded server, for one, can have none."""
+    look = sample.look()
+    lost = replace(look.statuses["flights"], leader_alive=False)
+    for status, expected in ((lost, "A standby"), (replace(lost, standbys=()), "Start the")):
+        found = watched(watch, replace(look, statuses={"flights": status}))
+        assert of_area(found, "leader")[0].do.startswith(expected)
+
+
 def of_area(found: Watched, area: str) -> list[Trouble]:
     return [one for one in troubles(found) if one.area == area]
 

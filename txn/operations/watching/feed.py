@@ -114,7 +114,8 @@ class StatusFeed:
 
     def _told(self) -> Look:
         # Whether the processes that it names still run is asked anew each time.
-        statuses = {name: status_of(found) for name, found in self._found.items()}
+        served = self._folder is None or self._hosts is not None
+        statuses = {name: status_of(one, served=served) for name, one in self._found.items()}
         return Look(time.time(), statuses, dict(self._errors), self._error, self._hosts)
 
     def _look(self) -> None:

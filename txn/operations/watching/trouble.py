@@ -86,12 +86,14 @@ def _zookeeper(watched: Watched) -> Iterator[Trouble]:
         )
     state, status = state_of(watched), watched.status
     if state == "lost" and status is not None:
+        waits = any(each.alive for each in status.standbys)
         yield Trouble(
             "leader",
             "error",
             f"The leader is gone: {status.found.leader}.",
-            "A standby takes over when its session has ended. Without one, start the topology "
-            "again: it goes on from what is durable.",
+            "A standby takes over when its session has ended."
+            if waits
+            else "Start the topology again: it goes on from what is durable.",
         )
     note = watched.note
     if state == "stopped" and note is not None and note.error:
