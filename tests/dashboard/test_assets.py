@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 from tests.for_each import for_each
+from txn.notebook.charts import PHASES
 from txn.operations.new_project import make_project
 
 ROOT = Path(__file__).parent.parent.parent
@@ -43,6 +44,14 @@ def test_the_first_command_works(tmp_path: Path) -> None:
     file, _, topology = target.partition(":")
     project = make_project(name, tmp_path)
     assert re.search(rf"^(def )?{topology}\b", (project / file).read_text("utf-8"), re.M)
+
+
+def test_stations_have_one_name() -> None:
+    """A time of a txid is called the same on the page and in the charts of a notebook."""
+    text = (ASSETS / "transactions.js").read_text("utf-8")
+    (stations,) = re.findall(r"^const STATIONS = \{(.*)\};$", text, re.M)
+    shown = dict(re.findall(r'(\w+): "([^"]+)"', stations))
+    assert shown == {mark: name for mark, (name, _) in PHASES.items() if mark != "committed"}
 
 
 def test_there_is_no_inline_script_or_style() -> None:

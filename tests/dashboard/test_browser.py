@@ -146,7 +146,7 @@ def test_one_txid_is_shown_whole(seen: Seen) -> None:
     detail.get_by_text("data/flights/2013-0207.csv", exact=True).wait_for()
     text = detail.inner_text()
     assert "answered 503" in text
-    assert "process and stage" in text
+    assert "wait for Spark" in text
     detail.locator("summary", has_text="delays").click()
     detail.get_by_text("VERSION AS OF 207").first.wait_for()
     page.keyboard.press("Escape")

@@ -39,6 +39,17 @@ def test_a_figure_has_throughput_latency_lag_and_a_timeline() -> None:
     assert {"process", "wait for its turn", "quarantined", "failed"} <= set(names)
 
 
+def test_an_attempt_that_failed_before_all_that_is_shown_has_its_cross() -> None:
+    """The first txid's earlier attempts ended before its last one began, with which its bar begins;
+    those of txids that are not shown have none.
+    """
+    failed = [(1, BEGAN - 30.0, "no"), (1, BEGAN + 1.2, "no"), (9, BEGAN, "no")]
+    timeline = draw("orders", facts(4), "records", (), failed).axes[-1]
+    crosses = [tuple(map(float, each)) for each in timeline.collections[-1].get_offsets()]
+    assert crosses == [(0.0, 1.0), (pytest.approx(31.2), 1.0)]
+    assert timeline.get_xlim()[0] == 0
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 1_000])
 def test_any_number_of_txids_is_drawn(count: int) -> None:
     """None, one, or more than there are bars; without a warning of matplotlib's."""

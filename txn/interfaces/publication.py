@@ -199,7 +199,7 @@ class Publication(_Counted):
     digest: str = ""
     """`Staged.digest`: the same for an identical replay."""
     timings_ms: dict[str, float] = Field(default_factory=dict)
-    """phase -> milliseconds, of the batch up to this publication."""
+    """phase -> milliseconds, of this attempt up to its publication."""
     quarantined: str | None = None
     """The error that caused the txid to be published empty; None for an ordinary one. A group never
     contains such a txid, nor its replay."""

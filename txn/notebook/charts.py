@@ -23,7 +23,7 @@ PHASES = {
     "started": ("start", "#9aa5b1"),
     "processing": ("wait for Spark", "#dfe4ea"),
     "staged": ("process", "#2f6fb0"),
-    "processed": ("check", "#7fb2e5"),
+    "processed": ("acknowledge", "#7fb2e5"),
     "turn": ("wait for its turn", "#f3d9a4"),
     "prepared": ("prepare", "#e08e2b"),
     "published": ("publish", "#b5541c"),
@@ -177,11 +177,14 @@ def _throughput(axis: Axes, txids: Sequence[TxidFacts], unit: str) -> None:
 
 
 def _latency(axis: Axes, txids: Sequence[TxidFacts]) -> None:
-    """From plan to commit, by phase; of many txids the mean of each share."""
+    """From plan to commit, by phase, of the attempt that was committed.
+
+    Of many txids, the mean of each share.
+    """
     step = -(-len(txids) // _BARS)
     shares = [txids[at : at + step] for at in range(0, len(txids), step)]
     each = f", mean of {step} txids each" if step > 1 else ""
-    _style(axis, f"Latency by station{each}", "ms")
+    _style(axis, f"Latency by station, of the attempt that was committed{each}", "ms")
     bottom = [0.0] * len(shares)
     at = [share[0].txid + (len(share) - 1) / 2 for share in shares]
     for mark, (name, colour) in PHASES.items():
@@ -221,7 +224,11 @@ def _timeline(
 ) -> None:
     """The newest txids as bars by phase, from plan to commit; attempts that failed as crosses."""
     _style(axis, "Timeline of the newest txids", "txid")
-    began = min(each.ended - sum(each.seconds.values()) for each in txids)
+    known = {each.txid for each in txids}
+    crosses = [(txid, at) for txid, at, _ in failed if txid in known]
+    # An attempt that failed began before the one whose times are known.
+    starts = [each.ended - sum(each.seconds.values()) for each in txids]
+    began = min([*starts, *(at for _, at in crosses)])
     for mark, (_, colour) in PHASES.items():
         found = [each for each in txids if each.seconds.get(mark)]
         axis.barh(
@@ -242,10 +249,9 @@ def _timeline(
             label="quarantined",
             zorder=3,
         )
-    known = {each.txid for each in txids}
-    crosses = [(at - began, txid) for txid, at, _ in failed if txid in known and at >= began]
     if crosses:
-        seconds, of_txids = zip(*crosses, strict=True)
+        seconds = [at - began for _, at in crosses]
+        of_txids = [txid for txid, _ in crosses]
         axis.scatter(seconds, of_txids, marker="x", s=28, color="#c62828", label="failed")
     axis.invert_yaxis()
     axis.set_xlim(left=0)

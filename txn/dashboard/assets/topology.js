@@ -30,7 +30,7 @@ export function topology(root, at) {
   const head = h("div", { class: "head" }), held = h("div", { class: "held" });
   const graphBox = h("div", { class: "graph-box" }), flights = h("div", {}), lagBox = h("div", {}), more = h("div", { class: "stack" });
   const rate = new Chart("Throughput", [{ label: "rows", colour: "accent", fill: true }], (v) => `${short(v)}/s`);
-  const slow = new Chart("Latency, plan to commit turn", [{ label: "mean", colour: "c2", span: true, points: true }, { label: "slowest", colour: "c3", span: true }, { label: "processing", colour: "c4", span: true }], ms);
+  const slow = new Chart("Latency of the last attempt, plan to commit turn", [{ label: "mean", colour: "c2", span: true, points: true }, { label: "slowest", colour: "c3", span: true }, { label: "processing", colour: "c4", span: true }], ms);
   const spans = h("div", { class: "segmented", role: "group", "aria-label": "How far back" }, SPANS.map(([m, words]) => h("button", { type: "button", "aria-pressed": String(m === minutes), onclick: (e) => { minutes = m; for (const b of spans.children) b.setAttribute("aria-pressed", String(b === e.currentTarget)); lagKey = null; load(); } }, words)));
   const graphPanel = panel("Graph", graphBox), flightPanel = panel("In flight", flights);
   const charts = h("section", { class: "panel", "aria-labelledby": "p-time" }, h("div", { class: "panel-head" }, h("h2", { id: "p-time" }, "Over time"), spans), h("div", { class: "charts" }, rate.node, slow.node, lagBox));

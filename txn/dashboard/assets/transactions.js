@@ -6,7 +6,7 @@ import { go, link, route } from "./address.js";
 import { clock, count, iso, ms, num, tableName } from "./format.js";
 
 const ONLY = [["all", "All"], ["open", "Not committed yet"], ["quarantined", "Quarantined"], ["replayed", "Replayed"], ["failed", "With failed attempts"], ["broken", "With broken rules"], ["grouped", "In a group"]];
-const STATIONS = { started: "start", processing: "wait for Spark", staged: "process and stage", processed: "acknowledge", turn: "wait for its turn", prepared: "prepare", published: "publish" };
+const STATIONS = { started: "start", processing: "wait for Spark", staged: "process", processed: "acknowledge", turn: "wait for its turn", prepared: "prepare", published: "publish" };
 const MOST_ROWS = 3000;
 const AGAIN = 30; // newest txids that are looked at again: some tables have them later than others
 const MOST_ASKED = 5;
@@ -245,7 +245,7 @@ function whole(one, name, params) {
     one.quarantined ? h("div", { class: "note err" }, h("b", {}, "Committed empty. "), h("span", { class: "pre" }, one.quarantined), h("p", {}, h("a", { href: link(name, "trouble") }, "What to do"))) : null,
     one.blocked ? h("div", { class: "note warn" }, h("b", {}, "Blocked. "), h("span", { class: "pre" }, one.blocked)) : null,
     h("h3", {}, "Read"), metadata.length ? metadata.map(([stream, value]) => readBy(stream, value)) : h("p", { class: "hint" }, "Its metadata is not in the log any more."),
-    one.open ? null : [h("h3", {}, "Timeline"), timeline(one)],
+    one.open ? null : [h("h3", {}, `Timeline of attempt ${one.attempt}`), timeline(one)],
     h("h3", {}, "Attempts"),
     h("ol", { class: "attempts" }, [...(one.open ? one.failures || [] : one.attempts)].reverse().map((a) => h("li", {}, h("span", { class: "badge warn" }, `${one.txid}:${a.attempt} failed`), h("time", { datetime: iso(a.at_ms) }, clock(a.at_ms)), h("p", { class: "pre" }, a.error))),
       h("li", {}, badge(`${one.txid}:${one.attempt} ${one.open ? "at work" : one.committed ? "committed" : "published"}`, one.open ? "info" : "ok"))),

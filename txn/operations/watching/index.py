@@ -110,7 +110,8 @@ class IndexedTxid:
     read: str
     """What it read, in a few words."""
     timings_ms: Mapping[str, float]
-    """station -> milliseconds since the station before it, up to the commit turn."""
+    """station -> milliseconds since the station before it, up to the commit turn; of the attempt that
+    was published."""
     total_ms: float
     quarantined: str | None
     """The error for which it was committed empty."""
