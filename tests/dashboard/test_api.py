@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from tests.dashboard.sample import HOSTILE, Sample, Told, hostile_topology
 from txn.config import TopologyConfig
 from txn.dashboard.app import page
 from txn.dashboard.guard import LOOPBACK
+from txn.doctor.findings import Finding, ok
 from txn.operations.table_logs import opened_table
 from txn.operations.watching.known import Known
 from txn.operations.watching.topologies import Watch
@@ -287,7 +289,7 @@ def test_bad_rows_are_read_once_for_all_readers(
 def test_the_doctor_looks_without_writing(asked: Page) -> None:
     """In the background; its findings have what they mean and what to do."""
     before = sorted(asked.sample.folder.rglob("*"))
-    wait_until(lambda: asked.get("doctor", name="flights")["findings"] != [], "findings", 60)
+    wait_until(lambda: not asked.get("doctor", name="flights")["at_work"], "findings", 60)
     areas = {one["area"] for one in asked.get("doctor", name="flights")["findings"]}
     assert {"machine" in areas or "java" in areas, f"table {asked.sample.delays}" in areas} == {
         True
@@ -295,6 +297,37 @@ def test_the_doctor_looks_without_writing(asked: Page) -> None:
     assert not any(area.startswith("storage") for area in areas)
     assert [p for p in sorted(asked.sample.folder.rglob("*")) if "doctor" in p.name] == []
     assert len(sorted(asked.sample.folder.rglob("*"))) <= len(before) + 1
+
+
+def test_the_doctor_says_what_it_found_until_it_failed(
+    asked: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each finding as soon as it is there, the failure as one more; asked again, it looks at once,
+    however new its findings are.
+    """
+    ends, looks = threading.Event(), 0
+
+    def broken(*_: object) -> Iterator[Finding]:
+        nonlocal looks
+        looks += 1
+        yield ok("machine", "memory", "enough")
+        assert ends.wait(20)
+        raise KeyError("seen")
+
+    def found(**params: Any) -> list[str]:
+        told = asked.get("doctor", name="flights", **params)
+        return [one["found"] for one in told["findings"]] + ["..."] * told["at_work"]
+
+    wait_until(lambda: found()[-1:] != ["..."], "an end of the look before", 60)
+    monkeypatch.setattr("txn.dashboard.app.look", broken)
+    found(again=1)
+    wait_until(lambda: found() == ["enough", "..."], "the first finding", 20)
+    assert (found(again=1), looks) == (["enough", "..."], 1)
+    ends.set()
+    wait_until(lambda: found() == ["enough", "KeyError: 'seen'"], "the failure", 20)
+    assert (found(), looks) == (["enough", "KeyError: 'seen'"], 1)
+    found(again=1)
+    wait_until(lambda: looks == 2, "another look", 20)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from txn.dashboard import api
 from txn.dashboard.guard import Guard
 from txn.dashboard.scrub import Scrubber, secrets_in
 from txn.doctor.checkup import look
+from txn.doctor.findings import error
 from txn.errors import TxnError, UserError
 from txn.operations.watching.index import Filter, Only
 from txn.operations.watching.topologies import Watch, Watched
@@ -39,6 +40,7 @@ _LOOK_SECS = 0.25
 _AT_LEAST_SECS = 10.0
 """How often a stream says something although nothing has changed: proxies end silent ones."""
 _DOCTOR_SECS = 60.0
+_ENDED_EARLY = "The doctor stopped there: what it would have looked at next is not known."
 _OF_STORAGE = frozenset({"transaction", "rows", "changes", "bad-rows"})
 """Questions for which storage is read, each time that they are asked."""
 _READERS = 8
@@ -113,13 +115,13 @@ class _Views:
             began, before = time.perf_counter(), time.thread_time()
             try:
                 told, status = answer(request), 200
-            except UserError as error:
-                told, status = {"error": str(error)}, 404
-            except (TxnError, DeltaError, OSError, ValueError) as error:
-                told, status = {"error": first_line(error)}, 502
-            except Exception as error:
+            except UserError as failure:
+                told, status = {"error": str(failure)}, 404
+            except (TxnError, DeltaError, OSError, ValueError) as failure:
+                told, status = {"error": first_line(failure)}, 502
+            except Exception as failure:
                 log.exception("%s could not be answered", request.url.path)
-                told, status = {"error": first_line(error)}, 500
+                told, status = {"error": first_line(failure)}, 500
             found = self._json(told, status)
             took = (time.perf_counter() - began) * 1000
             worked = (time.thread_time() - before) * 1000
@@ -191,7 +193,7 @@ class _Views:
         """The newest findings of the doctor, and whether it is at it."""
         watched = self.topology(request)
         doctor = self._doctors.setdefault(watched.name, _Doctor())
-        return doctor.ask(self._watch, watched)
+        return doctor.ask(self._watch, watched, again=_number(request, "again") == 1)
 
     # --- live --------------------------------------------------------------------------------
 
@@ -224,30 +226,31 @@ class _Doctor:
         self._at_work = False
         self._findings: list[dict[str, Any]] = []
 
-    def ask(self, watch: Watch, watched: Watched) -> dict[str, Any]:
-        """What was found; begins to look again when that is old."""
+    def ask(self, watch: Watch, watched: Watched, *, again: bool) -> dict[str, Any]:
+        """What was found so far; begins to look again when that is old, or if asked to."""
         with self._lock:
-            if not self._at_work and time.time() - self._at > _DOCTOR_SECS:
-                self._at_work = True
+            if not self._at_work and (again or time.time() - self._at > _DOCTOR_SECS):
+                self._at, self._at_work, self._findings = time.time(), True, []
                 threading.Thread(target=self._look, args=(watch, watched), daemon=True).start()
             return {
                 "at_ms": int(self._at * 1000),
                 "at_work": self._at_work,
-                "findings": self._findings,
+                "findings": [*self._findings],
             }
 
     def _look(self, watch: Watch, watched: Watched) -> None:
-        found: list[dict[str, Any]] = []
         try:
             tables = {table.name: table.options for table in watched.tables}
             hosts = watch.look.hosts
             zookeeper = (watch.zookeeper, hosts) if hosts else None
-            findings = look(watched.name, watched.config, tables, zookeeper)
-            found = [finding.to_json() for finding in findings]
-        except Exception:
+            for finding in look(watched.name, watched.config, tables, zookeeper):
+                self._findings.append(finding.to_json())
+        except Exception as failure:
             log.exception("the doctor could not look at topology '%s'", watched.name)
+            told = error("doctor", "look", first_line(failure), _ENDED_EARLY, "Report it.")
+            self._findings.append(told.to_json())
         with self._lock:
-            self._findings, self._at, self._at_work = found, time.time(), False
+            self._at, self._at_work = time.time(), False
 
 
 def _number(

@@ -51,18 +51,18 @@ export function trouble(root, at) {
     } catch (error) { if (error.name !== "AbortError") show(bad, error.message, () => empty("The table of bad rows cannot be read.", error.message)); }
   }
 
-  async function loadDoctor() {
+  async function loadDoctor(again = false) {
     clearTimeout(timer);
     try {
-      const told = await get("doctor", { name }, stop.signal);
+      const told = await get("doctor", { name, again: again ? 1 : null }, stop.signal);
       const wrong = told.findings.filter((f) => f.level === "error" || f.level === "warning"), fine = told.findings.filter((f) => !wrong.includes(f));
       show(doctor, told, () => {
-        if (!told.findings.length) return h("p", { class: "loading" }, "Checking Java, disks, ZooKeeper and tables…");
-        return [h("p", { class: "hint" }, `${count(told.findings.filter((f) => f.level === "error").length, "error")}, ${count(wrong.filter((f) => f.level === "warning").length, "warning")}; looked ${clock(told.at_ms)}, without writing anything. `, h("code", {}, "txn doctor"), " also measures storage and ZooKeeper. ", told.at_work ? "Looking again…" : button("Look again", loadDoctor, { class: "button link" })),
+        if (!told.findings.length && told.at_work) return h("p", { class: "loading" }, "Checking Java, disks, ZooKeeper and tables…");
+        return [h("p", { class: "hint" }, `${count(told.findings.filter((f) => f.level === "error").length, "error")}, ${count(wrong.filter((f) => f.level === "warning").length, "warning")}; looked ${clock(told.at_ms)}, without writing anything. `, h("code", {}, "txn doctor"), " also measures storage and ZooKeeper. ", told.at_work ? "Still looking…" : button("Look again", () => loadDoctor(true), { class: "button link" })),
           wrong.length ? h("ul", { class: "troubles" }, wrong.map((f) => h("li", { class: `trouble ${levels[f.level][0]}` }, h("div", { class: "trouble-head" }, badge(levels[f.level][1], levels[f.level][0]), h("span", { class: "area" }, f.area), h("span", { class: "muted" }, f.check)), h("p", { class: "pre what" }, f.found), f.means ? h("p", {}, f.means) : null, f.do ? h("p", { class: "do" }, f.do) : null))) : null,
           h("details", {}, h("summary", {}, `${count(fine.length, "check")} without a fault`), h("div", { class: "scroller", role: "region", "aria-label": "Checks", tabindex: "0" }, h("table", {}, h("tbody", {}, fine.map((f) => h("tr", {}, h("td", {}, f.area), h("td", {}, f.check), h("td", { class: "wrap" }, f.found)))))))];
       });
-      if (told.at_work) timer = setTimeout(loadDoctor, 700);
+      if (told.at_work) timer = setTimeout(() => loadDoctor(), 700);
     } catch (error) { if (error.name !== "AbortError") show(doctor, error.message, () => empty(error.message)); }
   }
 
