@@ -341,6 +341,26 @@ def test_a_batch_that_is_blocked_is_trouble(watch: Watch, sample: Sample) -> Non
     assert batch.txid == 121
 
 
+def test_the_note_of_a_leader_that_was_cut_off_is_not_the_runs(
+    watch: Watch, sample: Sample
+) -> None:
+    """Whether it comes before or after its successor has taken a newer epoch."""
+    look = sample.look()
+    status = look.statuses["flights"]
+    found = watched(watch, look)
+    sample.note()
+    comes(lambda: found.is_live, "the note")
+    successor = replace(status, found=replace(status.found, epoch=4))
+    watched(watch, replace(look, statuses={"flights": successor}))
+    assert (found.note, found.is_live) == (None, False)
+    sample.note(epoch=4, held_up_by="emit")
+    comes(lambda: found.is_live, "the successor's note")
+    sample.note(epoch=3, waits=("for ever",))
+    found.refresh()
+    assert found.note is not None
+    assert (found.note.epoch, found.is_live) == (4, True)
+
+
 def test_a_run_that_ended_with_an_error(watch: Watch, sample: Sample) -> None:
     """Its last words are shown while nobody leads."""
     look = sample.look(running=False)

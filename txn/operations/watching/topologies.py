@@ -68,7 +68,7 @@ class Watched:
         self.status: Status | None = None
         self.error: str | None = None
         """Why ZooKeeper does not tell of it."""
-        self.note: RunNote | None = None
+        self._note: RunNote | None = None
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self._older: deque[Sample] = deque(maxlen=_SPARSE_SAMPLES)
         self.revision = 0
@@ -97,9 +97,21 @@ class Watched:
             index.close()
 
     @property
+    def note(self) -> RunNote | None:
+        """What the newest run said last; None: nothing.
+
+        A leader that was cut off writes into the same file as its successor for a while.
+        """
+        return self._note if self._note is not None and self._is_newest(self._note) else None
+
+    def _is_newest(self, note: RunNote) -> bool:
+        return self.status is None or note.epoch >= self.status.found.epoch
+
+    @property
     def is_live(self) -> bool:
         """Whether a run of it tells what it is doing."""
-        return self.note is not None and self.note.is_live(time.time())
+        note = self.note
+        return note is not None and note.is_live(time.time())
 
     @property
     def committed(self) -> int | None:
@@ -164,11 +176,11 @@ class Watched:
         if failures:
             index.add_failures(failures)
         note = read_note(self.name, self._where / ".txn/runs")
-        if note is not None and note != self.note:
-            self.note = note
+        if note is not None and note != self._note and self._is_newest(note):
+            self._note = note
             self.plan = note.plan or self.plan
             self._sample(note)
-        seen = (self.status, self.error, note, self.is_live)
+        seen = (self.status, self.error, self.note, self.is_live)
         if failures or attempts.begins_anew or seen != self._seen:
             self._seen = seen
             self.changed()
