@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from tests.children import free_ports, wait_until
 from txn.cli import cli
 from txn.cli.observers import CliObserver, RunInfo
+from txn.cli.run_log import logging_to_file
 from txn.cli.run_notes import RunNotes, _end_of, page_of_run
 from txn.config import TopologyConfig
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Totals
@@ -230,3 +231,16 @@ def test_a_topology_that_is_not_there_is_refused(tmp_path: Path) -> None:
     said = CliRunner().invoke(cli, ["dashboard", f"{tmp_path}/none.py:topology"])
     assert said.exit_code == 2
     assert "There is no file" in said.output
+
+
+@pytest.mark.parametrize(("level", "logged"), [("warning", True), ("error", False)])
+def test_a_note_says_whether_the_log_has_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, logged: bool
+) -> None:
+    """They are warnings, which `--log-level error` leaves out."""
+    monkeypatch.chdir(tmp_path)
+    with logging_to_file("t", level, "text"):
+        RunNotes("t", {}, tmp_path).update(status())
+    found = read_note("t", tmp_path)
+    assert found is not None
+    assert found.failures_logged is logged

@@ -286,6 +286,18 @@ def test_bad_rows_are_read_once_for_all_readers(
     assert loaded == [asked.sample.bad]
 
 
+def test_a_log_without_failures_is_no_run_without_failures(asked: Page) -> None:
+    """At --log-level error a run's log has no failed attempt, and the page says so."""
+    found = asked.watch.topology("flights")
+
+    def told(**more: bool) -> bool:
+        asked.sample.note(**more)
+        found.refresh()
+        return bool(asked.get("trouble", name="flights")["failures_logged"])
+
+    assert [told(failures_logged=False), told()] == [False, True]
+
+
 def test_the_doctor_looks_without_writing(asked: Page) -> None:
     """In the background; its findings have what they mean and what to do."""
     before = sorted(asked.sample.folder.rglob("*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -83,6 +84,7 @@ class RunNotes:
                 replays=status.replays,
                 input_records=status.totals.input_records,
                 input_bytes=status.totals.input_bytes,
+                failures_logged=logging.getLogger("txn").isEnabledFor(logging.WARNING),
                 plan=self._plan,
                 ended=ended,
                 error=error,

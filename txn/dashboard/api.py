@@ -491,6 +491,7 @@ def trouble(watched: Watched) -> dict[str, Any]:
         "state": state_of(watched),
         "troubles": [one.to_json() for one in troubles(watched)],
         "log_read": bool(watched.index.failures(limit=1)) or watched.note is not None,
+        "failures_logged": watched.note is None or watched.note.failures_logged,
     }
 
 

@@ -30,7 +30,7 @@ export function trouble(root, at) {
       const told = await get("trouble", { name }, stop.signal);
       const open = told.troubles.filter((t) => !t.is_over), over = told.troubles.filter((t) => t.is_over);
       show(now, open, () => (open.length ? h("ul", { class: "troubles" }, open.map((t) => entry(t, name))) : empty("Nothing is wrong.", "Failures, quarantined txids, other writers' commits and storage that is away appear here as they happen.")));
-      show(history, [over, told.log_read], () => [over.length ? h("ul", { class: "troubles" }, over.map((t) => entry(t, name))) : empty("No failed attempt, and no foreign commit."), told.log_read ? null : h("p", { class: "hint" }, "Failed attempts are read out of ", h("code", {}, ".txn/logs"), ", which ", h("code", {}, "txn run"), " writes in its working folder. There is none here: start the page in that folder.")]);
+      show(history, [over, told.log_read, told.failures_logged], () => [over.length ? h("ul", { class: "troubles" }, over.map((t) => entry(t, name))) : empty(told.failures_logged ? "No failed attempt, and no foreign commit." : "No foreign commit."), told.failures_logged ? null : h("p", { class: "hint" }, "The run logs errors only (", h("code", {}, "--log-level error"), "): its failed attempts are not known here."), told.log_read ? null : h("p", { class: "hint" }, "Failed attempts are read out of ", h("code", {}, ".txn/logs"), ", which ", h("code", {}, "txn run"), " writes in its working folder. There is none here: start the page in that folder.")]);
     } catch (error) { if (error.name !== "AbortError") show(now, error.message, () => empty(error.message)); }
     busy = false;
     changed();

@@ -88,6 +88,8 @@ class RunNote(_Note):
     input_records: int | None = None
     """Records that this run's committed txids read; None: not known of all."""
     input_bytes: int | None = None
+    failures_logged: bool = True
+    """Whether the run's log has its failed attempts; not at `--log-level error`."""
     plan: dict[str, Any] = Field(default_factory=dict)
     """`txn.operations.plan.TopologyPlan` as JSON."""
 
