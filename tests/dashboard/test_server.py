@@ -13,6 +13,7 @@ import urllib.request
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.children import free_ports, wait_until
 from tests.dashboard.hanging import hanging
 from tests.dashboard.sample import Sample, Told
 from tests.dashboard.serving import served
+from txn.dashboard.scrub import Scrubber
 from txn.dashboard.server import given_token, serve
 from txn.errors import SetupError, UserError
 from txn.machine.listening import Address, reached_at
@@ -63,6 +65,35 @@ def test_the_page_is_served_and_streams(watch: Watch) -> None:
             watch.topology("flights").revision += 1000
             again = next(line for line in lines if line.startswith(b"data: "))
             assert json.loads(again[6:])["topologies"][0]["revision"] >= 1000
+
+
+def test_many_readers_cost_one_overview(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made once for all who listen, and no part of it on the thread that serves them."""
+    found = watch.topology("flights")
+    wait_until(lambda: found.index.span() == (1, 5) and not found.reads_old, "all txids", 20)
+    wait_until(lambda: all(table.facts for table in found.tables), "the tables' facts", 20)
+    made: list[str] = []
+
+    class Counted(Scrubber):
+        def answer(self, value: Any) -> Any:
+            if isinstance(value, dict) and "topologies" in value:
+                made.append(threading.current_thread().name)
+            return super().answer(value)
+
+    monkeypatch.setattr("txn.dashboard.app.Scrubber", Counted)
+    monkeypatch.setattr("txn.dashboard.app._AT_LEAST_SECS", 3600.0)
+    with served(watch) as url, contextlib.ExitStack() as streams:
+        lines = []
+        for _ in range(8):
+            stream = streams.enter_context(urllib.request.urlopen(f"{url}api/events", timeout=10))
+            lines.append(iter(stream.readline, b""))
+            next(line for line in lines[-1] if line.startswith(b"data: "))
+        made.clear()
+        found.revision += 1000
+        for each in lines:
+            next(line for line in each if line.startswith(b"data: "))
+        assert 1 <= len(made) <= 3
+        assert all(name.startswith("asyncio_") for name in made)
 
 
 def test_storage_that_does_not_answer_holds_up_no_other_question(tmp_path: Path) -> None:

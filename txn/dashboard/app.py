@@ -107,6 +107,9 @@ class _Views:
         self._watch = watch
         self._doctors: dict[str, _Doctor] = {}
         self._readers = asyncio.Semaphore(_READERS)
+        self._sharing = threading.Lock()
+        self._shared: tuple[Any, float, str] = None, 0.0, ""
+        """The newest overview as JSON: what it follows from, when it was made."""
 
     def endpoint(self, answer: Answer, of_storage: bool) -> Callable[[Request], Any]:
         """A view, run in a thread: its answer as JSON, an error as JSON too."""
@@ -212,9 +215,18 @@ class _Views:
             now = (self._watch.revisions, self._watch.look.error)
             if now != seen or time.monotonic() - told_at > _AT_LEAST_SECS:
                 seen, told_at = now, time.monotonic()
-                told = await asyncio.to_thread(api.overview, self._watch)
-                yield f"event: overview\ndata: {self._text(told)}\n\n"
+                told = await asyncio.to_thread(self._overview, now)
+                yield f"event: overview\ndata: {told}\n\n"
             await asyncio.sleep(_LOOK_SECS)
+
+    def _overview(self, state: Any) -> str:
+        """The overview as JSON; one for all streams that ask within a moment."""
+        with self._sharing:
+            of, made, text = self._shared
+            if of != state or time.monotonic() - made > _LOOK_SECS:
+                text = self._text(api.overview(self._watch))
+                self._shared = state, time.monotonic(), text
+            return text
 
 
 class _Doctor:
