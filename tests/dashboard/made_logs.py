@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txn.interfaces import Member, Publication
+from txn.operations.watching.index import LogIndex
 
-__all__ = ["ABOUT", "BEGAN_MS", "append_version", "made_table", "publication"]
+__all__ = ["ABOUT", "BEGAN_MS", "append_version", "counts", "made_table", "publication"]
 
 BEGAN_MS = 1_760_000_000_000
 ABOUT = {
@@ -132,3 +133,9 @@ def made_table(
     text = "\n".join(map(json.dumps, actions))
     (table / "_delta_log" / f"{0:020d}.json").write_text(text, "utf-8")
     return table
+
+
+def counts(index: LogIndex) -> dict[str, int]:
+    """How many txids, versions and failures there are in an index."""
+    tables = ("txids", "versions", "failures")
+    return {table: index._asked(f"SELECT count(*) FROM {table}")[0][0] for table in tables}

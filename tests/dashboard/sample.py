@@ -280,7 +280,6 @@ class Sample:
             ),
             "in_flight": flights,
             "lags": {"flights": {"files": 14, "bytes": 25_804_800}, "weather": {"records": 1210}},
-            "replays": 3,
             "plan": self.plan(),
             **more,
         }

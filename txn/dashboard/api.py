@@ -67,7 +67,7 @@ def summary(watched: Watched) -> dict[str, Any]:
     """One topology in short."""
     now = _now_ms()
     status, note = watched.status, watched.note if watched.is_live else None
-    rows, txids = watched.index.rate(now, _RATE_SECS * 1000)
+    rows, _ = watched.index.rate(now, _RATE_SECS * 1000)
     found = troubles(watched)
     told = status.to_json() if status else {}
     held_up = note.held_up_by if note else None
@@ -79,18 +79,14 @@ def summary(watched: Watched) -> dict[str, Any]:
         "live": note is not None,
         "committed": watched.committed,
         "rows_per_s": rows / _RATE_SECS,
-        "txids_per_s": txids / _RATE_SECS,
         "last_commit_ms": watched.index.times_ms()[1],
         "lag": note.lags if note else None,
         "held_up_by": held_up,
         "waits": list(note.waits) if note else [],
         "in_flight": len(note.in_flight) if note else len(told.get("batches", ())),
-        "epoch": told.get("epoch"),
         "leader": told.get("leader"),
         "last_leader": told.get("last_leader"),
         "standbys": told.get("standbys", []),
-        "quarantined": told.get("quarantined", 0),
-        "tables": len(watched.tables),
         "troubles": _counted(found),
         "worst": next((one.what for one in found if not one.is_over), None),
         "spark": _spark(watched, now),
@@ -123,18 +119,15 @@ def topology(watched: Watched) -> dict[str, Any]:
     """One topology: its graph, what is in flight, what ZooKeeper says."""
     told = watched.status.to_json() if watched.status else {}
     note = watched.note if watched.is_live else None
-    flights = [flight.model_dump() for flight in note.in_flight] if note else []
-    known = {flight["txid"] for flight in flights}
-    flights += [
+    open_ones = [
         {"txid": b["txid"], "attempt_id": b["attempt"], "phase": "open", "since": 0, "failures": 0}
         for b in told.get("batches", ())
-        if b["txid"] not in known and not note
     ]
     return {
         **summary(watched),
         "now_ms": _now_ms(),
         "graph": graph(watched),
-        "flights": flights,
+        "flights": [flight.model_dump() for flight in note.in_flight] if note else open_ones,
         "spouts": _short(told.get("spouts", {})),
         "changes": told.get("changes"),
         "notices": told.get("notices"),
@@ -209,10 +202,8 @@ def series(watched: Watched, minutes: int) -> dict[str, Any]:
     seconds = bucket / 1000
     rows_ = [found.get(at) for at in starts]
     return {
-        "bucket_s": seconds,
         "t": [at / 1000 for at in starts],
         "rows_per_s": [row[2] / seconds if row else 0 for row in rows_],
-        "txids_per_s": [row[1] / seconds if row else 0 for row in rows_],
         "mean_ms": [row[3] if row else None for row in rows_],
         "max_ms": [row[4] if row else None for row in rows_],
         "processing_ms": [row[5] if row else None for row in rows_],
@@ -234,7 +225,6 @@ def _lags(watched: Watched, since: int) -> dict[str, Any]:
         chosen[name] = next((u for u in units if any(u in lag for lag in lags)), "")
     return {
         "t": [sample.at_ms / 1000 for sample in samples],
-        "in_flight": [sample.in_flight for sample in samples],
         "streams": [
             {
                 "name": name,
@@ -261,7 +251,6 @@ def transactions(
         "before": found.before,
         "span": span,
         "reads_old": watched.reads_old,
-        "committed": watched.committed,
     }
 
 
@@ -309,7 +298,6 @@ def transaction(watched: Watched, txid: int) -> dict[str, Any]:
                 "table": watched.tables[part.table].name,
                 "version": part.version,
                 "rows": part.rows,
-                "attempt": part.attempt_id,
                 "queries": _queries(watched.tables[part.table], one, part),
             }
             for part in parts

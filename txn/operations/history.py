@@ -45,8 +45,8 @@ class HistoryEntry:
     timestamp_ms: int = 0
     """When the last of the tables was appended to, milliseconds since 1970."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
-    """station -> milliseconds since the station before it, up to the commit turn; of the attempt that
-    was published."""
+    """station -> milliseconds since the station before it, up to the commit turn, of the attempt
+    that was published."""
     quarantined: str | None = None
     """The error for which it was committed empty; None: it was not."""
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.dashboard.made_logs import BEGAN_MS, publication
+from tests.dashboard.made_logs import BEGAN_MS, counts, publication
 from txn.delta.commits import Commit
 from txn.interfaces import Publication
 from txn.operations.watching import index as module
@@ -327,4 +327,4 @@ def test_an_empty_index_has_answers(index: LogIndex) -> None:
     assert index.page(Filter()).txids == ()
     assert (index.txid(1), index.span(), index.version_of(0, 1)) == (None, None, None)
     assert (index.times_ms(), index.rate(0, 1), index.series(0, 1, 1)) == ((0, 0), (0, 0), [])
-    assert index.counts() == {"txids": 0, "versions": 0, "failures": 0}
+    assert counts(index) == {"txids": 0, "versions": 0, "failures": 0}

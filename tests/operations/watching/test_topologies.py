@@ -12,7 +12,7 @@ import pytest
 
 from tests.children import wait_until
 from tests.dashboard.hanging import hanging
-from tests.dashboard.made_logs import append_version, publication
+from tests.dashboard.made_logs import append_version, counts, publication
 from tests.dashboard.sample import Sample, Told, with_stopped
 from txn.dashboard.api import series
 from txn.delta.commits import Commit
@@ -255,7 +255,7 @@ def of_area(found: Watched, area: str) -> list[Trouble]:
 def test_trouble_says_what_to_do(watch: Watch, sample: Sample) -> None:
     """Quarantine, failures, foreign commits and notices: each with the way out."""
     found = watched(watch, sample.look())
-    comes(lambda: found.index.counts()["failures"] == 3, "the failures")
+    comes(lambda: counts(found.index)["failures"] == 3, "the failures")
     comes(lambda: not found.reads_old and found.index.span() == (1, 120), "all txids")
     (emptied,) = of_area(found, "quarantine")
     assert emptied.command == f"txn quarantine replay flights {sample.quarantined}"
@@ -294,11 +294,11 @@ def test_failures_are_warnings_only_while_they_matter(tmp_path: Path) -> None:
 def test_failures_of_an_earlier_life_are_not_of_this_one(watch: Watch, sample: Sample) -> None:
     """They go away when the first attempt of the new life is in the log."""
     found = watched(watch, sample.look())
-    comes(lambda: found.index.counts()["failures"] == 3, "the failures")
+    comes(lambda: counts(found.index)["failures"] == 3, "the failures")
     before = found.revision
     with (sample.folder / ".txn/logs/flights.log").open("a", encoding="utf-8") as log:
         log.write("2026-11-25 10:00:00,000 INFO txn [flights 1:0] started\n")
-    comes(lambda: found.index.counts()["failures"] == 0, "their end")
+    comes(lambda: counts(found.index)["failures"] == 0, "their end")
     comes(lambda: found.revision > before, "the revision")
     assert not of_area(found, "failure")
 

@@ -8,7 +8,7 @@ export function state(one) {
   return h("span", { class: `state ${kind}` }, h("i", { class: `dot ${kind}` }), words);
 }
 
-export const stat = (label, value, unit, kind) => h("div", { class: `stat ${kind || ""}` }, h("dt", {}, label), h("dd", {}, value, unit ? h("span", { class: "unit" }, ` ${unit}`) : null));
+const stat = (label, value, unit) => h("div", { class: "stat" }, h("dt", {}, label), h("dd", {}, value, unit ? h("span", { class: "unit" }, ` ${unit}`) : null));
 
 export const age = (at) => h("time", { datetime: iso(at), title: iso(at), "data-ago": at || null }, ago(at));
 

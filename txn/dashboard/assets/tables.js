@@ -8,8 +8,8 @@ import { bytes, clock, count, iso, num, tableName } from "./format.js";
 const VIEWS = [["versions", "Versions"], ["rows", "Rows as of a txid"], ["changes", "Difference"], ["about", "About"]];
 const KINDS = { publication: "ok", foreign: "err", unreadable: "err", compaction: "info" };
 
-function grid(columns, rows, label, cell) {
-  return h("div", { class: "scroller", role: "region", "aria-label": label, tabindex: "0" }, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, columns.map(([name, type]) => h("th", { scope: "col" }, name, type ? h("span", { class: "type" }, type) : null)))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value) => cell ? cell(value) : value === null ? h("td", { class: "null" }, "NULL") : h("td", {}, value)))))));
+function grid(columns, rows, label) {
+  return h("div", { class: "scroller", role: "region", "aria-label": label, tabindex: "0" }, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, columns.map(([name, type]) => h("th", { scope: "col" }, name, type ? h("span", { class: "type" }, type) : null)))), h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value) => value === null ? h("td", { class: "null" }, "NULL") : h("td", {}, value)))))));
 }
 
 export function tables(root, at) {

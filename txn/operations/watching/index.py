@@ -110,8 +110,8 @@ class IndexedTxid:
     read: str
     """What it read, in a few words."""
     timings_ms: Mapping[str, float]
-    """station -> milliseconds since the station before it, up to the commit turn; of the attempt that
-    was published."""
+    """station -> milliseconds since the station before it, up to the commit turn, of the attempt
+    that was published."""
     total_ms: float
     quarantined: str | None
     """The error for which it was committed empty."""
@@ -516,11 +516,6 @@ class LogIndex:
             "GROUP BY bucket ORDER BY bucket",
             *(bucket_ms, bucket_ms, since_ms, until_ms),
         )
-
-    def counts(self) -> dict[str, int]:
-        """How many txids, versions and failures there are in the index."""
-        tables = ("txids", "versions", "failures")
-        return {t: self._asked(f"SELECT count(*) FROM {t}")[0][0] for t in tables}
 
     # --- connections -------------------------------------------------------------------------
 

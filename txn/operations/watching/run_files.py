@@ -84,10 +84,6 @@ class RunNote(_Note):
     in_flight: tuple[FlightNote, ...] = ()
     lags: dict[str, dict[str, float]] = Field(default_factory=dict)
     """stream -> unit (records, bytes, files, versions, seconds) -> how far it is behind."""
-    replays: int = 0
-    input_records: int | None = None
-    """Records that this run's committed txids read; None: not known of all."""
-    input_bytes: int | None = None
     failures_logged: bool = True
     """Whether the run's log has its failed attempts; not at `--log-level error`."""
     plan: dict[str, Any] = Field(default_factory=dict)

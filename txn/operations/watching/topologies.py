@@ -43,12 +43,10 @@ log = logging.getLogger("txn.watching")
 
 @dataclass(frozen=True)
 class Sample:
-    """What a running topology said at one moment."""
+    """What a running topology lagged by at one moment."""
 
     at_ms: int
     lag: Mapping[str, Mapping[str, float]]
-    in_flight: int
-    held_up_by: str
 
 
 class Watched:
@@ -192,7 +190,7 @@ class Watched:
                 oldest = self._samples[0]
                 if not self._older or oldest.at_ms - self._older[-1].at_ms >= _SPARSE_SECS * 1000:
                     self._older.append(oldest)
-            self._samples.append(Sample(at, note.lags, len(note.in_flight), note.held_up_by))
+            self._samples.append(Sample(at, note.lags))
 
     @property
     def samples(self) -> tuple[Sample, ...]:

@@ -90,7 +90,7 @@ class WatchedTable:
         self.told.set()
 
     def watch(self, closed: threading.Event, turn: Turn, changed: Callable[[], None]) -> None:
-        """Read it until `closed`, or it is left: what is new at once, what is old in the time that is left.
+        """Read it until `closed` or `leave`: what is new at once, what is old in the time between.
 
         Args:
             closed: set before `told`, so that it ends at once.
