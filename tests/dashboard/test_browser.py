@@ -195,7 +195,7 @@ def test_keys_lead_everywhere(seen: Seen) -> None:
     page.keyboard.press("3")
     page.locator("tr[data-txid='240']").wait_for()
     page.keyboard.press("/")
-    page.wait_for_function("document.activeElement.type === 'search'")
+    page.locator("input[type='search']:focus").wait_for()
     page.keyboard.press("Escape")
     page.keyboard.press("j")
     page.keyboard.press("j")
