@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from txn.delta.log import TableLog
 from txn.errors import UserError
@@ -48,8 +47,6 @@ _LONGEST_METADATA = 100_000
 _NEWEST_TXIDS = 200
 _BAD_ROWS = 50
 _NO_BAD_ROWS: dict[str, Any] = {"table": None, "rules": [], "rows": []}
-_kept_bad_rows: WeakKeyDictionary[WatchedTable, tuple[Any, dict[str, Any]]] = WeakKeyDictionary()
-"""The newest answer, and what it follows from."""
 
 
 def overview(watch: Watch) -> dict[str, Any]:
@@ -496,7 +493,7 @@ def bad_rows(watched: Watched) -> dict[str, Any]:
     span, committed = watched.index.span(table.number), watched.committed
     shown = committed if committed is None or span is None else min(committed, span[1])
     state = (table.follower.incarnation, table.follower.newest, shown)
-    kept = _kept_bad_rows.get(table)
+    kept = table.bad_rows
     if kept is not None and kept[0] == state:
         return kept[1]
     found = bad_rows_among([table.name], {table.name: table.options}, committed)
@@ -507,7 +504,7 @@ def bad_rows(watched: Watched) -> dict[str, Any]:
         "rules": [rule.to_json() for rule in found.by_rule()],
         "rows": [row.to_json() for row in found.newest(_BAD_ROWS)],
     }
-    _kept_bad_rows[table] = (state, told)
+    table.bad_rows = state, told
     return told
 
 

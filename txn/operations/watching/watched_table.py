@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 from deltalake.exceptions import DeltaError
 
@@ -66,6 +67,8 @@ class WatchedTable:
         """Its files and properties, at a version that may be a few seconds old."""
         self.hint: int | None = None
         """A version that it has, as ZooKeeper knows."""
+        self.bad_rows: tuple[object, dict[str, Any]] | None = None
+        """What was last told of its rows as bad ones, and what that follows from."""
         self.told = threading.Event()
         """ZooKeeper has said something new: the next look need not wait."""
         self.thread: threading.Thread | None = None
