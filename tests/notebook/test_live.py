@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from txn.notebook.live import Moment, Rates, page
 
 
-def moment(seconds: float, txids: int, records: int | None, rows: int = 0) -> Moment:
-    return Moment("orders", "running", txids, txids, records, rows, seconds)
-
-
-def test_rates_are_those_of_the_last_seconds() -> None:
-    """The first moment has the rates since the beginning; later ones those of ten seconds."""
+def test_rates_are_those_of_the_last_ten_seconds() -> None:
+    """The first look has the rates since the beginning; a burst long ago does not count."""
     rates = Rates()
-    assert rates.of(moment(2.0, 4, 100)) == (2.0, 50.0, 0.0)
-    assert rates.of(moment(6.0, 8, 500)) == (1.0, 100.0, 0.0)
-    rates.of(moment(14.0, 8, 500))
-    assert rates.of(moment(20.0, 14, None))[1] is None
+    assert rates.of(2.0, 4, 100) == (2.0, 50.0)
+    assert rates.of(6.0, 60, 120) == (10.0, 20.0)
+    assert rates.of(12.0, 60, 120) == pytest.approx((5.6, 2.0))
+    assert rates.of(23.0, 60, 230) == pytest.approx((0.0, 10.0))
 
 
 def test_names_and_errors_are_text_and_no_markup() -> None:

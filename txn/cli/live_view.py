@@ -23,9 +23,10 @@ from txn.cli.words import (
     summary,
 )
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Standby
+from txn.notebook.live import Rates
 from txn.text import duration, printable
 
-__all__ = ["LiveView", "Speed", "render"]
+__all__ = ["LiveView", "render"]
 
 _PHASE_STYLES = {
     "waiting": "yellow",
@@ -35,36 +36,12 @@ _PHASE_STYLES = {
     "processed": "blue",
     "committing": "green",
 }
-_SPEED_SECS = 10.0
 _RECENT = 5
 _LINES_AROUND = 25
 """Lines of the view besides batches in flight: header, lag, what was left out, captions, who waits
 for whom, recent batches, what blocks, failure, and an empty one for the cursor."""
 _FAILURE_CHARACTERS = 150
 """Two lines of 80; the whole of it is in the log."""
-
-
-class Speed:
-    """Batches and rows per second over the last ten seconds.
-
-    Args:
-        clock: seconds, monotonic.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._seen: list[tuple[float, int, int]] = []
-
-    def of(self, batches: int, rows: int) -> tuple[float, float]:
-        """(batches, rows) per second, given both totals now."""
-        now = self._clock()
-        self._seen.append((now, batches, rows))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - _SPEED_SECS:
-            self._seen.pop(0)
-        then, batches_then, rows_then = self._seen[0]
-        if now <= then:
-            return 0.0, 0.0
-        return (batches - batches_then) / (now - then), (rows - rows_then) / (now - then)
 
 
 # --- drawing ---------------------------------------------------------------------------------
@@ -74,7 +51,7 @@ def render(
     info: RunInfo,
     status: RunStatus,
     recent: Sequence[BatchReport],
-    speed: tuple[float, float],
+    speed: Sequence[float],
     now: float,
     height: int,
 ) -> RenderableType:
@@ -117,7 +94,7 @@ def _waits(status: RunStatus) -> RenderableType:
     return Group(title, *said)
 
 
-def _header(info: RunInfo, status: RunStatus, speed: tuple[float, float]) -> RenderableType:
+def _header(info: RunInfo, status: RunStatus, speed: Sequence[float]) -> RenderableType:
     first = Text.assemble(
         (info.topology, "bold"),
         f"  epoch {info.epoch}  until {info.until}  zookeeper {info.zookeeper}",
@@ -202,7 +179,7 @@ class LiveView(CliObserver):
     def __init__(self, console: Console, wall: Callable[[], float] = time.time) -> None:
         self._console = console
         self._wall = wall
-        self._speed = Speed()
+        self._rates = Rates()
         self._recent: list[BatchReport] = []
         self._live: Live | None = None
         self._status: Status | None = None
@@ -232,7 +209,8 @@ class LiveView(CliObserver):
         self._recent = [*self._recent, *batches][-_RECENT:]
         if self._live is None or self._info is None:
             return
-        speed = self._speed.of(status.batches_committed, status.totals.rows_staged)
+        totals = (status.batches_committed, status.totals.rows_staged)
+        speed = self._rates.of(status.seconds, *totals)
         height = self._console.size.height
         picture = render(self._info, status, self._recent, speed, self._wall(), height)
         self._live.update(picture, refresh=True)

@@ -46,26 +46,25 @@ class Moment:
 
 
 class Rates:
-    """Rates over the last seconds, out of the moments that it was told."""
+    """Rates over the last ten seconds of a run, out of totals that it was told."""
 
     def __init__(self) -> None:
-        self._known: deque[tuple[float, int, int | None, int]] = deque()
+        self._known: deque[tuple[float, tuple[int, ...]]] = deque()
 
-    def of(self, moment: Moment) -> tuple[float, float | None, float]:
-        """Txids, records and rows per second."""
-        self._known.append((moment.seconds, moment.txids, moment.records, moment.rows))
-        while len(self._known) > 2 and self._known[0][0] < moment.seconds - _WINDOW_SECS:
+    def of(self, seconds: float, *totals: int) -> tuple[float, ...]:
+        """Each total's rate.
+
+        Args:
+            seconds: since the run began, when there was nothing of any.
+        """
+        if not self._known:
+            self._known.append((0.0, (0,) * len(totals)))
+        self._known.append((seconds, totals))
+        while self._known[1][0] <= seconds - _WINDOW_SECS:
             self._known.popleft()
-        at, txids, records, rows = self._known[0]
-        passed = moment.seconds - at
-        if passed <= 0:
-            at, txids, records, rows, passed = 0.0, 0, 0, 0, max(moment.seconds, 1e-3)
-        known = moment.records is not None and records is not None
-        return (
-            (moment.txids - txids) / passed,
-            ((moment.records or 0) - (records or 0)) / passed if known else None,
-            (moment.rows - rows) / passed,
-        )
+        at, before = self._known[0]
+        passed = max(seconds - at, 1e-3)
+        return tuple((now - then) / passed for now, then in zip(totals, before, strict=True))
 
 
 def show(now: Callable[[], Moment], is_over: Callable[[], bool]) -> None:
@@ -92,11 +91,12 @@ def show(now: Callable[[], Moment], is_over: Callable[[], bool]) -> None:
 
 def page(moment: Moment, rates: Rates) -> str:
     """The HTML of a moment. Names and errors come from strangers: they are escaped."""
-    txids, records, rows = rates.of(moment)
+    totals = (moment.txids, moment.records or 0, moment.rows)
+    txids, records, rows = rates.of(moment.seconds, *totals)
     numbers = {
         "committed txid": f"{moment.committed_txid:,}",
         "txids / s": f"{txids:,.1f}",
-        "records / s": "unknown" if records is None else f"{records:,.0f}",
+        "records / s": "unknown" if moment.records is None else f"{records:,.0f}",
         "rows staged / s": f"{rows:,.0f}",
         "in flight": str(len(moment.in_flight)),
         "running for": duration(moment.seconds),
