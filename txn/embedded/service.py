@@ -139,13 +139,13 @@ def _has_data(folder: Path) -> bool:
 
 
 def is_served(spec: str) -> bool:
-    """Whether a server runs already; a named ZooKeeper is taken to.
+    """Whether some process has a server there, answering or not; a named ZooKeeper is taken to.
 
     Raises:
-        UserError, SetupError: as `resolve` and `running_server`.
+        UserError: the spec means nothing.
     """
     folder = resolve(spec).folder
-    return folder is None or running_server(folder) is not None
+    return folder is None or ServerFolder(folder).is_locked()
 
 
 def running_server(folder: str | Path) -> str | None:

@@ -154,6 +154,26 @@ def test_nobody_leads_by_a_server_that_does_not_run(tmp_path: Path) -> None:
     assert json.loads(told.stdout)["leader"] is None
 
 
+def test_a_server_that_does_not_answer_for_a_moment_is_led_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine it may take longer than a look waits: its leader stays shown."""
+    spec = f"embedded:{tmp_path / 'zookeeper'}"
+    looks: list[Look] = []
+    with zookeeper_service(spec) as hosts:
+        progress = led(hosts, "busy")
+        feed = StatusFeed(spec, {}, looks.append)
+        feed.start()
+        try:
+            wait_until(lambda: "busy" in looks[-1].statuses if looks else False, "a look", 40)
+            monkeypatch.setattr(feed_module, "running_server", lambda _: None)
+            wait_until(lambda: looks[-1].hosts is None, "a look without an answer", 20)
+            assert looks[-1].statuses["busy"].found.leader is not None
+        finally:
+            feed.close()
+            progress.close()
+
+
 def test_a_look_that_cannot_be_taken_in_ends_nothing(
     zookeeper: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:

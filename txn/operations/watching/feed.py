@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from txn.config import TopologyConfig
-from txn.embedded.service import running_server, zookeeper_service
+from txn.embedded.service import is_served, running_server, zookeeper_service
 from txn.errors import TxnError
 from txn.operations.status import Status, status_of
 from txn.text import first_line
@@ -114,7 +114,8 @@ class StatusFeed:
 
     def _told(self) -> Look:
         # Whether the processes that it names still run is asked anew each time.
-        served = self._folder is None or self._hosts is not None
+        # One that is too busy to answer is no server that does not run.
+        served = self._hosts is not None or is_served(self._spec)
         statuses = {name: status_of(one, served=served) for name, one in self._found.items()}
         return Look(time.time(), statuses, dict(self._errors), self._error, self._hosts)
 
