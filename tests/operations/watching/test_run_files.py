@@ -110,7 +110,7 @@ def test_failures_of_an_earlier_life_are_left_out(tmp_path: Path, form: str) -> 
     assert [txid for txid, *_ in log.new()] == [2]
     assert log.begins_anew
     with path.open("a", encoding="utf-8") as file:
-        file.write(line("[t 3:0] failed: x") + line("[u 1:0] started"))
+        file.write(line("[t 3:0] failed: txn [t 1:0] started") + line("[u 1:0] started"))
     assert ([txid for txid, *_ in log.new()], log.begins_anew) == ([3], False)
     with path.open("a", encoding="utf-8") as file:
         file.write(line("[t 4:0] failed: x") + line("[t 1:0] started"))

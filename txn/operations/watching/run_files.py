@@ -171,12 +171,13 @@ class FailureLog:
         failed: re.Match[str] | None = None
         error: list[str] = []
         for line in lines:
-            if not _LINE.match(line):
+            begins = _LINE.match(line)
+            if begins is None:
                 error.append(line)
                 continue
             if failed is not None:
                 yield _told(failed, error)
-            if line.endswith(f" txn {self._began}"):
+            if line[begins.end() :] == f"txn {self._began}":
                 yield None
             failed = _FAILED.fullmatch(line)
             if failed is not None and failed[3] != self._topology:
