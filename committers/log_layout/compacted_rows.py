@@ -55,7 +55,9 @@ class CompactedRows:
         committed: int,
         schema: StructType,
     ) -> DataFrame:
-        """The rows of `files`, one per key.
+        """The rows of `files`, one per key, in each file in the order of the keys.
+
+        So a reader that looks for some keys skips what is between them.
 
         Args:
             now: all files of the table.
@@ -70,9 +72,12 @@ class CompactedRows:
             parts = math.ceil(size / FILE_BYTES)
         # Also where one task compacts: the marks are brought to it.
         self._own_session().conf.set("spark.sql.shuffle.partitions", str(parts))
-        if not self._layout.removes:
-            return merged_by_key(rows, self._layout.keys, self._layout.aggregates, with_txid=True)
-        return self._with_marks(rows, files, now, committed, schema).coalesce(parts)
+        keys = self._layout.keys
+        if self._layout.removes:
+            merged = self._with_marks(rows, files, now, committed, schema).coalesce(parts)
+        else:
+            merged = merged_by_key(rows, keys, self._layout.aggregates, with_txid=True)
+        return merged.sortWithinPartitions(*map(quoted, keys)) if keys else merged
 
     def _own_session(self) -> SparkSession:
         """A session in which what is asked for is what is done: each task writes one file."""

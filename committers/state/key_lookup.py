@@ -21,6 +21,8 @@ __all__ = ["rows_of_keys"]
 
 _MOST_IN_CONDITION = 128
 """Keys beyond which a join is planned sooner than a condition."""
+_MOST_PUSHED = 10
+"""Values of an IN that Spark hands to Parquet one by one, by default."""
 _PLAIN = ("boolean", "tinyint", "smallint", "int", "bigint", "date", "string")
 """Types of which Parquet knows the bounds, and whose values have one text each."""
 
@@ -95,8 +97,22 @@ def _is_one_of(keys: Sequence[tuple[Any, ...]], types: Mapping[str, DataType]) -
         return None
     texts = {_literal(key[0], kind) for key in keys if key[0] is not None}
     null = [f"{quoted(name)} IS NULL"] if (None,) in keys else []
-    some = [f"{quoted(name)} IN ({', '.join(sorted(texts))})"] if texts else []
+    some = [_in(name, sorted(texts))] if texts else []
     return sf.expr(" OR ".join(some + null))
+
+
+def _in(name: str, texts: Sequence[str]) -> str:
+    """Whether a column has one of these values, as SQL.
+
+    Of more than `_MOST_PUSHED` values Spark tells Parquet no more than the smallest and largest
+    (`spark.sql.parquet.pushdown.inFilterThreshold`), so they are told some at a time as well.
+    """
+    all_of_them = f"{quoted(name)} IN ({', '.join(texts)})"
+    if len(texts) <= _MOST_PUSHED:
+        return all_of_them
+    some = (texts[n : n + _MOST_PUSHED] for n in range(0, len(texts), _MOST_PUSHED))
+    parts = " OR ".join(f"{quoted(name)} IN ({', '.join(part)})" for part in some)
+    return f"({all_of_them} AND ({parts}))"
 
 
 def _literal(value: Any, kind: DataType) -> str:
