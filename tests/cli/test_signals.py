@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +79,82 @@ def test_a_shell_script_goes_on_after_a_run_that_ctrl_c_has_ended(tmp_path: Path
         script.wait()
         script.stdout.close()
     assert not [pid for pid in children if Path(f"/proc/{pid}/exe").exists()]
+
+
+def java_below(pid: int) -> int | None:
+    """The Java process of Spark that this one has started."""
+    for child in below(pid):
+        words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        if words[0].endswith(b"java") and b"org.apache.spark.deploy.SparkSubmit" in words:
+            return child
+    return None
+
+
+@pytest.mark.parametrize(
+    ("command", "number", "end"),
+    [
+        ("run", signal.SIGTERM, (0, "stopped.\n")),
+        ("preview", signal.SIGINT, (130, "error: interrupted.\n")),
+    ],
+)
+def test_a_start_that_is_interrupted_leaves_no_java(
+    tmp_path: Path, command: str, number: int, end: tuple[int, str]
+) -> None:
+    """A signal to the command alone, while Java starts, ends both, and one line says so."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    txn = subprocess.Popen(
+        [sys.executable, "-m", "txn", command, "program.py:topology", "--master", "local[1]"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    java = None
+    try:
+        while java is None and txn.poll() is None:
+            time.sleep(0.01)
+            with contextlib.suppress(OSError):  # a process has ended meanwhile
+                java = java_below(txn.pid)
+        assert java is not None
+        txn.send_signal(number)
+        said = txn.communicate(timeout=60)[1]
+        assert (txn.returncode, said) == end
+        deadline = time.monotonic() + 30
+        while Path(f"/proc/{java}/exe").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not Path(f"/proc/{java}/exe").exists()
+    finally:
+        txn.kill()
+        if java is not None and Path(f"/proc/{java}/exe").exists():
+            os.kill(java, signal.SIGKILL)
+
+
+ASKING = """
+import os, signal, threading
+from txn.cli.signals import quiet_interrupts
+from txn.session import delta_session
+spark = delta_session("asked", "local[1]")
+with quiet_interrupts():
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        spark._jvm.java.lang.Thread.sleep(30_000)
+    except KeyboardInterrupt:
+        print("interrupted")
+    spark.stop()
+"""
+
+
+def test_ctrl_c_while_spark_is_asked_prints_no_stack_trace(tmp_path: Path) -> None:
+    """What py4j logs of a call that Ctrl-C has ended is not shown by a command."""
+    said = subprocess.run(
+        [sys.executable, "-c", ASKING],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert (said.stdout, said.stderr, said.returncode) == ("interrupted\n", "", 0)
 
 
 def test_a_signal_that_comes_by_two_ways_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

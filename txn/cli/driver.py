@@ -21,7 +21,7 @@ from txn.cli.errors import numbered
 from txn.cli.idleness import Idleness
 from txn.cli.observers import CliObserver, RunInfo
 from txn.cli.run_notes import RunNotes
-from txn.cli.signals import received_signals, terminable
+from txn.cli.signals import quiet_interrupts, received_signals, terminable
 from txn.engine.report import RunReport
 from txn.errors import AbandonedError, SetupError, TxnError
 from txn.interfaces import NOTICES
@@ -75,6 +75,7 @@ def drive(
         contextlib.ExitStack() as resources,
         observer,
         terminable(),
+        quiet_interrupts(),
         _leaving(),
         _showing_notes(observer),
     ):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from txn.cli.signals import quiet_interrupts
 from txn.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,11 +69,12 @@ def session_for(
     from txn.session import delta_session
 
     packages = packages_of(topology, conf)
-    spark = delta_session(topology.name, master, conf, packages=packages)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    with quiet_interrupts():
+        spark = delta_session(topology.name, master, conf, packages=packages)
+        try:
+            yield spark
+        finally:
+            spark.stop()
 
 
 def _parse_conf(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:

@@ -7,13 +7,14 @@ init of a container) passes on its own. What follows within a second is the same
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
-__all__ = ["StoppedEarlyError", "received_signals", "terminable"]
+__all__ = ["StoppedEarlyError", "quiet_interrupts", "received_signals", "terminable"]
 
 _SAME_SECS = 1.0
 
@@ -65,3 +66,26 @@ def received_signals(clock: Callable[[], float] = time.monotonic) -> Iterator[Se
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+@contextlib.contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """Ctrl-C while Spark is asked something prints no stack trace of py4j, which logs it as root.
+
+    Nor what becomes of pyspark's own handler, which asks Spark something while an answer is due.
+    """
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        while error is not None:
+            if isinstance(error, KeyboardInterrupt) or "reentrant call" in str(error):
+                return False
+            error = error.__context__
+        return True
+
+    root = logging.getLogger()
+    root.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_wanted)

@@ -5,11 +5,21 @@ every process of a service. A run ends cleanly only if Spark outlives it. So the
 (pyspark lets it ignore SIGINT). It ends with its standard input, a pipe whose other end only this
 process has: at its end, SIGKILL included. It stays in this process's group, so that SIGKILL,
 SIGSTOP and Ctrl-Z for the group are for both.
+
+It reads that pipe only once it is up. pyspark deletes the folder that it needs for that as soon as
+an exception leaves the start, so a start that is interrupted kills it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import importlib
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
 
 __all__ = ["start_shielded"]
 
@@ -25,14 +35,54 @@ def start_shielded(settings: Mapping[str, str]) -> None:
     Raises:
         PySparkRuntimeError: Java ended before it was up.
     """
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import SparkConf, SparkContext, java_gateway
 
     if SparkContext._gateway is not None:
         return
     conf = SparkConf().setAll(list(settings.items()))
-    gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]
+    with _ended_by_signals():
+        gateway = java_gateway.launch_gateway(conf)  # type: ignore[no-untyped-call]
     if gateway.proc is not None:
         signals = gateway.jvm.sun.misc
         signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let a signal kill the JVM first; its own handler runs when the start has failed for that.
+
+    A handler that raised inside of pyspark's start could lose the process that has just begun.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # a handler runs in the main thread, and interrupts nothing here
+        return
+    module: Any = importlib.import_module("pyspark.java_gateway")
+    started: list[subprocess.Popen[bytes]] = []
+    received: list[int] = []
+
+    def popen(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(*args, **kwargs))
+        end_if_asked()
+        return started[-1]
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        del frame
+        received.append(number)
+        end_if_asked()
+
+    def end_if_asked() -> None:
+        for process in started if received else ():
+            process.kill()
+
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(n))]
+    before = {number: signal.signal(number, handler) for number in numbers}
+    pysparks, module.Popen = module.Popen, popen
+    try:
+        yield
+    finally:
+        module.Popen = pysparks
+        for number, previous in before.items():
+            signal.signal(number, previous)
+        if received:
+            signal.raise_signal(received[0])
