@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,10 +19,11 @@ from spouts.delta import DeltaSpout
 from spouts.files import FileSpout
 from spouts.kafka import KafkaSpout
 from spouts.memory import MemoryTransactionalSpout
-from txn import Topology, TopologyConfig
+from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.errors import SetupError
 from txn.lineage import Lineage, is_asked_for
 from txn.lineage.events import dataset_of
+from txn.observers import AttemptBegan, BatchCommitted
 from txn.testing import run_in_memory
 
 if TYPE_CHECKING:
@@ -117,6 +118,31 @@ def test_a_receiver_that_is_away_costs_events_and_no_txid(
     assert report.batches_committed == 1
     (told,) = report.observers
     assert told.startswith("Observer Lineage raised for 1 events")
+
+
+class Sent:
+    """A client that keeps what it is to send."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def emit(self, event: Any) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+
+def test_only_so_many_attempts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts that never commit do not fill the memory: of the oldest the plan is forgotten."""
+    monkeypatch.setattr("txn.lineage.events._KEPT", 2)
+    client = Sent()
+    lineage = Lineage(cast("Any", client))
+    attempts = [TransactionAttempt(1, number) for number in range(3)]
+    for at, attempt in enumerate(attempts):
+        lineage.observe(AttemptBegan(at, "t", 1, attempt, at, {}, 0, None, None))
+    for attempt in attempts:
+        lineage.observe(BatchCommitted(10.0, "t", 1, attempt, (attempt,), {}, {}))
+    began = [event.run.facets["nominalTime"].nominalStartTime for event in client.events]
+    assert [time[17:19] for time in began] == ["10", "01", "02"]
 
 
 @pytest.mark.parametrize(

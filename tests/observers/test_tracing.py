@@ -243,6 +243,27 @@ def test_attempts_without_an_end_are_marked() -> None:
     assert names == ["attempt", "plan", "attempt", "plan", "success"]
 
 
+def test_an_attempt_whose_last_events_were_dropped_is_handed_over() -> None:
+    """A later commit ends its trace: nothing else would, before the run does."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    traces = Traces(provider)
+    one, two = TransactionAttempt(1), TransactionAttempt(2)
+    traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
+    traces.observe(BatchCommitted(2.0, "t", 1, one, (one,), {}, {}))
+    traces.observe(StationBegan(2.5, "t", 1, (one,), "clean_up"))
+    traces.observe(EventsDropped(3.0, "t", 1, 7))
+    assert exporter.get_finished_spans() == ()
+    traces.observe(BatchCommitted(4.0, "t", 1, two, (two,), {}, {}))
+    attempts = [span for span in exporter.get_finished_spans() if span.name == "attempt"]
+    assert [(span.attributes or {})["txn.txid"] for span in attempts] == [1]
+
+
 @pytest.mark.parametrize(
     ("environment", "wanted"),
     [
