@@ -186,6 +186,18 @@ def test_the_command_prints_what_each_table_would_get(
 
 
 @pytest.mark.usefixtures("borrowed")
+def test_a_table_of_bad_rows_without_a_rule_is_named_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for no columns: no stream of the topology sets rows aside."""
+    monkeypatch.chdir(folder)
+    ruled = PROGRAM.replace('Topology("orders")', 'Topology("orders", bad_rows=AppendTable("bad"))')
+    (folder / "app.py").write_text(ruled)
+    told = CliRunner().invoke(cli, ["preview", "app.py:orders", "--table", "bad"]).output
+    assert told.splitlines()[-1] == "table bad: no stream sets rows aside"
+
+
+@pytest.mark.usefixtures("borrowed")
 def test_plan_checks_the_columns_if_it_may_start_spark(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

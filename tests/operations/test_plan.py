@@ -50,9 +50,11 @@ loose.stream("loose", MemoryTransactionalSpout([], "v int"))
 """
 
 
-def txn_plan(folder: Path, *arguments: str, seed: str = "0") -> subprocess.CompletedProcess[str]:
+def txn_plan(
+    folder: Path, *arguments: str, seed: str = "0", program: str = PROGRAM
+) -> subprocess.CompletedProcess[str]:
     """`txn plan` in a process of its own, as a user starts it."""
-    (folder / "program.py").write_text(PROGRAM)
+    (folder / "program.py").write_text(program)
     return subprocess.run(
         [sys.executable, "-m", "txn", "plan", *arguments],
         cwd=folder,
@@ -107,6 +109,14 @@ def test_text_names_streams_stages_tables_and_guarantees(tmp_path: Path) -> None
         "<- orders+clicks/transform-1  AppendTable, append, non_transactional"
     )
     assert lines[place + 1].startswith("    at least once: The table is non_transactional: ")
+
+
+def test_a_table_of_bad_rows_without_a_rule_reads_nothing(tmp_path: Path) -> None:
+    """It is named as what it is: there is no stage without inputs."""
+    program = PROGRAM.replace('Topology("orders")', 'Topology("orders", bad_rows=AppendTable("b"))')
+    told = txn_plan(tmp_path, "program.py:topology", program=program).stdout
+    assert "set_aside-1" not in told
+    assert "  b  no stream sets rows aside  AppendTable, append, opaque" in told
 
 
 def test_a_plan_loads_neither_spark_nor_zookeeper(tmp_path: Path) -> None:

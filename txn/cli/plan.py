@@ -15,6 +15,7 @@ from txn.cli.options import (
     session_options,
     settings_option,
 )
+from txn.cli.words import NOTHING_SET_ASIDE
 from txn.operations.loading import load_topology
 from txn.operations.plan import TopologyPlan, plan_topology
 
@@ -78,18 +79,22 @@ def _plan_lines(
     yield f"topology {found.topology}"
     yield from ("", "streams")
     yield from _columns((s.id, s.spout, s.kind) for s in found.streams)
-    if found.stages:
+    stages = [s for s in found.stages if s.reads]
+    if stages:
         yield from ("", "stages")
         yield from _columns(
-            (s.id, f"<- {', '.join(s.reads)}", _phase(s.phase), s.detail) for s in found.stages
+            (s.id, f"<- {', '.join(s.reads)}", _phase(s.phase), s.detail) for s in stages
         )
+    # The table of bad rows reads a stage of its own, which has no input without a rule.
+    fed = {s.id for s in stages} | {s.id for s in found.streams}
     yield from ("", "tables")
     for table in found.tables:
         described = filter(None, (table.committer, table.layout, table.semantics))
         needs = f"; needs {', '.join(table.columns)}" if table.columns else ""
-        yield f"  {table.name}  <- {table.reads}  {', '.join(described)}{needs}"
+        reads = f"<- {table.reads}" if table.reads in fed else NOTHING_SET_ASIDE
+        yield f"  {table.name}  {reads}  {', '.join(described)}{needs}"
         yield f"    {table.guarantee}: {table.why}"
-        if table.name in columns:
+        if table.name in columns and table.reads in fed:
             known = (columns[table.name] or {}).items()
             listed = ", ".join(f"{name} {kind}" for name, kind in known)
             yield f"    columns: {listed or 'not known before something is read'}"

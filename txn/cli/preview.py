@@ -17,6 +17,7 @@ from txn.cli.options import (
     session_options,
     settings_option,
 )
+from txn.cli.words import NOTHING_SET_ASIDE
 from txn.errors import UserError
 from txn.operations.loading import load_topology
 from txn.text import describe, printable
@@ -115,7 +116,8 @@ def _parts(found: Preview, tables: Sequence[str]) -> Iterator[RenderableType]:
             yield from _table(name, found.tables[name])
         else:
             waits = " and of ".join(found.waiting[name])
-            yield Text(f"table {printable(name)}: the columns of {waits} are not known yet")
+            why = f"the columns of {waits} are not known yet" if waits else NOTHING_SET_ASIDE
+            yield Text(f"table {printable(name)}: {why}")
 
 
 def _table(name: str, frame: DataFrame) -> Iterator[RenderableType]:

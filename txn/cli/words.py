@@ -12,6 +12,7 @@ from txn.text import duration, printable, size
 
 __all__ = [
     "BOUND_NAMES",
+    "NOTHING_SET_ASIDE",
     "broken_in",
     "broken_rules",
     "held_up",
@@ -32,6 +33,9 @@ BOUND_NAMES = {
     "idle": "nothing to read",
 }
 """Bound -> how users read it; see `txn.engine.bottleneck`."""
+
+NOTHING_SET_ASIDE = "no stream sets rows aside"
+"""Of the table of bad rows in a topology without a rule that needs it."""
 
 
 def phases_ms(batch: BatchReport) -> tuple[float, float, float]:
