@@ -312,3 +312,19 @@ def test_a_history_shows_broken_rules() -> None:
         ["0", "ms", "none"],
     ]
     assert "broken rules" not in drawn(history_table([replace(entries[0], violations={})]))[0]
+
+
+def test_a_history_shows_which_txids_were_committed_empty() -> None:
+    """With the first line of the error: such a txid does not look like one without rows."""
+    error = "ValueError: a \x1b[31mred row\nsecond line"
+    entries = [
+        HistoryEntry(2, 1, 1, committed=True, quarantined=error),
+        HistoryEntry(1, 0, 1, committed=True),
+    ]
+    shown = drawn(history_table(entries), width=200)
+    assert shown[0].rstrip().endswith("quarantined")
+    assert [line.rpartition(" ms")[2].strip() for line in shown[1:3]] == [
+        "ValueError: a \\x1b[31mred row",
+        "",
+    ]
+    assert "quarantined" not in drawn(history_table(entries[1:]))[0]

@@ -157,8 +157,10 @@ def quarantine_table(entries: Sequence[Quarantined]) -> RenderableType:
 def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
     """One line per txid, the newest first."""
     ruled = any(entry.violations for entry in entries)
-    columns = ("txid", "epoch", "published", "read", "rows (version)", "processing")
-    result = _table(*columns, *(["broken rules"] if ruled else []))
+    emptied = any(entry.quarantined is not None for entry in entries)
+    columns = ["txid", "epoch", "published", "read", "rows (version)", "processing"]
+    columns += [*["broken rules"] * ruled, *["quarantined"] * emptied]
+    result = _table(*columns)
     for entry in entries:
         timings = entry.timings_ms
         processing = sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed"))
@@ -174,7 +176,8 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
             read,
             rows,
             f"{processing:,.0f} ms",
-            *([broken_rules(entry.violations) or "none"] if ruled else []),
+            *[broken_rules(entry.violations) or "none"] * ruled,
+            *[printable((entry.quarantined or "").partition("\n")[0])] * emptied,
         )
     return result
 
