@@ -201,6 +201,35 @@ def test_unknown_topology_lists_those_there_are(hosts: str) -> None:
     assert "It knows orders." in result.output
 
 
+def test_the_page_of_an_unknown_topology_says_so_on_the_terminal(hosts: str) -> None:
+    """It opens nevertheless: the topology may begin later."""
+    lead(hosts).close()
+    command = ["dashboard", "odors", "--port", "0", "--zookeeper", hosts]
+    with subprocess.Popen(
+        [sys.executable, "-m", "txn", *command],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as page:
+        assert page.stdout is not None
+        assert page.stderr is not None
+        assert page.stdout.readline().startswith("The page is at http://")
+        told = page.stderr.readline()
+        page.terminate()
+    assert "knows no topology 'odors'. It knows orders. " in told
+    assert told.endswith(" The page goes on looking.\n")
+
+
+@pytest.mark.parametrize("command", ["dashboard", "status"])
+def test_a_file_in_place_of_a_name_is_a_mistake(program: Path, command: str) -> None:
+    """It is answered with what to write, as by `txn run`."""
+    result = invoke(command, str(program / "program.py"))
+    assert result.exit_code == 2
+    assert "names no topology. Write " in result.output
+    assert "[TXN-117]" in result.output
+
+
 def test_history_reads_the_tables_that_zookeeper_names(program: Path, hosts: str) -> None:
     """History by name finds the tables through ZooKeeper and reads their logs."""
     publish(program / "tables/items", 1, topology="orders")

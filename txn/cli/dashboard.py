@@ -78,8 +78,18 @@ def dashboard(
         threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     else:
         known = [Known.named(target) for target in topologies]
+    unseen = [] if of_run else [one.name for one in known]
     with Watch(known, zookeeper, starts_server=not of_run) as watch:
-        serve(watch, Address(host.strip("[]"), port), told, names=allowed, is_over=over.is_set)
+
+        def is_over() -> bool:
+            look = watch.look
+            if unseen and (look.error or {*unseen} <= {*look.statuses, *look.errors}):
+                unseen.clear()
+                for why in [look.error] if look.error else look.errors.values():
+                    click.echo(f"{why} The page goes on looking.", err=True)
+            return over.is_set()
+
+        serve(watch, Address(host.strip("[]"), port), told, names=allowed, is_over=is_over)
 
 
 def _wait_for_end(over: threading.Event) -> None:

@@ -38,13 +38,15 @@ class LoadError(UserError):
 def named_topology(name: str) -> tuple[str, TopologyConfig, Topology | None]:
     """A topology by its own name, or by FILE.py:TOPOLOGY (no name has a colon).
 
+    A file alone is refused, as `load_topology` does, with the topologies that it has.
+
     Returns:
         Its name, the config that holds ZooKeeper's credentials, and the topology if it was loaded.
 
     Raises:
         TxnError: as `load_topology`.
     """
-    if ":" not in name:
+    if ":" not in name and not _is_path(name):
         return name, completed(TopologyConfig(), os.environ, Path()), None
     topology = load_topology(name)
     return topology.name, topology.settings, topology
@@ -92,9 +94,12 @@ def load_topology(target: str, settings: Sequence[str] = ()) -> Topology:
     return value
 
 
+def _is_path(place: str) -> bool:
+    return place.endswith(".py") or "/" in place
+
+
 def _load(place: str, target: str) -> ModuleType:
-    is_file = place.endswith(".py") or "/" in place
-    if is_file:
+    if _is_path(place):
         _leave_working_folder()
         _search_first(Path(place).resolve().parent)
         return _run_file(Path(place), target)
