@@ -17,20 +17,24 @@ from spouts.files import FileSpout
 from txn.operations.new_project import make_project
 
 DOCS = Path(__file__).parents[2] / "docs"
+OWN_FILES = "## Your own files"
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    """(what stands behind the fence, text) of each block of a page."""
+def blocks(page: str, section: str = "") -> list[tuple[str, str]]:
+    """(what stands behind the fence, text) of each block of a page, or of sections of it."""
     text = (DOCS / page).read_text("utf-8")
-    return re.findall(r"^```([^\n]*)\n(.*?)^```$", text, re.S | re.M)
+    return re.findall(r"^```([^\n]*)\n(.*?)^```$", text[text.index(section) :], re.S | re.M)
 
 
-def test_the_first_hour_goes_as_the_page_says(tmp_path: Path) -> None:
-    """From `txn new` to a job that was killed and goes on: each table that is shown is printed."""
+def follow(found: list[tuple[str, str]], folder: Path) -> tuple[Path, int]:
+    """Do what blocks of a page say.
+
+    Returns:
+        The folder in which that ends, and how many tables were shown and printed.
+    """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    folder, printed = tmp_path, ""
-    compared = 0
-    for kind, text in blocks("first-hour.md"):
+    printed, compared = "", 0
+    for kind, text in found:
         if kind == "console":
             lines = [line.removeprefix("$ ") for line in text.splitlines()]
             lines = [line.removeprefix("pip install pytest && ") for line in lines]
@@ -44,10 +48,25 @@ def test_the_first_hour_goes_as_the_page_says(tmp_path: Path) -> None:
             assert ran.returncode == 0, ran.stdout + ran.stderr
             *said, place = ran.stdout.splitlines()
             folder, printed = Path(place), "\n".join(said)
+        elif kind.startswith("python "):
+            (folder / kind.removeprefix("python ")).write_text(text)
         elif text.startswith("+--"):
             assert text.strip() in printed
             compared += 1
-    assert (folder.name, compared) == ("sales", 2)
+    return folder, compared
+
+
+def test_the_first_hour_goes_as_the_page_says(tmp_path: Path) -> None:
+    """From `txn new` to a job that was killed and goes on: each table that is shown is printed."""
+    before = blocks("first-hour.md")[: -len(blocks("first-hour.md", OWN_FILES))]
+    assert follow(before, tmp_path) == (tmp_path / "sales", 2)
+
+
+def test_files_of_ones_own_go_as_the_page_says(tmp_path: Path) -> None:
+    """A project with other columns is planned, previewed and run; its totals are printed."""
+    (tmp_path / "sales").mkdir()
+    own = blocks("first-hour.md", OWN_FILES)
+    assert follow(own, tmp_path / "sales") == (tmp_path / "shops", 1)
 
 
 def test_a_new_project_passes_its_own_test(
