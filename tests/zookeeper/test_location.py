@@ -19,6 +19,8 @@ from txn.zookeeper.location import ZooKeeperSpec, resolve
         ("zk1:2181,zk2:2181/apps/txn", ZooKeeperSpec(None, "zk1:2181,zk2:2181/apps/txn")),
         ("[::1]:2181/x", ZooKeeperSpec(None, "[::1]:2181/x")),
         ("[fe80::1]", ZooKeeperSpec(None, "[fe80::1]:2181")),
+        ("embed:2181", ZooKeeperSpec(None, "embed:2181")),
+        ("embed.example", ZooKeeperSpec(None, "embed.example:2181")),
     ],
 )
 def test_every_form_is_understood(spec: str, expected: ZooKeeperSpec) -> None:
@@ -34,6 +36,8 @@ def test_every_form_is_understood(spec: str, expected: ZooKeeperSpec) -> None:
         ("/chroot", "a host is missing"),
         ("embedded:", "comes a folder"),
         ("embedded:\0", "NUL"),
+        ("embeded", "did you mean 'embedded'"),
+        ("Embedded:data", "did you mean 'embedded'"),
         ("zk://host:2181", "scheme"),
         ("::1:2181", "in brackets"),
         ("host:port", "not host:port"),

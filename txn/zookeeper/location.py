@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ def resolve(spec: str) -> ZooKeeperSpec:
         raise _bad_spec(f"{spec[:40]}...", f"it has {len(spec)} characters")
     if "://" in spec:
         raise _bad_spec(spec, "a connect string has no scheme such as 'zk://'")
+    if not folder[:1].isdecimal() and "." not in kind and _resembles_embedded(kind):
+        raise _bad_spec(spec, "did you mean 'embedded'? A host of that name needs its port")
     servers, slash, chroot = spec.partition("/")
     hosts = ",".join(_host(part.strip(), spec) for part in servers.split(","))
     if slash and chroot.split("/")[0] == "zookeeper":
@@ -77,6 +80,10 @@ def resolve_shared(spec: str) -> ZooKeeperSpec:
             number="TXN-608",
         )
     return found
+
+
+def _resembles_embedded(name: str) -> bool:
+    return bool(difflib.get_close_matches(name.lower(), ["embedded"], cutoff=0.75))
 
 
 def _folder(name: str, spec: str) -> Path:
