@@ -132,7 +132,7 @@ def test_a_page_that_cannot_start_is_a_note() -> None:
     ):
         wait_until(lambda: bool(heard.told), "the note", 60)
     (told,) = heard.told
-    assert told.startswith(f"There is no page: error: The page cannot listen on 127.0.0.1:{port}")
+    assert told.startswith(f"There is no page: The page cannot listen on 127.0.0.1:{port}")
     assert "--dashboard HOST:PORT" in told
 
 

@@ -46,7 +46,7 @@ def test_a_token_comes_from_a_file_or_a_variable(tmp_path: Path) -> None:
     assert given_token(both) == "out-of-a-file"
     with pytest.raises(UserError, match="fewer than 8"):
         given_token({"TXN_DASHBOARD_TOKEN": "short"})
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="names '.*/none', which cannot be read: No such file"):
         given_token({"TXN_DASHBOARD_TOKEN_FILE": str(tmp_path / "none")})
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 
 import pytest
 
 from txn.errors import SetupError
-from txn.machine.listening import LOOPBACK, Address, is_any, is_loopback, parse_address, reached_at
+from txn.machine.listening import (
+    LOOPBACK,
+    Address,
+    is_any,
+    is_loopback,
+    parse_address,
+    reached_at,
+    refusal,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +49,31 @@ def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(SetupError, match=r"not an address to listen on.*127\.0\.0\.1:8321") as no:
         parse_address(text)
     assert no.value.number == "TXN-217"
+
+
+def test_the_example_is_of_whoever_listens() -> None:
+    """That of metrics has another port than the page's."""
+    with pytest.raises(SetupError, match=r"127\.0\.0\.1:9464 or \[::1\]:9464"):
+        parse_address("abc", example=9464)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_of_host"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), True),
+        (OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"), True),
+        (UnicodeError("label empty or too long"), True),
+        (OSError(errno.EADDRINUSE, "Address already in use"), False),
+        (PermissionError(errno.EACCES, "Permission denied"), False),
+    ],
+)
+def test_another_port_is_advised_only_where_it_helps(
+    error: OSError | UnicodeError, is_of_host: bool
+) -> None:
+    """A host that this machine does not have is the host's fault, whatever the port."""
+    said = refusal(error, "Give another port.")
+    assert (error.args[-1] in said, "It is the host" in said) == (True, is_of_host)
+    assert ("Give another port." in said) is not is_of_host
 
 
 def test_loopback_is_told_from_the_rest() -> None:

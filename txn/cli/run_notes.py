@@ -142,7 +142,7 @@ def _tell(child: subprocess.Popen[bytes], known: Known, observer: CliObserver) -
     if not child.stdin.closed:
         what = "The page has ended" if line else "There is no page"
         # Above the last line it may have said that it waits for ZooKeeper.
-        why = said.splitlines()[-1] if said else "it gave no reason"
+        why = said.splitlines()[-1].removeprefix("error: ") if said else "it gave no reason"
         observer.note(f"{what}: {why}")
 
 

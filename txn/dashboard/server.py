@@ -19,6 +19,9 @@ __all__ = ["given_token", "serve"]
 TOKEN = "TXN_DASHBOARD_TOKEN"  # noqa: S105 - the name of the variable
 TOKEN_FILE = "TXN_DASHBOARD_TOKEN_FILE"  # noqa: S105
 _LEAST_TOKEN = 8
+_OTHER_PORT = (
+    "Give another port (--port, or --dashboard HOST:PORT in a run), or 0 for any that is free."
+)
 
 
 def given_token(environment: Mapping[str, str]) -> str | None:
@@ -32,8 +35,11 @@ def given_token(environment: Mapping[str, str]) -> str | None:
         try:
             text = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
+            # Of a decoding error nothing is repeated: it would show bytes of the token.
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise UserError(
-                f"{TOKEN_FILE} names a file that cannot be read: {type(error).__name__}.",
+                f"{TOKEN_FILE} names '{path}', which cannot be read: {why}. Correct the path, or "
+                "the file's owner and mode.",
                 number="TXN-120",
             ) from error
     if text is not None and len(text) < _LEAST_TOKEN:
@@ -103,8 +109,7 @@ def _listen(address: Address) -> socket.socket:
             refused.pop_all()
     except (OSError, UnicodeError) as error:
         raise SetupError(
-            f"The page cannot listen on {address}: {refusal(error)}. Give another port (--port, or "
-            "--dashboard HOST:PORT in a run), or 0 for any that is free.",
+            f"The page cannot listen on {address}: {refusal(error, _OTHER_PORT)}",
             number="TXN-216",
         ) from error
     return listening

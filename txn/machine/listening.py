@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import re
 import socket
@@ -28,8 +29,11 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str, example: int = 8321) -> Address:
     """Understand "HOST:PORT", ":PORT" or "PORT"; loopback if no host is named.
+
+    Args:
+        example: a port for whoever wrote something else.
 
     Raises:
         SetupError: it is none of them.
@@ -37,16 +41,25 @@ def parse_address(text: str) -> Address:
     found = _ADDRESS.fullmatch(text.strip())
     if found is None or int(found["port"]) > 65535:
         raise SetupError(
-            f"{text!r} is not an address to listen on. Write HOST:PORT, such as {LOOPBACK}:8321 or "
-            "[::1]:8321, or a port alone, which is then open to this machine only.",
+            f"{text!r} is not an address to listen on. Write HOST:PORT, such as "
+            f"{LOOPBACK}:{example} or [::1]:{example}, or a port alone, which is then open to this "
+            "machine only.",
             number="TXN-217",
         )
     return Address((found["host"] or LOOPBACK).strip("[]"), int(found["port"]))
 
 
-def refusal(error: OSError | UnicodeError) -> str:
-    """Why nobody can listen there; a `UnicodeError` is of what is no name of a host."""
-    return getattr(error, "strerror", None) or str(error)
+def refusal(error: OSError | UnicodeError, ways_out: str) -> str:
+    """Why nobody can listen there, and what to do; a `UnicodeError` is of no name of a host.
+
+    Args:
+        ways_out: how a port is given.
+    """
+    why = getattr(error, "strerror", None) or str(error)
+    not_here = getattr(error, "errno", None) == errno.EADDRNOTAVAIL
+    if not_here or isinstance(error, socket.gaierror | UnicodeError):
+        return f"{why}. It is the host: name an address of this machine, {LOOPBACK} or 0.0.0.0."
+    return f"{why}. {ways_out}"
 
 
 def is_loopback(host: str) -> bool:

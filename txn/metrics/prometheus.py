@@ -68,7 +68,7 @@ class PrometheusMetrics:
         """Where the server listens; None: there is none."""
         self._stop: Callable[[], None] = lambda: None
         if address is not None:
-            self.port, self._stop = _served(self.registry, parse_address(address))
+            self.port, self._stop = _served(self.registry, parse_address(address, example=9464))
 
     def observe(self, event: RunEvent) -> None:
         """Take an event in; the last one ends the server."""
@@ -158,9 +158,13 @@ def _served(registry: CollectorRegistry, address: Address) -> tuple[int, Callabl
         server, thread = start_http_server(address.port, address.host, registry)
     except (OSError, UnicodeError) as error:
         raise SetupError(
-            f"Metrics cannot be served on {address}: {refusal(error)}. Another process may have "
-            "that port: give a free one (--metrics HOST:PORT, or the address of "
-            "PrometheusMetrics). Nothing was started.",
+            f"Metrics cannot be served on {address}: "
+            + refusal(
+                error,
+                "Another process may have that port: give a free one (--metrics HOST:PORT, or the "
+                "address of PrometheusMetrics).",
+            )
+            + " Nothing was started.",
             number="TXN-215",
         ) from error
 
