@@ -295,7 +295,7 @@ class AttemptBegan(RunEvent):
     metadata: Mapping[str, Any]
     """stream -> what it reads, as the spout's own JSON; None: nothing."""
     failures: int
-    """How many attempts of the txid have failed in this run."""
+    """How many attempts of the txid have failed in this run, or since its batch was emptied."""
     replay_of: int | None
     """The quarantined txid whose records it reads again."""
     quarantined: str | None

@@ -18,6 +18,7 @@ from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 from txn.errors import BatchError, SetupError
 from txn.observers import (
     AttemptBegan,
+    AttemptFailed,
     BatchCommitted,
     EventsDropped,
     RunBegan,
@@ -241,6 +242,32 @@ def test_attempts_without_an_end_are_marked() -> None:
     assert (success.attributes or {})["txn.unfinished"] is True
     names = [span.name for span in exporter.get_finished_spans()]
     assert names == ["attempt", "plan", "attempt", "plan", "success"]
+
+
+def test_an_emptied_attempt_has_the_failures_before_it() -> None:
+    """Also those for which the batch was emptied, though its own attempts are counted anew."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    traces = Traces(provider)
+    zero, one, two = (TransactionAttempt(1, number) for number in range(3))
+    traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
+    for failures, attempt in enumerate((zero, one)):
+        traces.observe(AttemptBegan(2.0, "t", 1, attempt, 2.0, {}, failures, None, None))
+        traces.observe(AttemptFailed(3.0, "t", 1, attempt, "error", "no", "processing"))
+    traces.observe(AttemptBegan(4.0, "t", 1, two, 4.0, {}, 0, None, "no"))
+    traces.observe(BatchCommitted(5.0, "t", 1, two, (two,), {}, {}, quarantined=True))
+    traces.observe(RunEnded(6.0, "t", 1, "stopped", None, None, 1, 5.0))
+    told = {
+        about["txn.attempt"]: about["txn.failures"]
+        for span in exporter.get_finished_spans()
+        if (about := dict(span.attributes or {})) and span.name == "attempt"
+    }
+    assert told == {0: 0, 1: 1, 2: 2}
 
 
 def test_an_attempt_whose_last_events_were_dropped_is_handed_over() -> None:

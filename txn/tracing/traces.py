@@ -9,6 +9,7 @@ is killed leaves no trace of an attempt that was under way, rather than a part o
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -79,6 +80,8 @@ class Traces:
         self._open: dict[TransactionAttempt, _Attempt] = {}
         self._failed: dict[int, tuple[int, SpanContext]] = {}
         """txid -> attempt id and span of its newest attempt that ended and was not committed."""
+        self._failures: Counter[int] = Counter()
+        """txid -> attempts that have failed."""
         self._committed_txid = 0
 
     def observe(self, event: RunEvent) -> None:
@@ -114,6 +117,7 @@ class Traces:
             self._provider = own_provider(event.topology, self._processors)
         self._tracer = self._provider.get_tracer("txn")
         self._open, self._failed, self._committed_txid = {}, {}, 0
+        self._failures = Counter()
 
     def _end(self, event: RunEnded) -> None:
         for attempt in sorted(self._open):
@@ -147,7 +151,13 @@ class Traces:
         at = event.planned_at if isinstance(event, AttemptBegan) else None
         if self._is_written(event.attempt):
             return
-        self._of(event.attempt, event, at).take(event)
+        found, txid = self._of(event.attempt, event, at), event.attempt.txid
+        found.take(event)
+        if isinstance(event, AttemptBegan):
+            # A batch that is emptied counts anew, for the sake of its own attempts.
+            found.attributes["txn.failures"] = max(event.failures, self._failures[txid])
+        elif isinstance(event, AttemptFailed):
+            self._failures[txid] += 1
         self._write_if_over(event.attempt, event.at)
 
     def _is_written(self, attempt: TransactionAttempt) -> bool:
@@ -167,6 +177,7 @@ class Traces:
     def _committed(self, event: BatchCommitted) -> None:
         self._of(event.attempt, event).take(event)
         self._failed.pop(event.attempt.txid, None)
+        self._failures.pop(event.attempt.txid, None)
         self._committed_txid = event.attempt.txid
         # Txids are committed in order: the end of an earlier one was among the dropped events.
         for attempt in [a for a in self._open if a.txid < event.attempt.txid]:
@@ -285,7 +296,6 @@ class _Attempt:
             self.outcome, self.ended, self.error = outcome, at, error
 
     def _began(self, event: AttemptBegan) -> None:
-        self.attributes["txn.failures"] = event.failures
         for stream, metadata in event.metadata.items():
             self.attributes[f"txn.read.{stream}"] = describe(metadata)
         if event.replay_of is not None:
