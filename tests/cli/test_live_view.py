@@ -119,6 +119,18 @@ def test_view_fits_its_terminal(width: int, height: int) -> None:
     assert any("more" in line for line in lines)
 
 
+def test_the_line_that_counts_the_others_stands_for_several() -> None:
+    """Of one batch more than fits, the batch itself is shown in that line."""
+
+    def last(batches: int) -> list[str]:
+        flying = [InFlight(8 + i, 0, "processing", 0, 100.0) for i in range(batches)]
+        lines = [line.split() for line in drawn(picture(status(flying), height=20), height=20)]
+        return [words for words in lines if words and words[0] in ("...", f"{7 + batches}:0")][-1]
+
+    counted = next(number for number in range(1, 30) if last(number)[0] == "...")
+    assert last(counted) == ["...", "and", "2", "more"]
+
+
 def test_idle_topology_says_that_it_waits() -> None:
     """With nothing in flight the view says so instead of showing an empty table."""
     assert any("waiting for something to read" in line for line in drawn(picture(status())))

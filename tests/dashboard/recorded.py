@@ -269,14 +269,14 @@ class Recording:
         return Fact(name, moment, self._failed, on_page, driver, metric, labels=',cause="error"')
 
     def _is_set_aside(self, driver: Driver) -> Fact:
-        told = self._told("Committed empty after attempt", "txn quarantine replay sales 4")
+        told = self._told("Committed empty as attempt", "txn quarantine replay sales 4")
         at = partial(self._created, "quarantine/4")
         name, moment = "It goes into quarantine", "its node in ZooKeeper"
         return Fact(name, moment, at, told.wait_for, driver, "txn_in_quarantine")
 
     def _is_replayed(self, driver: Driver) -> Fact:
         badge = self.pages["transactions"].locator(".badge", has_text="replays 4")
-        row, told = self._row(6).filter(has=badge), self._told("Committed empty after attempt")
+        row, told = self._row(6).filter(has=badge), self._told("Committed empty as attempt")
 
         def on_page() -> None:
             row.wait_for()

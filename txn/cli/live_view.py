@@ -122,7 +122,9 @@ def _flight_table(batches: Sequence[InFlight], now: float, room: int) -> Rendera
     table = _table("in flight")
     for name in ("txid:attempt", "phase", "seconds", "failures"):
         table.add_column(name, justify="left" if name == "phase" else "right", no_wrap=True)
-    for batch in batches[:room]:
+    # The line that says how many there are besides is one that another batch could have.
+    shown = batches if len(batches) <= room + 1 else batches[:room]
+    for batch in shown:
         phase = "blocked" if batch.blocked else batch.phase
         replay = f" (replays {batch.replay_of})" if batch.replay_of else ""
         since = batch.blocked_since or batch.since
@@ -134,7 +136,7 @@ def _flight_table(batches: Sequence[InFlight], now: float, room: int) -> Rendera
         )
     if not batches:
         table.add_row("-", Text("waiting for something to read", style="dim"), "", "")
-    if len(batches) > room:
+    if len(shown) < len(batches):
         table.add_row("...", f"and {len(batches) - room} more", "", "")
     return table
 

@@ -164,7 +164,7 @@ def _quarantine(watched: Watched) -> Iterator[Trouble]:
         yield Trouble(
             "quarantine",
             "error" if replay is None else "note",
-            f"Committed empty after attempt {record.attempt}: {record.error}",
+            f"Committed empty as attempt {record.attempt}: {record.error}",
             do,
             command if replay is None else "",
             at_ms=found[0].at_ms if found else 0,
