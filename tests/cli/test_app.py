@@ -114,7 +114,6 @@ def test_mistakes_are_told_and_end_with_2(
     ("arguments", "message"),
     [
         (("run", "program.py:nothing"), "ends nowhere"),
-        (("run", "program.py:topology", "--zookeeper", "zk://host"), "no scheme"),
         (("status", "orders"), "There is no ZooKeeper data in"),
         (("history", "program.py:topology"), "no Delta table at 'tables/items'"),
         (("recover", "program.py:topology"), "no Delta table at 'tables/items'"),
@@ -228,6 +227,27 @@ def test_a_file_in_place_of_a_name_is_a_mistake(program: Path, command: str) -> 
     assert result.exit_code == 2
     assert "names no topology. Write " in result.output
     assert "[TXN-117]" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "number"),
+    [
+        (("new", "Sales"), "TXN-104"),
+        (("plan", "program.py:topology", "--set", "x=1"), "TXN-119"),
+        (("run", "program.py:topology", "--metrics", "abc"), "TXN-217"),
+        (("status", "orders", "--zookeeper", "zk://a"), "TXN-601"),
+        (("run", "program.py:topology", "--standby"), "TXN-608"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_a_mistake(
+    program: Path, arguments: tuple[str, ...], number: str
+) -> None:
+    """It ends with the exit code of a mistake on the command line, whoever finds it."""
+    result = invoke(*arguments)
+    assert (result.exit_code, f"[{number}]" in result.output) == (2, True), result.output
+    assert [file.name for file in program.iterdir() if file.name not in (".txn", "in")] == [
+        "program.py"
+    ]
 
 
 def test_history_reads_the_tables_that_zookeeper_names(program: Path, hosts: str) -> None:

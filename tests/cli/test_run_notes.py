@@ -222,7 +222,7 @@ def test_where_to_listen_is_checked_before_anything_runs(tmp_path: Path) -> None
         "utf-8",
     )
     said = CliRunner().invoke(cli, ["run", f"{program}:topology", "--dashboard", "here"])
-    assert said.exit_code == 1
+    assert said.exit_code == 2
     assert "'here' is not an address to listen on" in said.output
 
 

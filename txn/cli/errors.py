@@ -27,6 +27,8 @@ __all__ = ["ErrorsAsParagraphs", "numbered"]
 
 UNEXPECTED = "TXN-901"
 ERROR, USAGE, FENCED, INTERRUPTED = 1, 2, 3, 130
+_OF_ARGUMENTS = ("TXN-217", "TXN-601", "TXN-608")
+"""An address to listen on, and a location of ZooKeeper: programs may give them, too."""
 
 
 class ErrorsAsParagraphs(click.Group):
@@ -74,7 +76,7 @@ def _exit_code(error: TxnError) -> int:
         return FENCED
     if isinstance(error, AbandonedError):
         return error.exit_code
-    return USAGE if isinstance(error, TargetError) else ERROR
+    return USAGE if isinstance(error, TargetError) or error.number in _OF_ARGUMENTS else ERROR
 
 
 def _leave(code: int) -> None:

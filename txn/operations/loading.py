@@ -24,7 +24,7 @@ __all__ = ["LoadError", "TargetError", "load_topology", "named_topology"]
 
 
 class TargetError(UserError):
-    """The named thing does not exist or is not a topology: a mistake on the command line."""
+    """A mistake on the command line, such as a file that does not exist or has no such topology."""
 
     number = "TXN-117"
 
@@ -66,7 +66,7 @@ def load_topology(target: str, settings: Sequence[str] = ()) -> Topology:
             (`txn.config.settings`).
 
     Raises:
-        TargetError: no such file, module or name, or not a topology.
+        TargetError: no such file, module or name, not a topology, or not such a setting.
         LoadError: the file raised something; it is the cause.
         TxnError: what the file itself raised of the project's errors, as it was raised.
     """
@@ -90,7 +90,10 @@ def load_topology(target: str, settings: Sequence[str] = ()) -> Topology:
             f"'{name}' of {place} is {type(value).__name__}, neither a Topology nor a function "
             f"without arguments that returns one; {_topologies_of(module)}"
         )
-    value.settings = overridden(value.settings, settings)
+    try:
+        value.settings = overridden(value.settings, settings)
+    except UserError as error:
+        raise TargetError(str(error), number=error.number) from error
     return value
 
 

@@ -12,7 +12,8 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from txn.errors import SetupError, UserError
+from txn.errors import SetupError
+from txn.operations.loading import TargetError
 
 __all__ = ["make_project"]
 
@@ -46,18 +47,18 @@ def make_project(name: str, folder: Path) -> Path:
         The project's folder.
 
     Raises:
-        UserError: the name cannot be one of a module, or hides a package.
+        TargetError: the name cannot be one of a module, or hides a package.
         SetupError: there is something of this name, or the folder cannot be written to.
     """
     if name in _IMPORTED and not keyword.iskeyword(name):
-        raise UserError(
+        raise TargetError(
             f"{name!r} cannot name a project: its module {name}.py would be imported in place of "
             f"the module {name!r} that Python or a package has. Choose another name, for "
             f"example {name}_totals.",
             number="TXN-104",
         )
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in _TAKEN:
-        raise UserError(
+        raise TargetError(
             f"{name!r} cannot name a project: it becomes a Python module. Use small letters, "
             f"digits and '_', a letter first, and none of {', '.join(_TAKEN)}.",
             number="TXN-104",
