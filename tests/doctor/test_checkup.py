@@ -122,7 +122,7 @@ def test_a_mistake_on_the_command_line_is_one(program: Path) -> None:
     """A connect string or a program that means nothing ends like in every other command."""
     assert CliRunner().invoke(cli, ["doctor", "nothing.py:x"]).exit_code == 2
     result = CliRunner().invoke(cli, ["doctor", "--zookeeper", "zk://x"])
-    assert (result.exit_code, "no scheme" in result.output) == (1, True)
+    assert (result.exit_code, "no scheme" in result.output) == (2, True)
 
 
 def test_a_check_that_fails_does_not_keep_the_others(
