@@ -14,12 +14,14 @@ __all__ = [
     "describe",
     "duration",
     "first_line",
+    "first_said",
     "is_installed",
     "is_the_users",
     "last_users_frame",
     "place_of",
     "placed",
     "printable",
+    "read_of",
     "size",
     "users_line",
 ]
@@ -61,6 +63,11 @@ def first_line(error: BaseException, said: str | None = None) -> str:
     """
     lines = (str(error) if said is None else said).strip().splitlines()
     return f"{type(error).__name__}: {printable(lines[0])}" if lines else type(error).__name__
+
+
+def first_said(error: BaseException) -> str:
+    """The first line of what an error says, printable; its kind if it says nothing."""
+    return printable((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def is_the_users(file: str) -> bool:
@@ -143,10 +150,14 @@ def describe(metadata: Any) -> str:
         named = next((names for value in metadata.values() if (names := _file_names(value))), None)
         if named is not None:
             return printable(_some(named))
-        # A PartitionedSpout: what was read says it; `latest` is for the coordinator.
-        if set(metadata) == {"read", "latest"}:
-            metadata = metadata["read"]
-    return printable(_shortened(metadata))
+    return printable(_shortened(read_of(metadata)))
+
+
+def read_of(metadata: Any) -> Any:
+    """What was read; a PartitionedSpout's positions of other partitions (`latest`) are left out."""
+    if isinstance(metadata, Mapping) and set(metadata) == {"read", "latest"}:
+        return metadata["read"]
+    return metadata
 
 
 def _file_names(value: Any) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from txn.attempts import TransactionAttempt
 from txn.spark.causes import cause_line
-from txn.text import duration, first_line, last_users_frame, size, users_line
+from txn.text import duration, first_line, first_said, last_users_frame, size, users_line
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,8 @@ def test_an_error_in_one_line_is_printable() -> None:
     error = OSError("cannot open 'in/\udcff.csv'\x1b[2J\nmore")
     assert first_line(error) == r"OSError: cannot open 'in/\udcff.csv'\x1b[2J"
     assert cause_line(error) == first_line(error)
+    assert first_said(error) == r"cannot open 'in/\udcff.csv'\x1b[2J"
+    assert first_said(KeyError()) == "KeyError"
 
 
 @pytest.mark.parametrize(

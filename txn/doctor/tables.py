@@ -21,6 +21,7 @@ from txn.delta.durations import FILE_RETENTION, LOG_RETENTION, duration_secs
 from txn.delta.features import refused_features
 from txn.doctor.findings import Finding, error, note, ok, warning
 from txn.storage.locations import is_local, is_on_s3, local_path
+from txn.text import first_said
 
 if TYPE_CHECKING:
     from txn.storage.storage import Storage
@@ -192,11 +193,10 @@ def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iter
         races = [_race(storage, version) for version in range(1, _ROUNDS + 1)]
         yield _judged(area, races, DeltaTable(table, storage_options=own).version())
     except Exception as failure:  # noqa: BLE001 - whatever the storage's library raises
-        first = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
         yield error(
             area,
             "put-if-absent",
-            f"no table can be written there: {first}",
+            f"no table can be written there: {first_said(failure)}",
             "No batch can be committed.",
             "Check the path, its permissions and credentials.",
         )
@@ -223,7 +223,7 @@ def _race(storage: Storage, version: int) -> list[str]:
         try:
             landed = storage.put_if_absent(commit_path(version), text)
         except Exception as failure:  # noqa: BLE001 - which error a loser gets is the storage's
-            ended.append((str(failure).strip().splitlines() or ["?"])[0])
+            ended.append(first_said(failure))
         else:
             ended.append("won" if landed else "there is such a version")
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from txn.errors import SetupError
 from txn.observers import AttemptBegan, BatchCommitted, RunBegan, RunEnded, RunEvent, TablePublished
 from txn.storage.locations import identity
-from txn.text import first_line
+from txn.text import first_line, read_of
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
@@ -149,7 +149,7 @@ class Lineage:
             places = [dataset_of(place) for place in self._sources.get(stream, ())]
             facets: dict[str, Any] = {
                 "txn_position": PositionFacet(
-                    stream=stream, position=_read(metadata), producer=_PRODUCER
+                    stream=stream, position=read_of(metadata), producer=_PRODUCER
                 )
             }
             if len(places) <= 1:
@@ -200,13 +200,6 @@ def dataset_of(place: str) -> tuple[str, str]:
     if known.startswith("/") or len(parts.scheme) <= 1:
         return "file", Path(known).as_posix()
     return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/") or "/"
-
-
-def _read(metadata: Any) -> Any:
-    """What was read; a PartitionedSpout's positions of other partitions are left out."""
-    if isinstance(metadata, Mapping) and set(metadata) == {"read", "latest"}:
-        return metadata["read"]
-    return metadata
 
 
 def _namespace() -> str:

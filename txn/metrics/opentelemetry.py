@@ -11,9 +11,8 @@ from weakref import WeakKeyDictionary
 
 from txn.errors import SetupError
 from txn.metrics.memory import driver_memory
-from txn.metrics.prometheus import PARTITIONS
 from txn.metrics.readings import Readings
-from txn.metrics.table import TABLE, Metric
+from txn.metrics.table import PARTITIONS, TABLE, Metric
 from txn.observers import RunEnded, RunEvent
 from txn.otlp import configured, protocol, sender
 

@@ -13,17 +13,14 @@ from txn.errors import SetupError
 from txn.machine.listening import Address, parse_address, refusal
 from txn.metrics.memory import driver_memory
 from txn.metrics.readings import Readings
-from txn.metrics.table import TABLE, Metric
+from txn.metrics.table import PARTITIONS, TABLE, Metric
 from txn.observers import RunEnded, RunEvent
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
     from prometheus_client.metrics_core import Metric as Family
 
-__all__ = ["PARTITIONS", "PrometheusMetrics"]
-
-PARTITIONS = 50
-"""So many partitions of a stream have a series of their own; the others are added up."""
+__all__ = ["PrometheusMetrics"]
 
 
 class PrometheusMetrics:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["OTHER_PARTITIONS", "TABLE", "Kind", "Metric", "metric"]
+__all__ = ["OTHER_PARTITIONS", "PARTITIONS", "TABLE", "Kind", "Metric", "metric"]
 
 Kind = Literal["counter", "gauge", "histogram"]
+
+PARTITIONS = 50
+"""So many partitions of a stream have a series of their own; the others are added up."""
 
 OTHER_PARTITIONS = "others"
 """The value of the label `partition` for all partitions that have no series of their own."""

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from txn.delta.commits import Commit
 from txn.interfaces.publication import Member, Publication, Violations, merged_violations
-from txn.text import describe, printable
+from txn.text import describe, printable, read_of
 
 __all__ = [
     "Filter",
@@ -654,11 +654,8 @@ def _strings(value: Any) -> Iterator[str]:
     """Every name and text in a spout's metadata."""
     waiting: list[Any] = [value]
     while waiting:
-        one = waiting.pop()
+        one = read_of(waiting.pop())
         if isinstance(one, Mapping):
-            # What was read says it; `latest` repeats every partition in every txid.
-            if set(one) == {"read", "latest"}:
-                one = one["read"] if isinstance(one["read"], Mapping) else {}
             yield from (str(key) for key in one)
             waiting += one.values()
         elif isinstance(one, list | tuple):

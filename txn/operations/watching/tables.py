@@ -23,6 +23,7 @@ from txn.delta.loading import file_sizes, load
 from txn.errors import UserError
 from txn.storage.retrying import retried
 from txn.storage.storage import Storage
+from txn.text import first_said
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
@@ -254,10 +255,9 @@ def _dataset(table: DeltaTable) -> Dataset:
     try:
         return table.to_pyarrow_dataset()
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"Arrow cannot read this version of the table: {first}. Read it with Spark; the txid's "
-            "page has the query."
+            f"Arrow cannot read this version of the table: {first_said(error)}. Read it with "
+            "Spark; the txid's page has the query."
         ) from error
 
 

@@ -23,7 +23,13 @@ from txn.operations.status import Status
 from txn.operations.watching.feed import Look, StatusFeed
 from txn.operations.watching.index import LogIndex
 from txn.operations.watching.known import Known
-from txn.operations.watching.run_files import FailureLog, RunNote, read_note
+from txn.operations.watching.run_files import (
+    LOG_FOLDER,
+    RUNS_FOLDER,
+    FailureLog,
+    RunNote,
+    read_note,
+)
 from txn.operations.watching.watched_table import EVERY_SECS, WatchedTable
 
 __all__ = ["Sample", "Watch", "Watched"]
@@ -84,7 +90,7 @@ class Watched:
         index = LogIndex(self._folder.with_suffix(f".{len(self._indexes)}.sqlite"), self.name)
         self._indexes.append(index)
         self.index = index
-        self._failed = FailureLog(self.name, self._where / ".txn/logs"), index
+        self._failed = FailureLog(self.name, self._where / LOG_FOLDER), index
         self.tables: list[WatchedTable] = []
         for table in self._options:
             self._add_table(table)
@@ -173,7 +179,7 @@ class Watched:
             index.forget_failures()
         if failures:
             index.add_failures(failures)
-        note = read_note(self.name, self._where / ".txn/runs")
+        note = read_note(self.name, self._where / RUNS_FOLDER)
         if note is not None and note != self._note and self._is_newest(note):
             self._note = note
             self.plan = note.plan or self.plan
