@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote
 
@@ -480,7 +482,7 @@ def _changed(
     planned: PlannedFile, found: FileStat | None, attempt: TransactionAttempt
 ) -> SourceChangedError:
     now = "it is gone" if found is None else f"it has {_described(found)}"
-    time = "" if planned.version else ", with its time,"
+    time = "" if planned.version else f", with its time{_touch(planned)},"
     return SourceChangedError(
         f"The file {planned.path} changed after it was planned for {attempt}: it had "
         f"{_described(planned.stat)}, and now {now}. Put the planned file back{time} and start the "
@@ -489,9 +491,21 @@ def _changed(
     )
 
 
+def _touch(planned: PlannedFile) -> str:
+    """The command that gives the file its time back; empty: it lies in remote storage."""
+    if planned.mtime_ns is None or "://" in planned.path:
+        return ""
+    seconds, rest = divmod(planned.mtime_ns, 1_000_000_000)
+    return f" (touch -d '@{seconds}.{rest:09d}' {shlex.quote(planned.path)})"
+
+
 def _described(stat: FileStat) -> str:
     version = "" if stat.version is None else f", ETag {stat.version}"
-    return f"{stat.size} bytes, last changed at {stat.mtime_ns} ns{version}"
+    if stat.mtime_ns is None:
+        return f"{stat.size} bytes{version}"
+    seconds, rest = divmod(stat.mtime_ns, 1_000_000_000)
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    return f"{stat.size} bytes, last changed at {moment:%Y-%m-%d %H:%M:%S}.{rest:09d} UTC{version}"
 
 
 def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -158,9 +158,15 @@ def _quarantine(watched: Watched) -> Iterator[Trouble]:
         record, replay = entry.record, entry.replay
         found = watched.index.txid(record.txid)
         command = f"txn quarantine replay {shlex.quote(watched.name)} {record.txid}"
-        do = "Correct the cause, then replay it: its records are read in a txid of their own."
+        do = (
+            "Correct the program, start it again, then replay the txid: its records are read in a "
+            "txid of their own. A file that it has read must stay as it is, or the replay stops "
+            "the run (TXN-407): put corrected records into a new file instead, without a replay."
+        )
         if replay is not None:
-            do = "Its replay is asked for." if replay == "requested" else f"Txid {replay} reads it."
+            who = "one of the next txids" if replay == "requested" else f"txid {replay}"
+            when = "" if state_of(watched) == "running" else " when the topology runs again"
+            do = f"Its replay is requested: {who} reads its records{when}."
         yield Trouble(
             "quarantine",
             "error" if replay is None else "note",
