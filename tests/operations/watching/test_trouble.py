@@ -11,9 +11,11 @@ import pytest
 from tests.dashboard.sample import Sample
 from txn.operations.quarantine import Quarantined
 from txn.operations.watching.feed import Look
+from txn.operations.watching.follower import LogFollower
 from txn.operations.watching.known import Known
 from txn.operations.watching.topologies import Watched
 from txn.operations.watching.trouble import Trouble, troubles
+from txn.storage.storage import Storage
 
 
 @pytest.fixture
@@ -64,3 +66,33 @@ def test_nobody_reads_while_it_does_not_run(
     assert [one.do for one in said(flights, "quarantine")] == [
         f"{asked} when the topology runs again."
     ]
+
+
+@pytest.mark.parametrize(
+    ("listed", "words"),
+    [(True, "its rows are in no table."), (False, "and its replay has read its records.")],
+)
+def test_what_became_of_a_txid_that_was_committed_empty(
+    flights: Watched, sample: Sample, listed: bool, words: str
+) -> None:
+    """Its failed attempts do not say that a later one has committed its rows."""
+    look = sample.look()
+    if not listed:
+        status = replace(look.statuses["flights"], quarantine=())
+        look = replace(look, statuses={"flights": status})
+    flights.looked(look)
+    follower = LogFollower(flights.index, 0, Storage(sample.routes), 10**6)
+    follower.catch_up()
+    while follower.step_back():
+        pass
+    flights.refresh()
+    (one,) = [one for one in said(flights, "failure") if one.txid == sample.quarantined]
+    assert one.is_over
+    assert one.do.startswith("The txid was committed empty")
+    assert one.do.endswith(words)
+
+
+def test_a_notice_brings_its_own_advice(flights: Watched, sample: Sample) -> None:
+    """A file that was changed is no wrong path: nothing is said beside what the source says."""
+    flights.looked(sample.look())
+    assert [one.do for one in said(flights, "notice")] == [""]

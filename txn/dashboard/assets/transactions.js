@@ -248,7 +248,7 @@ function whole(one, name, params) {
     one.open ? null : [h("h3", {}, `Timeline of attempt ${one.attempt}`), timeline(one)],
     h("h3", {}, "Attempts"),
     h("ol", { class: "attempts" }, [...(one.open ? one.failures || [] : one.attempts)].reverse().map((a) => h("li", {}, h("span", { class: "badge warn" }, `${one.txid}:${a.attempt} failed`), h("time", { datetime: iso(a.at_ms) }, clock(a.at_ms)), h("p", { class: "pre" }, a.error))),
-      h("li", {}, badge(`${one.txid}:${one.attempt} ${one.open ? "at work" : one.committed ? "committed" : "published"}`, one.open ? "info" : "ok"))),
+      h("li", {}, badge(`${one.txid}:${one.attempt} ${one.open ? "at work" : one.quarantined ? "committed empty" : one.committed ? "committed" : "published"}`, one.open ? "info" : one.quarantined ? "warn" : "ok"))),
     !one.open && one.attempt > one.attempts.length ? h("p", { class: "hint" }, "Errors of earlier attempts stand in the log of the run, which is not in this folder any more.") : null,
     broken.length ? [h("h3", {}, "Rules"), h("ul", { class: "plain" }, broken.map((b) => h("li", {}, `${b.rule} (${b.stream}): `, h("b", {}, b.rows ? `${count(b.rows, "row")} broke it` : "no row broke it"))))] : null,
     one.group ? [h("h3", {}, "Group"), h("p", {}, `Txids ${one.group[0]} to ${one.group[1]} were published together: `, Array.from({ length: Math.min(40, one.group[1] - one.group[0] + 1) }, (_, i) => one.group[0] + i).flatMap((t) => [t === one.txid ? h("b", {}, String(t)) : h("a", { href: link(name, "transactions", [t], params) }, String(t)), " "]))] : null,

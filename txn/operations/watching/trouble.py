@@ -224,6 +224,12 @@ def _failures(watched: Watched) -> Iterator[Trouble]:
 
 def _what_became_of(watched: Watched, txid: int) -> tuple[Literal["warning", "note"], str, bool]:
     """(level, what to do, whether it is over) of a failed attempt."""
+    found = watched.index.txid(txid)
+    if found is not None and found[0].quarantined:
+        status = watched.status
+        if status is None or any(each.record.txid == txid for each in status.quarantine):
+            return "note", "The txid was committed empty: its rows are in no table.", True
+        return "note", "The txid was committed empty, and its replay has read its records.", True
     if watched.status is None:
         span = watched.index.span()
         if span is None or txid > span[1]:
@@ -247,7 +253,7 @@ def _notices(watched: Watched) -> Iterator[Trouble]:
                 "notice",
                 "note",
                 f"{stream}: {line}",
-                "A source has noticed it. If it is not meant, correct the path, pattern or topic.",
+                "",  # the line itself says it, if anything is to be done
                 at_ms=_milliseconds(notices.at) if notices else 0,
                 txid=notices.txid if notices else None,
             )
