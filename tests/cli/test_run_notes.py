@@ -24,6 +24,7 @@ from txn.cli.run_notes import RunNotes, _end_of, page_of_run
 from txn.config import TopologyConfig
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Totals
 from txn.interfaces import Lag
+from txn.errors import SourceChangedError
 from txn.machine.listening import Address
 from txn.operations.loading import load_topology
 from txn.operations.watching.known import Known
@@ -73,15 +74,15 @@ def status(**more: Any) -> RunStatus:
 
 
 def test_a_run_says_what_it_is_doing(tmp_path: Path) -> None:
-    """Phases, lag, what holds it up and the plan."""
-    RunNotes("t", {"topology": "t"}, tmp_path).update(status())
+    """Phases, lag, what holds it up, the plan and the program."""
+    RunNotes("t", {"topology": "t"}, tmp_path, "t.py:topology").update(status())
     found = read_note("t", tmp_path)
     assert found is not None
     assert found.is_live(time.time())
     assert (found.epoch, found.held_up_by, found.waits) == (3, "away", ("the source",))
     assert found.lags == {"s": {"files": 3, "bytes": 10}}
     assert (found.in_flight[0].phase, found.in_flight[0].blocked) == ("processing", "Kafka is away")
-    assert found.plan == {"topology": "t"}
+    assert (found.plan, found.program) == ({"topology": "t"}, "t.py:topology")
 
 
 def test_it_says_nothing_new_twice_a_second(tmp_path: Path) -> None:
@@ -98,6 +99,10 @@ def test_the_last_note_says_how_it_ended(tmp_path: Path) -> None:
     for error, expected in (
         (None, ("caught_up", None)),
         (ValueError("bad"), ("error", "ValueError: bad")),
+        (
+            SourceChangedError("bad", number="TXN-407"),
+            ("error", "SourceChangedError: bad [TXN-407]"),
+        ),
     ):
         notes = RunNotes("t", {}, tmp_path)
         notes.ended(RunReport("t", 3, ended="caught_up"), status(), error)
@@ -190,8 +195,9 @@ def test_the_page_knows_what_the_run_knows(tmp_path: Path, monkeypatch: pytest.M
     )
     given = ["zookeeper_connect_secs=2.5", "max_spout_pending=3"]
     topology = load_topology("program.py:topology", given)
-    known, heard = Known.of(topology), Heard()
+    known, heard = Known.of(topology, "program.py:topology"), Heard()
     again = Known.of_line(known.to_line())
+    assert again.program == "program.py:topology"
     assert again.config.model_dump() == known.config.model_dump()
     assert (again.plan, again.tables) == (json.loads(json.dumps(known.plan)), known.tables)
     assert again.config.zookeeper_connect_secs == 2.5

@@ -186,6 +186,29 @@ def test_trouble_says_what_to_do(seen: Seen) -> None:
     assert seen.is_quiet()
 
 
+def test_only_a_whole_command_is_copied(seen: Seen) -> None:
+    """With the program that was run if it is known; else the page says what to fill in."""
+    export = "txn rows export {} --stream flights open.csv --zookeeper zk1:2181"
+    seen.sample.note()
+    page = seen.open("t/flights/trouble")
+    bad = page.get_by_role("region", name="Bad rows").first
+    bad.get_by_text(export.format("FILE.py:TOPOLOGY"), exact=True).wait_for()
+    bad.get_by_text("FILE.py:TOPOLOGY is your program").wait_for()
+    assert bad.get_by_role("button", name="Copy").count() == 0
+    seen.sample.note(program="my flights.py:topology")
+    bad = seen.open("t/flights/trouble").get_by_role("region", name="Bad rows").first
+    bad.get_by_text(export.format("'my flights.py:topology'"), exact=True).wait_for()
+    bad.get_by_role("button", name="Copy").wait_for()
+    assert seen.is_quiet()
+
+
+def test_an_emptied_attempt_is_not_called_committed(seen: Seen) -> None:
+    """The badge of the attempt that committed a quarantined txid says that it has no rows."""
+    page = seen.open("t/flights/transactions/180")
+    page.locator(".attempts .badge.warn", has_text="180:0 committed empty").wait_for()
+    assert seen.is_quiet()
+
+
 def test_keys_lead_everywhere(seen: Seen) -> None:
     """Pages by number, the search by a slash, rows by j and k, Enter, Escape, t and ?."""
     page = seen.open()
@@ -385,9 +408,11 @@ def test_empty_states_say_what_to_do(chrome: Browser, tmp_path: Path) -> None:
         Told.last.say(Look(time.time()))
         page = seen.open()
         page.get_by_text("No topology has run here yet.").wait_for()
-        page.get_by_text("txn new sales").wait_for()
+        page.get_by_text("txn run sales.py:topology --zookeeper zk1:2181 --dashboard").wait_for()
         Told.last.say(Look(time.time(), {}, {}, "ZooKeeper at zk1:2181 did not answer."))
         page.get_by_text("ZooKeeper at zk1:2181 did not answer.").wait_for()
+        page.get_by_text("txn dashboard --zookeeper HOST:PORT").wait_for()
+        assert page.get_by_role("button", name="Copy").count() == 0
         assert seen.is_quiet()
 
 

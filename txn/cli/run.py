@@ -117,7 +117,7 @@ def run(
     topology = load_topology(target, settings)
     topology.check_complete(until)
     address = None if dashboard is None else parse_address(dashboard)
-    observer, known = _observer(as_json), Known.of(topology)
+    observer, known = _observer(as_json), Known.of(topology, target)
     with contextlib.ExitStack() as resources:
         observers = [*metering(metrics, resources), *tracing(traces), *following(lineage)]
         path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
@@ -127,7 +127,7 @@ def run(
             drive(
                 topology,
                 observer,
-                RunNotes(known.name, known.plan),
+                RunNotes(known.name, known.plan, program=known.program),
                 zookeeper=zookeeper,
                 master=master,
                 until=until,

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from txn.cli.observers import CliObserver
 from txn.engine.report import RunReport, RunStatus
+from txn.errors import TxnError
 from txn.machine.listening import Address
 from txn.operations.watching.known import Known
 from txn.operations.watching.run_files import RUNS_FOLDER, FlightNote, RunNote, write_note
@@ -39,10 +40,18 @@ class RunNotes:
 
     Args:
         plan: of the topology, as JSON.
+        program: its FILE.py:TOPOLOGY.
     """
 
-    def __init__(self, topology: str, plan: Mapping[str, Any], folder: Path = RUNS_FOLDER) -> None:
+    def __init__(
+        self,
+        topology: str,
+        plan: Mapping[str, Any],
+        folder: Path = RUNS_FOLDER,
+        program: str = "",
+    ) -> None:
         self._topology = topology
+        self._program = program
         self._plan = dict(plan)
         self._folder = folder
         self._written = 0.0
@@ -61,7 +70,8 @@ class RunNotes:
         """The last note says how the run ended."""
         if status.epoch:
             how = "error" if error is not None else report.ended
-            why = None if error is None else first_line(error)
+            number = f" [{error.number}]" if isinstance(error, TxnError) else ""
+            why = None if error is None else f"{first_line(error)}{number}"
             over = replace(status, in_flight=(), waits=())
             self._write(over, time.time(), how, why)
 
@@ -82,6 +92,7 @@ class RunNotes:
                 in_flight=tuple(FlightNote(**asdict(flight)) for flight in status.in_flight),
                 lags={stream: lag.numbers for stream, lag in status.lags.items()},
                 failures_logged=logging.getLogger("txn").isEnabledFor(logging.WARNING),
+                program=self._program,
                 plan=self._plan,
                 ended=ended,
                 error=error,

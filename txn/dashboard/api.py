@@ -20,6 +20,7 @@ from txn.operations.watching.tables import difference, first_rows
 from txn.operations.watching.topologies import Watch, Watched
 from txn.operations.watching.trouble import Trouble, state_of, troubles
 from txn.operations.watching.watched_table import WatchedTable
+from txn.zookeeper.location import as_option
 
 __all__ = [
     "bad_rows",
@@ -54,6 +55,7 @@ def overview(watch: Watch) -> dict[str, Any]:
     return {
         "now_ms": _now_ms(),
         "zookeeper": watch.zookeeper,
+        "option": as_option(watch.zookeeper),
         "error": watch.look.error,
         "looked_ms": int(watch.look.at * 1000),
         "topologies": [summary(watch.topology(name)) for name in watch.names],
@@ -72,6 +74,7 @@ def summary(watched: Watched) -> dict[str, Any]:
         "name": watched.name,
         "revision": watched.revision,
         "state": state_of(watched),
+        "program": watched.program,
         "error": watched.error,
         "live": note is not None,
         "committed": watched.committed,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from txn.errors import UserError
 
-__all__ = ["DEFAULT_FOLDER", "ZooKeeperSpec", "resolve", "resolve_shared"]
+__all__ = ["DEFAULT_FOLDER", "ZooKeeperSpec", "as_option", "resolve", "resolve_shared"]
 
 DEFAULT_FOLDER = Path(".txn/zookeeper")
 """Where "embedded" keeps its data, relative to the working directory."""
@@ -84,6 +85,12 @@ def resolve_shared(spec: str) -> ZooKeeperSpec:
 
 def _resembles_embedded(name: str) -> bool:
     return bool(difflib.get_close_matches(name.lower(), ["embedded"], cutoff=0.75))
+
+
+def as_option(spec: str) -> str:
+    """What a command needs to find the same ZooKeeper, with a blank before it; empty: nothing."""
+    # No spec with credentials is understood. None is repeated.
+    return "" if spec == "embedded" or "@" in spec else f" --zookeeper {shlex.quote(spec)}"
 
 
 def _folder(name: str, spec: str) -> Path:

@@ -58,6 +58,21 @@ def test_topologies_that_nobody_has_named_are_found(zookeeper: EmbeddedZooKeeper
         feed.close()
 
 
+def test_a_name_that_zookeeper_does_not_know_is_no_fault_of_zookeeper(
+    zookeeper: EmbeddedZooKeeper,
+) -> None:
+    """It is told from one that cannot be read; its error has its number."""
+    looks: list[Look] = []
+    feed = StatusFeed(zookeeper.hosts, {"feed-never": TopologyConfig()}, looks.append)
+    feed.start()
+    try:
+        wait_until(lambda: bool(looks), "a look", 20)
+    finally:
+        feed.close()
+    assert (looks[0].error, looks[0].absent) == (None, frozenset({"feed-never"}))
+    assert looks[0].errors["feed-never"].endswith("[TXN-607]")
+
+
 def test_one_that_nobody_leads_is_left_alone(
     zookeeper: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from txn.operations.watching.feed import Look
 from txn.operations.watching.follower import LogFollower
 from txn.operations.watching.known import Known
 from txn.operations.watching.topologies import Watched
-from txn.operations.watching.trouble import Trouble, troubles
+from txn.operations.watching.trouble import Trouble, state_of, troubles
 from txn.storage.storage import Storage
 
 
@@ -96,3 +96,56 @@ def test_a_notice_brings_its_own_advice(flights: Watched, sample: Sample) -> Non
     """A file that was changed is no wrong path: nothing is said beside what the source says."""
     flights.looked(sample.look())
     assert [one.do for one in said(flights, "notice")] == [""]
+
+
+@pytest.mark.parametrize(
+    ("zookeeper", "option"),
+    [
+        ("embedded", ""),
+        ("zk1:2181,zk2:2181/prod", " --zookeeper zk1:2181,zk2:2181/prod"),
+        ("embedded:my folder", " --zookeeper 'embedded:my folder'"),
+        ("ann:secret@zk1:2181", ""),
+    ],
+)
+def test_commands_ask_the_zookeeper_of_the_page(
+    sample: Sample, zookeeper: str, option: str
+) -> None:
+    """Pasted, they act on the ensemble that was looked at; credentials are never repeated."""
+    watched = Watched(Known("flights"), sample.folder / "x.sqlite", sample.folder, zookeeper)
+    watched.looked(replace(sample.look(), error="It did not answer."))
+    commands = [one.command for one in troubles(watched)]
+    watched.index.close()
+    assert f"txn quarantine replay flights {sample.quarantined}{option}" in commands
+    assert f"txn doctor{option}" in commands
+
+
+def test_a_topology_that_nobody_has_led(sample: Sample) -> None:
+    """A wrong name is said to be one, not a ZooKeeper that is away; a new program is no trouble."""
+    error = "ZooKeeper at zk1:2181 knows no topology 'fligths'. It knows flights. [TXN-607]"
+    look = Look(1.0, {}, {"fligths": error}, absent=frozenset({"fligths"}))
+    for program, expected in (
+        ("", ("topology", "warning", error, "")),
+        (
+            "my shop.py:topology",
+            ("topology", "note", "It has not run yet.", "txn run 'my shop.py:topology'"),
+        ),
+    ):
+        index = sample.folder / f"index of {program[:2]}"
+        watched = Watched(Known("fligths", program=program), index, sample.folder)
+        watched.looked(look)
+        (one,) = troubles(watched)
+        assert state_of(watched) == "absent"
+        assert (one.area, one.level, one.what, one.command) == expected
+        watched.index.close()
+
+
+def test_a_run_that_ended_with_an_error_is_no_trouble_of_a_leader(
+    flights: Watched, sample: Sample
+) -> None:
+    """The area is the run; the error has its number."""
+    status = replace(sample.look(running=False).statuses["flights"], standbys=())
+    flights.looked(Look(1.0, {"flights": status}))
+    sample.note(ended="error", error="SourceChangedError: a.csv changed [TXN-407]")
+    flights.refresh()
+    (one,) = said(flights, "run")
+    assert one.what.endswith("a.csv changed [TXN-407]")

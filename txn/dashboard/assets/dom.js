@@ -51,6 +51,12 @@ export function copyable(text, label) {
   return h("div", { class: "command" }, code, say);
 }
 
+// A command with a blank to be filled in is not copied.
+export const command = (text, blanks) => [h("div", { class: "command" }, h("code", { tabindex: "0" }, text)), h("p", { class: "hint" }, blanks)];
+
+// A word of a command, as a shell takes it.
+export const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`);
+
 export const empty = (title, ...words) => h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), ...words.map((w) => (w instanceof Node ? w : h("p", {}, w))));
 
 export const panel = (title, ...children) => {

@@ -1,7 +1,7 @@
 // All topologies.
 
 import { spark } from "./charts.js";
-import { copyable, empty, h, show } from "./dom.js";
+import { command, copyable, empty, h, show } from "./dom.js";
 import { live } from "./data.js";
 import { link } from "./address.js";
 import { people, state, stats, troubleWords } from "./parts.js";
@@ -26,9 +26,11 @@ export function overview(root) {
     list.classList.toggle("single", told.topologies.length === 1);
     show(list, [told.topologies, told.error], () => {
       if (told.topologies.length) return told.topologies.map(card);
-      if (told.error) return empty("ZooKeeper does not tell of any topology.", told.error, copyable(`txn dashboard --zookeeper ${told.zookeeper}`, "the command"));
+      const made = () => copyable(`txn new sales && cd sales && txn run sales.py:topology${told.option} --dashboard 127.0.0.1:8322`, "the commands");
+      if (told.error && told.zookeeper.startsWith("embedded")) return empty("ZooKeeper does not tell of any topology.", told.error, "Start this page in the folder in which the topology runs. Or make one, and run it with a page of its own:", made());
+      if (told.error) return empty("ZooKeeper does not tell of any topology.", told.error, "It is asked again and again: what it knows appears here as soon as it answers. If its address is wrong, end this page and start it again:", ...command("txn dashboard --zookeeper HOST:PORT", "HOST:PORT is the address of your ZooKeeper."));
       if (!told.looked_ms) return empty("Looking…", `ZooKeeper at ${told.zookeeper} is being asked.`);
-      return empty("No topology has run here yet.", `ZooKeeper at ${told.zookeeper} knows none. Make one and run it; it appears here by itself:`, copyable("txn new sales && cd sales && txn run sales.py:topology", "the commands"));
+      return empty("No topology has run here yet.", `ZooKeeper at ${told.zookeeper} knows none. What runs with it appears here by itself. Or make one, and run it with a page of its own:`, made());
     });
   };
   draw();

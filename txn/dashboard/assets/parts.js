@@ -1,6 +1,7 @@
 // Parts that several pages show alike.
 
-import { badge, h } from "./dom.js";
+import { live } from "./data.js";
+import { badge, command, copyable, h, quoted } from "./dom.js";
 import { ago, BOUNDS, iso, lag, num, short, STATES } from "./format.js";
 
 export function state(one) {
@@ -22,7 +23,13 @@ export function stats(one) {
     stat("Last commit", one.last_commit_ms ? age(one.last_commit_ms) : "never"),
     stat("Lag", behind),
     stat("In flight", num(one.in_flight), one.in_flight === 1 ? "txid" : "txids"),
-    stat("Held up by", one.held_up_by ? BOUNDS[one.held_up_by] || one.held_up_by : h("span", { class: "none" }, one.state === "running" ? "not told" : "not running")));
+    stat("Held up by", one.held_up_by ? BOUNDS[one.held_up_by] || one.held_up_by : h("span", { class: "none" }, one.state === "running" ? "not told" : "–")));
+}
+
+// A command that needs the program of a topology; to be copied if the program is known.
+export function ofProgram(one, before, after = "") {
+  const text = `txn ${before} ${one?.program ? quoted(one.program) : "FILE.py:TOPOLOGY"}${after}${live.overview?.option || ""}`;
+  return one?.program ? copyable(text, "the command") : command(text, "FILE.py:TOPOLOGY is your program, and the name of the topology in it.");
 }
 
 export function people(one) {

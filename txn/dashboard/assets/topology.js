@@ -2,14 +2,15 @@
 
 import { Chart } from "./charts.js";
 import { get, topologyNamed } from "./data.js";
-import { copyable, empty, h, panel, show } from "./dom.js";
+import { empty, h, panel, show } from "./dom.js";
 import { link } from "./address.js";
 import { BOUNDS, bytes, lagWords, ms, now, num, seconds, short } from "./format.js";
 import { drawGraph } from "./graph.js";
-import { people, state, stats } from "./parts.js";
+import { ofProgram, people, state, stats } from "./parts.js";
 
 const SPANS = [[15, "15 min"], [60, "1 h"], [360, "6 h"], [1440, "24 h"], [10080, "7 d"], [0, "all"]];
 const PHASES = [["planning", "planning"], ["processing", "processing"], ["processed", "waiting for its turn"], ["committing", "committing"]];
+const ENDED = { until: "it had committed the txid up to which it was to run.", caught_up: "everything was read.", stopped: "it was stopped." };
 const COLOURS = ["accent", "c2", "c3", "c4"];
 
 function flight(one, name) {
@@ -55,7 +56,7 @@ export function topology(root, at) {
       if (told.flights.length) return [h("ul", { class: "flights" }, told.flights.slice(0, 40).map((f) => flight(f, name))), told.flights.length > 40 ? h("p", { class: "hint" }, `and ${num(told.flights.length - 40)} more`) : null,
         told.live ? h("p", { class: "key" }, PHASES.map(([phase, words]) => h("span", {}, h("i", { class: `seg p-${phase} now` }), words))) : h("p", { class: "hint" }, "Phases are told by a process that ", h("code", {}, "txn run"), " has started in this folder.")];
       if (told.state === "running") return empty("Nothing is in flight.", "It waits for something to read.");
-      return empty("It is not running.", told.last_run ? `The last run ended: ${told.last_run.error || told.last_run.ended.replace("_", " ")}.` : "Start it; it goes on from what is durable:", copyable(`txn run FILE.py:TOPOLOGY`, "the command"));
+      return empty("It is not running.", told.last_run ? told.last_run.error ? `The last run ended with an error: ${told.last_run.error}` : `The last run ended: ${ENDED[told.last_run.ended] || told.last_run.ended}` : "Start it; it goes on from what is durable:", ofProgram(told, "run"));
     });
     const spouts = Object.entries(told.spouts || {});
     show(more, [spouts, told.settings, told.changes, told.notices], () => [

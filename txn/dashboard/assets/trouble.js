@@ -1,10 +1,10 @@
 // What is wrong, or was; each with what to do.
 
 import { get, topologyNamed } from "./data.js";
-import { badge, button, copyable, empty, h, panel, show } from "./dom.js";
+import { badge, button, copyable, empty, h, panel, quoted, show } from "./dom.js";
 import { link } from "./address.js";
 import { clock, count, iso, num, tableName } from "./format.js";
-import { levels } from "./parts.js";
+import { levels, ofProgram } from "./parts.js";
 
 function entry(one, name) {
   const [kind, words] = levels[one.level];
@@ -30,7 +30,7 @@ export function trouble(root, at) {
       const told = await get("trouble", { name }, stop.signal);
       const open = told.troubles.filter((t) => !t.is_over), over = told.troubles.filter((t) => t.is_over);
       show(now, open, () => (open.length ? h("ul", { class: "troubles" }, open.map((t) => entry(t, name))) : empty("Nothing is wrong.", "Failures, quarantined txids, other writers' commits and storage that is away appear here as they happen.")));
-      show(history, [over, told.log_read, told.failures_logged], () => [over.length ? h("ul", { class: "troubles" }, over.map((t) => entry(t, name))) : empty(told.failures_logged ? "No failed attempt, and no foreign commit." : "No foreign commit."), told.failures_logged ? null : h("p", { class: "hint" }, "The run logs errors only (", h("code", {}, "--log-level error"), "): its failed attempts are not known here."), told.log_read ? null : h("p", { class: "hint" }, "Failed attempts are read out of ", h("code", {}, ".txn/logs"), ", which ", h("code", {}, "txn run"), " writes in its working folder. There is none here: start the page in that folder.")]);
+      show(history, [over, told.log_read, told.failures_logged], () => [over.length ? h("ul", { class: "troubles" }, over.map((t) => entry(t, name))) : empty(told.failures_logged ? "No failed attempt, and no foreign commit." : "No foreign commit."), told.failures_logged ? null : h("p", { class: "hint" }, "The run logs errors only (", h("code", {}, "--log-level error"), "): its failed attempts are not known here."), told.log_read ? null : h("p", { class: "hint" }, "Failed attempts are read out of ", h("code", {}, ".txn/logs"), ", which ", h("code", {}, "txn run"), " writes in its working folder. This topology has none here: it has not run in this folder, or not by that command.")]);
     } catch (error) { if (error.name !== "AbortError") show(now, error.message, () => empty(error.message)); }
     busy = false;
     changed();
@@ -45,7 +45,7 @@ export function trouble(root, at) {
         if (!told.table) return empty("The topology has no table of bad rows.", "Rows that break a rule can be set aside instead of lost: Topology(..., bad_rows=AppendTable(path)) and Stream.expect.");
         if (!told.rules.length) return empty("No row was set aside.");
         return [h("div", { class: "scroller", role: "region", "aria-label": "Rules", tabindex: "0" }, h("table", {}, h("thead", {}, h("tr", {}, ["stream", "rule"].map((w) => h("th", { scope: "col" }, w)), ["rows", "txids"].map((w) => h("th", { scope: "col", class: "n" }, w)))), h("tbody", {}, told.rules.map((r) => h("tr", {}, h("td", {}, r.stream), h("td", {}, r.rule), h("td", { class: "n" }, num(r.rows)), h("td", { class: "n" }, `${num(r.first_txid)}–${num(r.last_txid)}`)))))),
-          h("p", { class: "do" }, "Export them, correct them, and let them go in again:"), copyable(`txn rows export FILE.py:TOPOLOGY --stream ${told.rules[0].stream} open.csv`, "the command"),
+          h("p", { class: "do" }, "Export them, correct them, and let them go in again:"), ofProgram(topologyNamed(name), "rows export", ` --stream ${quoted(told.rules[0].stream)} open.csv`),
           h("details", {}, h("summary", {}, `The newest ${count(told.rows.length, "row")}`), h("div", { class: "scroller", role: "region", "aria-label": "Bad rows", tabindex: "0" }, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, ["txid", "rule", "row", "reason"].map((w) => h("th", { scope: "col" }, w)))), h("tbody", {}, told.rows.map((r) => h("tr", {}, h("td", {}, h("a", { href: link(name, "transactions", [r.txid]) }, String(r.txid))), h("td", {}, r.rule), h("td", { class: "mono wrap" }, r.row), h("td", { class: "wrap" }, r.reason)))))))];
       });
     } catch (error) { if (error.name !== "AbortError") show(bad, error.message, () => empty("The table of bad rows cannot be read.", error.message)); }

@@ -25,6 +25,8 @@ __all__ = ["Look", "StatusFeed"]
 
 log = logging.getLogger("txn.watching")
 
+_UNKNOWN = "TXN-607"
+"""Number of the error for a topology that ZooKeeper does not know."""
 _EVERY_SECS = 0.8
 _UNLED_SECS = 5.0
 """How often one that nobody leads is read: there may be many, and only people change them."""
@@ -46,6 +48,8 @@ class Look:
     """Why ZooKeeper itself could not be asked; the statuses are those of the look before."""
     hosts: str | None = None
     """Connect string of a server that goes on; None: there is none now."""
+    absent: frozenset[str] = frozenset()
+    """Topologies with an error that is: ZooKeeper does not know them."""
 
 
 class StatusFeed:
@@ -76,6 +80,7 @@ class StatusFeed:
         self._again: dict[str, float] = {}
         """topology -> when it is read in any case."""
         self._errors: dict[str, str] = {}
+        self._absent: frozenset[str] = frozenset()
         self._error: str | None = None
         self._readers: dict[int, StatusReader] = {}
         self._hosts: str | None = None
@@ -98,7 +103,7 @@ class StatusFeed:
             try:
                 self._look()
             except (TxnError, OSError) as failure:
-                self._error = str(failure)
+                self._error = _said(failure)
                 self._forget_readers()
             except Exception as failure:
                 log.exception("ZooKeeper could not be looked at")
@@ -117,7 +122,8 @@ class StatusFeed:
         # One that is too busy to answer is no server that does not run.
         served = self._hosts is not None or is_served(self._spec)
         statuses = {name: status_of(one, served=served) for name, one in self._found.items()}
-        return Look(time.time(), statuses, dict(self._errors), self._error, self._hosts)
+        at, errors = time.time(), dict(self._errors)
+        return Look(at, statuses, errors, self._error, self._hosts, self._absent)
 
     def _look(self) -> None:
         if self._folder is None:
@@ -144,15 +150,18 @@ class StatusFeed:
         wanted = self._wanted or dict.fromkeys(
             self._reader(self._default).topologies(), self._default
         )
-        found, errors = {}, {}
+        found, errors, absent = {}, {}, set()
         for name, config in wanted.items():
             try:
                 found[name] = self._status(name, config)
             except TxnError as error:
-                errors[name] = str(error)
+                errors[name] = _said(error)
+                if error.number == _UNKNOWN:
+                    absent.add(name)
                 if name in self._found:
                     found[name] = self._found[name]
         self._found, self._errors, self._error = found, errors, None
+        self._absent = frozenset(absent)
 
     def _status(self, name: str, config: TopologyConfig) -> TopologyStatus:
         reader, known, now = self._reader(config), self._found.get(name), time.monotonic()
@@ -175,6 +184,11 @@ class StatusFeed:
             with contextlib.suppress(TxnError, OSError):
                 reader.close()
         self._readers.clear()
+
+
+def _said(error: TxnError | OSError) -> str:
+    """An error with its number."""
+    return f"{error} [{error.number}]" if isinstance(error, TxnError) else str(error)
 
 
 def _patient(config: TopologyConfig) -> TopologyConfig:

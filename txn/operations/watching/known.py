@@ -28,6 +28,8 @@ class Known:
     """`TopologyPlan` as JSON; empty: only the name is known."""
     tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Table -> its `storage_options`: secrets."""
+    program: str = ""
+    """FILE.py:TOPOLOGY; empty: not known."""
 
     @classmethod
     def named(cls, target: str) -> Known:
@@ -37,16 +39,17 @@ class Known:
             TxnError: as `named_topology`.
         """
         name, config, topology = named_topology(target)
-        return cls(name, config) if topology is None else cls.of(topology)
+        return cls(name, config) if topology is None else cls.of(topology, target)
 
     @classmethod
-    def of(cls, topology: Topology) -> Known:
-        """Out of a program that is loaded."""
+    def of(cls, topology: Topology, program: str = "") -> Known:
+        """Out of a program that is loaded, by its FILE.py:TOPOLOGY."""
         return cls(
             topology.name,
             topology.settings,
             plan_topology(topology).to_json(),
             {sink.name: sink.committer.storage_options for sink in topology.sinks},
+            program,
         )
 
     def to_line(self) -> str:
@@ -54,14 +57,14 @@ class Known:
         config = {name: _plain(getattr(self.config, name)) for name in self.config.model_fields_set}
         tables = {name: dict(options) for name, options in self.tables.items()}
         told = {"name": self.name, "config": config, "plan": self.plan, "tables": tables}
-        return json.dumps(told, default=str)
+        return json.dumps({**told, "program": self.program}, default=str)
 
     @classmethod
     def of_line(cls, line: str | bytes) -> Known:
         """What `to_line` made."""
         told = json.loads(line)
         config = TopologyConfig.model_validate(told["config"])
-        return cls(told["name"], config, told["plan"], told["tables"])
+        return cls(told["name"], config, told["plan"], told["tables"], told["program"])
 
 
 def _plain(value: Any) -> Any:

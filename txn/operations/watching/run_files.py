@@ -86,6 +86,8 @@ class RunNote(_Note):
     """stream -> unit (records, bytes, files, versions, seconds) -> how far it is behind."""
     failures_logged: bool = True
     """Whether the run's log has its failed attempts; not at `--log-level error`."""
+    program: str = ""
+    """FILE.py:TOPOLOGY that was run; empty: not known."""
     plan: dict[str, Any] = Field(default_factory=dict)
     """`txn.operations.plan.TopologyPlan` as JSON."""
 

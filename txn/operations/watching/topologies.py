@@ -61,10 +61,15 @@ class Watched:
     Args:
         folder: of its index.
         where: the working folder in which it runs.
+        zookeeper: as for `Topology.run`.
     """
 
-    def __init__(self, known: Known, folder: Path, where: Path = Path()) -> None:
+    def __init__(
+        self, known: Known, folder: Path, where: Path = Path(), zookeeper: str = "embedded"
+    ) -> None:
         self.name = known.name
+        self.zookeeper = zookeeper
+        self._program = known.program
         self.config = known.config
         self._folder = folder
         self._options = known.tables
@@ -72,6 +77,8 @@ class Watched:
         self.status: Status | None = None
         self.error: str | None = None
         """Why ZooKeeper does not tell of it."""
+        self.is_absent = False
+        """Whether that is because ZooKeeper does not know it."""
         self._note: RunNote | None = None
         self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
         self._older: deque[Sample] = deque(maxlen=_SPARSE_SAMPLES)
@@ -118,6 +125,11 @@ class Watched:
         return note is not None and note.is_live(time.time())
 
     @property
+    def program(self) -> str:
+        """Its FILE.py:TOPOLOGY; empty: not known."""
+        return self._program or (self.note.program if self.note else "")
+
+    @property
     def committed(self) -> int | None:
         """ZooKeeper's committed txid; None: not known."""
         return self.status.found.progress.committed.txid if self.status else None
@@ -144,6 +156,7 @@ class Watched:
                 table.leave()
         self.status = found or self.status
         self.error = look.error or look.errors.get(self.name)
+        self.is_absent = not look.error and self.name in look.absent
         if found is not None:
             committed = found.found.progress.committed.tables
             for name in committed:
@@ -297,7 +310,7 @@ class Watch:
 
     def _add(self, known: Known) -> None:
         folder = Path(self._scratch.name) / str(len(self._watched))
-        watched = Watched(known, folder, self._where)
+        watched = Watched(known, folder, self._where, self.zookeeper)
         self._watched[known.name] = watched
         self._start(f"txn-watch {known.name}", self._follow, watched)
         self._start_tables(watched)

@@ -11,15 +11,26 @@ from typing import Any, Literal
 
 from txn.operations.watching.topologies import Watched
 from txn.text import duration
+from txn.zookeeper.location import as_option
 
 __all__ = ["Trouble", "state_of", "troubles"]
 
 Area = Literal[
-    "zookeeper", "leader", "batch", "table", "failure", "quarantine", "foreign commit", "notice"
+    "zookeeper",
+    "topology",
+    "leader",
+    "run",
+    "batch",
+    "table",
+    "failure",
+    "quarantine",
+    "foreign commit",
+    "notice",
 ]
-State = Literal["running", "starting", "lost", "standby", "stopped", "unknown"]
+State = Literal["running", "starting", "lost", "standby", "stopped", "absent", "unknown"]
 """running: a process leads it; lost: the process that led it is gone, and its node goes with its
-session; standby: nobody leads, and somebody waits to; unknown: ZooKeeper does not tell."""
+session; standby: nobody leads, and somebody waits to; absent: ZooKeeper does not know it, as nobody
+has led it yet; unknown: ZooKeeper does not tell."""
 
 _NEWEST = 50
 _OLD_BATCH_SECS = 300.0
@@ -52,6 +63,8 @@ class Trouble:
 def state_of(watched: Watched) -> State:
     """Whether a topology runs, and if not, why."""
     status = watched.status
+    if status is None and watched.is_absent:
+        return "absent"
     if status is None:
         return "unknown" if watched.error else "starting"
     if status.found.leader is not None:
@@ -75,14 +88,29 @@ def troubles(watched: Watched) -> list[Trouble]:
 
 
 def _zookeeper(watched: Watched) -> Iterator[Trouble]:
-    if watched.error is not None:
+    if watched.is_absent and watched.status is None and watched.program:
+        yield Trouble(
+            "topology",
+            "note",
+            "It has not run yet.",
+            "It appears here by itself as soon as it runs.",
+            _command(watched, f"run {shlex.quote(watched.program)}"),
+        )
+    elif watched.is_absent and watched.error is not None:
+        yield Trouble(
+            "topology",
+            "warning",
+            watched.error,
+            "If the name is right, its next run appears here by itself.",
+        )
+    elif watched.error is not None:
         yield Trouble(
             "zookeeper",
             "error" if watched.status is None else "warning",
             watched.error,
             "What is shown of ZooKeeper is the last that was known. Check its address and that it "
             "runs; tables are still read.",
-            "txn doctor",
+            _command(watched, "doctor"),
         )
     state, status = state_of(watched), watched.status
     if state == "lost" and status is not None:
@@ -98,12 +126,17 @@ def _zookeeper(watched: Watched) -> Iterator[Trouble]:
     note = watched.note
     if state == "stopped" and note is not None and note.error:
         yield Trouble(
-            "leader",
+            "run",
             "error",
             f"The last run ended with an error: {note.error}",
             "Correct the cause, and start the topology again: it goes on from what is durable.",
             at_ms=int(note.at * 1000),
         )
+
+
+def _command(watched: Watched, words: str) -> str:
+    """A command of txn that asks the page's ZooKeeper."""
+    return f"txn {words}{as_option(watched.zookeeper)}"
 
 
 def _batches(watched: Watched) -> Iterator[Trouble]:
@@ -157,7 +190,8 @@ def _quarantine(watched: Watched) -> Iterator[Trouble]:
     for entry in watched.status.quarantine if watched.status else ():
         record, replay = entry.record, entry.replay
         found = watched.index.txid(record.txid)
-        command = f"txn quarantine replay {shlex.quote(watched.name)} {record.txid}"
+        name = shlex.quote(watched.name)
+        command = _command(watched, f"quarantine replay {name} {record.txid}")
         do = (
             "Correct the program, start it again, then replay the txid: its records are read in a "
             "txid of their own. A file that it has read must stay as it is, or the replay stops "
