@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
+from txn.engine.bottleneck import in_words
 from txn.text import printable
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def told(status: RunStatus) -> str:
     if blocked:
         parts.append(f"waits: {blocked if len(blocked) <= _LONGEST else blocked[:_LONGEST] + '…'}")
     elif status.epoch:
-        parts.append(f"held up by {status.held_up_by}")
+        parts.append(in_words(status.held_up_by))
     return printable(f"{status.topology}: {', '.join(parts)}")
 
 

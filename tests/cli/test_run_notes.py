@@ -23,8 +23,8 @@ from txn.cli.run_log import logging_to_file
 from txn.cli.run_notes import RunNotes, _end_of, page_of_run
 from txn.config import TopologyConfig
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Totals
-from txn.interfaces import Lag
 from txn.errors import SourceChangedError
+from txn.interfaces import Lag
 from txn.machine.listening import Address
 from txn.operations.loading import load_topology
 from txn.operations.watching.known import Known

@@ -24,7 +24,9 @@ from tests.dashboard.browser import axe_source, browser
 from tests.dashboard.made_logs import append_version, made_table, publication
 from tests.dashboard.sample import Sample, Told, hostile_topology
 from tests.dashboard.serving import served
+from txn.operations.watching.feed import Look
 from txn.operations.watching.known import Known
+from txn.operations.watching.run_files import FlightNote
 from txn.operations.watching.topologies import Watch
 
 if TYPE_CHECKING:
@@ -207,6 +209,130 @@ def test_an_emptied_attempt_is_not_called_committed(seen: Seen) -> None:
     page = seen.open("t/flights/transactions/180")
     page.locator(".attempts .badge.warn", has_text="180:0 committed empty").wait_for()
     assert seen.is_quiet()
+
+
+def test_an_idle_run_is_healthy(seen: Seen) -> None:
+    """It waits for records: no warning, and the question to a source is not in flight."""
+    asked = FlightNote(txid=245, attempt_id=0, phase="planning")
+    waits = ("source: nothing to read",)
+    seen.sample.note(held_up_by="idle", waits=waits, in_flight=(asked,))
+    page = seen.open("t/flights/topology")
+    page.locator(".waits.calm").get_by_text("Waiting for new records.", exact=True).wait_for()
+    page.get_by_text("Nothing is in flight.").wait_for()
+    assert page.locator(".stat", has_text="In flight").inner_text().split() == [
+        "In",
+        "flight",
+        "0",
+        "txids",
+    ]
+    assert seen.is_quiet()
+
+
+def test_charts_have_one_range_and_seconds_where_they_differ(seen: Seen) -> None:
+    """What was chosen is drawn, from the same left edge; no label stands twice."""
+    drawn = """async ([from, until]) => {
+        const { Chart } = await import('./assets/charts.js');
+        const chart = new Chart('A', [{ label: 'a', colour: 'accent' }], String);
+        document.body.append(chart.node);
+        chart.set([[until - 2, until - 1], [1, 2]], [from, until]);
+        await new Promise((ready) => setTimeout(ready, 100));
+        const { axes, scales } = chart.plot;
+        return [axes[0]._values, scales.x.min, scales.x.max];
+    }"""
+    page = seen.open("t/flights/topology")
+    page.locator(".chart canvas").nth(1).wait_for()
+    labels, first, last = page.evaluate(drawn, [1795645800, 1795645830])
+    assert (first, last) == (1795645800, 1795645830)
+    assert len(set(labels)) == len(labels) > 1
+    told = page.evaluate("fetch('api/series?name=flights&minutes=60').then((r) => r.json())")
+    assert told["range"][1] - told["range"][0] == 3600
+    assert seen.is_quiet()
+
+
+def test_words_stay_in_the_boxes_of_the_graph(seen: Seen) -> None:
+    """They are cut by their width, whatever the letters are; one row is "1 row"."""
+    page = seen.open("t/flights/topology")
+    page.locator("svg.graph .node").nth(8).wait_for()
+    drawn = """async () => {
+        const { drawGraph } = await import('./assets/graph.js');
+        const wide = { id: 'a', kind: 'table', label: 'W'.repeat(40), words: 'W'.repeat(40) };
+        const one = { id: 'b', kind: 'table', label: 'b', words: '', rows: 1 };
+        document.querySelector('.graph-box').append(drawGraph({ nodes: [wide, one], edges: [] }));
+        const texts = [...document.querySelectorAll('.node text')];
+        return texts.map((text) => [text.textContent, text.getComputedTextLength()]);
+    }"""
+    texts = page.evaluate(drawn)
+    assert max(width for _, width in texts) <= 176 - 16
+    assert texts[-1][0] == "1 row"
+    assert seen.is_quiet()
+
+
+def test_a_phone_shows_whole_words(seen: Seen) -> None:
+    """The title of an opened txid, the kinds of tables, the count of troubles, whole lines of an
+    error, and whether the page is live, in a word.
+    """
+    seen.sample.note()
+    page = seen.open("t/flights/transactions/180", PHONE)
+    title = page.locator(".detail-title")
+    title.wait_for()
+    page.wait_for_timeout(300)
+    header = page.locator("header.top").bounding_box()
+    at = title.bounding_box()
+    assert header
+    assert at
+    assert header["y"] + header["height"] <= at["y"]
+    nav = page.evaluate("(({scrollWidth, clientWidth}) => [scrollWidth, clientWidth])(nav)")
+    assert nav[0] <= nav[1]
+    assert page.locator("#live span").is_visible()
+    page = seen.open("t/flights/tables", PHONE)
+    cell = page.locator("table.tables td", has_text="upsert, opaque")
+    cell.wait_for()
+    box = cell.bounding_box()
+    assert box
+    assert box["height"] < 40
+    page = seen.open("", PHONE)
+    lines = "(e) => e.clientHeight / parseFloat(getComputedStyle(e).lineHeight)"
+    assert page.locator(".worst span").evaluate(lines) == pytest.approx(2, abs=0.1)
+    assert seen.is_quiet()
+
+
+def test_what_is_not_new_any_more_is_not_live(seen: Seen) -> None:
+    """A connection that says nothing is given up: the page says how old is what it shows."""
+    script = (ROOT / "txn/dashboard/assets/data.js").read_text("utf-8")
+    sent = {"body": script.replace("25000", "1500"), "content_type": "text/javascript"}
+    page = seen.open()
+    page.route("**/data.js", lambda route: route.fulfill(**sent))
+    page.reload()
+    page.locator("#live", has_text="live").wait_for()
+    page.route("**/api/events", lambda route: None)
+    page.locator("#live", has_text=re.compile(r"^not connected, as of \d\d:\d\d:\d\d$")).wait_for()
+    page.context.close()
+    seen.said.clear()
+
+
+def test_an_address_that_is_no_page(seen: Seen) -> None:
+    """It says so, with a way back."""
+    for where in ("nowhere", "t/flights/nowhere"):
+        page = seen.open(where)
+        page.get_by_text("There is no such page.").wait_for()
+        page.get_by_role("link", name="All topologies").click()
+        page.locator("article.card").wait_for()
+    assert seen.is_quiet()
+
+
+def test_a_named_topology_is_not_live_without_zookeeper(chrome: Browser, tmp_path: Path) -> None:
+    """Each name is asked for by itself, with credentials of its own: none of them answers."""
+    with Watch([Known("t")], "zk1:2181", where=tmp_path, feed=Told) as watch:
+        Told.last.say(Look(time.time(), {}, {"t": "ZooKeeper did not answer. [TXN-600]"}))
+        with served(watch) as url:
+            seen = Seen(chrome, url, Sample(tmp_path / "unused", txids=1))
+            page = seen.open()
+            page.locator("#live", has_text="ZooKeeper error").wait_for()
+            absent = frozenset({"t"})
+            Told.last.say(Look(time.time(), {}, {"t": "It knows no 't'."}, absent=absent))
+            page.locator("#live", has_text="live").wait_for()
+            page.locator("article.card").get_by_text("Never run").wait_for()
+            assert seen.is_quiet()
 
 
 def test_keys_lead_everywhere(seen: Seen) -> None:
@@ -401,8 +527,6 @@ def test_hostile_names_do_not_run(chrome: Browser, tmp_path: Path) -> None:
 
 def test_empty_states_say_what_to_do(chrome: Browser, tmp_path: Path) -> None:
     """No topology, and a topology that has committed nothing."""
-    from txn.operations.watching.feed import Look
-
     with Watch([], "zk1:2181", where=tmp_path, feed=Told) as watch, served(watch) as url:
         seen = Seen(chrome, url, Sample(tmp_path / "unused", txids=1))
         Told.last.say(Look(time.time()))

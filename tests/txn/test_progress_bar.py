@@ -39,7 +39,7 @@ def test_a_run_shows_where_it_is_if_it_is_wanted(
     report = topology.run(spark, zookeeper=hosts, until=2, progress=progress)
     assert report.committed_txid == 2
     said = capsys.readouterr()
-    line = "orders: txid 2 committed, 2 rows, held up by "
+    line = "orders: txid 2 committed, 2 rows"
     assert (line in re.sub(r"\x1b\[[0-9;?]*\w", "", said.err)) is shown
     assert said.out == ""
 

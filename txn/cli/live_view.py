@@ -13,7 +13,6 @@ from rich.text import Text
 
 from txn.cli.observers import CliObserver, RunInfo
 from txn.cli.words import (
-    BOUND_NAMES,
     broken_in,
     held_up,
     lagging,
@@ -22,6 +21,7 @@ from txn.cli.words import (
     standing_by,
     summary,
 )
+from txn.engine.bottleneck import in_words
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Standby
 from txn.notebook.live import Rates
 from txn.text import duration, printable
@@ -89,7 +89,7 @@ def _caption(title: str, text: str, style: str) -> Text:
 
 
 def _waits(status: RunStatus) -> RenderableType:
-    title = Text.assemble(("held up by", "bold"), f" {BOUND_NAMES[status.held_up_by]}")
+    title = Text(in_words(status.held_up_by), style="bold")
     said = [Text(wait, style="dim", no_wrap=True, overflow="ellipsis") for wait in status.waits]
     return Group(title, *said)
 

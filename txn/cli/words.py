@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from txn.engine.bottleneck import BOUND_NAMES
 from txn.engine.report import BatchReport, RunReport, Standby, Timeline
 from txn.interfaces import Lag
 from txn.interfaces.publication import Violations
 from txn.text import duration, printable, size
 
 __all__ = [
-    "BOUND_NAMES",
     "NOTHING_SET_ASIDE",
     "broken_in",
     "broken_rules",
@@ -23,16 +23,6 @@ __all__ = [
     "standing_by",
     "summary",
 ]
-
-BOUND_NAMES = {
-    "source": "the source",
-    "processing": "processing",
-    "commit": "commits",
-    "away": "a source or storage that is away",
-    "replay": "replays",
-    "idle": "nothing to read",
-}
-"""Bound -> how users read it; see `txn.engine.bottleneck`."""
 
 NOTHING_SET_ASIDE = "no stream sets rows aside"
 """Of the table of bad rows in a topology without a rule that needs it."""

@@ -16,6 +16,7 @@ from txn.errors import UserError
 from txn.interfaces.publication import Member, Publication, merged_violations
 from txn.operations.bad_rows import bad_rows_among, has_bad_rows
 from txn.operations.watching.index import Filter, IndexedTxid, Part
+from txn.operations.watching.run_files import FlightNote, RunNote
 from txn.operations.watching.tables import difference, first_rows
 from txn.operations.watching.topologies import Watch, Watched
 from txn.operations.watching.trouble import Trouble, state_of, troubles
@@ -83,7 +84,7 @@ def summary(watched: Watched) -> dict[str, Any]:
         "lag": note.lags if note else None,
         "held_up_by": held_up,
         "waits": list(note.waits) if note else [],
-        "in_flight": len(note.in_flight) if note else len(told.get("batches", ())),
+        "in_flight": len(_in_flight(note)) if note else len(told.get("batches", ())),
         "leader": told.get("leader"),
         "last_leader": told.get("last_leader"),
         "standbys": told.get("standbys", []),
@@ -127,7 +128,7 @@ def topology(watched: Watched) -> dict[str, Any]:
         **summary(watched),
         "now_ms": _now_ms(),
         "graph": graph(watched),
-        "flights": [flight.model_dump() for flight in note.in_flight] if note else open_ones,
+        "flights": [flight.model_dump() for flight in _in_flight(note)] if note else open_ones,
         "spouts": _short(told.get("spouts", {})),
         "changes": told.get("changes"),
         "notices": told.get("notices"),
@@ -138,6 +139,12 @@ def topology(watched: Watched) -> dict[str, Any]:
         ],
         "last_run": _last_run(watched),
     }
+
+
+def _in_flight(note: RunNote) -> list[FlightNote]:
+    """The open txids, without one for which a source was asked that had nothing until now."""
+    idle = note.held_up_by == "idle"
+    return [each for each in note.in_flight if not (idle and each.phase == "planning")]
 
 
 def _last_run(watched: Watched) -> dict[str, Any] | None:
@@ -202,6 +209,7 @@ def series(watched: Watched, minutes: int) -> dict[str, Any]:
     seconds = bucket / 1000
     rows_ = [found.get(at) for at in starts]
     return {
+        "range": [(now - minutes * 60_000 if minutes else since) / 1000, until / 1000],
         "t": [at / 1000 for at in starts],
         "rows_per_s": [row[2] / seconds if row else 0 for row in rows_],
         "mean_ms": [row[3] if row else None for row in rows_],
@@ -316,7 +324,7 @@ def _open_txid(watched: Watched, txid: int) -> dict[str, Any]:
     batch = next((b for b in told.get("batches", ()) if b["txid"] == txid), None)
     span = watched.index.span()
     if batch is None:
-        known = f"Those from {span[0]} to {span[1]} are here." if span else "None is here yet."
+        known = f"Those from {span[0]} to {span[1]} are here." if span else "No txid is here yet."
         older = " Older ones are still being read." if watched.reads_old else ""
         raise UserError(f"No log has txid {txid}, and it is not in flight. {known}{older}")
     flight = next(

@@ -11,12 +11,22 @@ from typing import Literal
 
 from txn.protocol.events import Batch, CoordinatorState, Phase
 
-__all__ = ["Bound", "bound", "waits"]
+__all__ = ["BOUND_NAMES", "Bound", "bound", "in_words", "waits"]
 
 Bound = Literal["source", "processing", "commit", "away", "replay", "idle"]
 """What holds a run up. source: planning; processing: Spark; commit: the tables
 and ZooKeeper; away: a source, or storage, cannot be reached; replay: a back-off after a
 failure, or a stream whose columns nobody knows yet; idle: there is nothing to read."""
+
+BOUND_NAMES = {
+    "source": "the source",
+    "processing": "processing",
+    "commit": "commits",
+    "away": "a source or storage that is away",
+    "replay": "replays",
+    "idle": "nothing to read",
+}
+"""Bound -> how users read it, behind "held up by"."""
 
 _STATIONS = (("published", "ZooKeeper"), ("prepared", "publish"), ("turn", "prepare"))
 """The newest station that a commit turn has come to -> what it is doing since."""
@@ -43,6 +53,13 @@ def bound(state: CoordinatorState) -> Bound:
     if Phase.WAITING in phases:
         return "replay"
     return "source" if planning and not state.plan_idle else "idle"
+
+
+def in_words(held_up_by: str) -> str:
+    """What a run does now, for people: one that has read everything is not held up."""
+    if held_up_by == "idle":
+        return "waiting for new records"
+    return f"held up by {BOUND_NAMES[held_up_by]}"
 
 
 def waits(state: CoordinatorState, times: Callable[[Batch], Times], now: float) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from txn.acker import draw_id
 from txn.dataflow.definition import Definition, Until
+from txn.engine.bottleneck import in_words
 from txn.engine.broadcast import Broadcast
 from txn.engine.pipeline import Pipeline
 from txn.engine.report import RunReport, RunStatus, Standby
@@ -133,7 +134,7 @@ class RunningTopology:
         if self.standby is not None:
             return f"<RunningTopology '{self._name}': standing by, waiting for {self.standby}>"
         status = self.status()
-        now = f"held up by {status.held_up_by}" if self.is_active else f"ended: {self.report.ended}"
+        now = in_words(status.held_up_by) if self.is_active else f"ended: {self.report.ended}"
         told = f"committed txid {status.committed_txid}, {len(status.in_flight)} in flight"
         return f"<RunningTopology '{self._name}': {told}, {now}>"
 
@@ -146,7 +147,7 @@ class RunningTopology:
         if self.standby is not None:
             state = f"standing by, waiting for {self.standby}"
         elif self.is_active:
-            state = f"running, held up by {status.held_up_by}"
+            state = f"running, {in_words(status.held_up_by)}"
         else:
             state = "ended with an error" if self._error else f"ended: {report.ended}"
         now = self._clock()

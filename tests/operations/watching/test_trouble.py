@@ -15,6 +15,8 @@ from txn.operations.watching.follower import LogFollower
 from txn.operations.watching.known import Known
 from txn.operations.watching.topologies import Watched
 from txn.operations.watching.trouble import Trouble, state_of, troubles
+from txn.operations.watching.watched_table import NOT_YET
+from txn.protocol.records import CommittedRecord, Progress
 from txn.storage.storage import Storage
 
 
@@ -137,6 +139,18 @@ def test_a_topology_that_nobody_has_led(sample: Sample) -> None:
         assert state_of(watched) == "absent"
         assert (one.area, one.level, one.what, one.command) == expected
         watched.index.close()
+
+
+def test_a_table_before_the_first_commit_is_no_trouble(flights: Watched, sample: Sample) -> None:
+    """That there is none yet is normal until something is committed."""
+    look = sample.look()
+    flights.looked(look)
+    flights.tables[0].error = NOT_YET
+    assert [one.what for one in said(flights, "table")] == [NOT_YET]
+    status = look.statuses["flights"]
+    nothing = replace(status.found, progress=Progress(committed=CommittedRecord()))
+    flights.looked(Look(1.0, {"flights": replace(status, found=nothing)}))
+    assert said(flights, "table") == []
 
 
 def test_a_run_that_ended_with_an_error_is_no_trouble_of_a_leader(

@@ -6,8 +6,8 @@ export function route() {
   const [path, query] = location.hash.replace(/^#/, "").split("?");
   const parts = path.split("/").filter(Boolean).map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
   const params = Object.fromEntries(new URLSearchParams(query || ""));
-  if (parts[0] !== "t" || !parts[1]) return { page: "overview", name: null, rest: [], params };
-  return { page: NAMES.includes(parts[2]) ? parts[2] : "topology", name: parts[1], rest: parts.slice(3), params };
+  if (parts[0] !== "t" || !parts[1]) return { page: "overview", name: null, rest: [], params, lost: parts.length > 0 };
+  return { lost: parts.length > 2 && !NAMES.includes(parts[2]), page: NAMES.includes(parts[2]) ? parts[2] : "topology", name: parts[1], rest: parts.slice(3), params };
 }
 
 export function link(name, page, rest = [], params = {}) {

@@ -3,7 +3,7 @@
 import { NAMES, go, link, route } from "./address.js";
 import { get, listen, live, topologyNamed } from "./data.js";
 import { h, show } from "./dom.js";
-import { ago } from "./format.js";
+import { ago, clock } from "./format.js";
 import { overview } from "./overview.js";
 import { tables } from "./tables.js";
 import { topology } from "./topology.js";
@@ -30,7 +30,8 @@ function chrome() {
   select.hidden = names.length === 0;
   if (name) select.value = name;
   document.title = at.page === "overview" ? "txn" : `${name} · ${at.page} · txn`;
-  const words = !live.overview ? "connecting" : !live.connected ? "not connected" : live.overview.error ? "ZooKeeper away" : "live";
+  const shownHere = at.page === "overview" ? live.overview?.topologies || [] : [one]; // each has its own credentials
+  const words = !live.overview ? "connecting" : !live.connected ? `not connected${live.at ? `, as of ${clock(live.at)}` : ""}` : live.overview.error ? "ZooKeeper away" : shownHere.some((each) => each?.error && each.state !== "absent") ? "ZooKeeper error" : "live";
   const kind = words === "live" ? "ok" : words === "connecting" ? "muted" : "err";
   show($("live"), words, () => [h("i", { class: `dot ${kind}` }), h("span", {}, words)]);
 }
@@ -39,11 +40,12 @@ function render() {
   const at = route(), main = $("main");
   chrome();
   if (!live.overview) return;
+  if (at.lost) { close(); main.replaceChildren(nothing("There is no such page.")); return; }
   const key = `${at.page}\n${at.name}`;
   if (shown?.key === key) { shown.view.moved?.(at); return; }
   if (at.name && !topologyNamed(at.name)) {
     close();
-    main.replaceChildren(h("div", { class: "empty" }, h("p", { class: "empty-title" }, "No topology of that name is shown here."), h("p", {}, h("a", { href: "#/" }, "All topologies"))));
+    main.replaceChildren(nothing("No topology of that name is shown here."));
     return;
   }
   close();
@@ -53,6 +55,8 @@ function render() {
   shown = { key, view: make(root, at) };
   scrollTo(0, 0);
 }
+
+const nothing = (words) => h("div", { class: "empty" }, h("p", { class: "empty-title" }, words), h("p", {}, h("a", { href: "#/" }, "All topologies")));
 
 function close() { shown?.view.close?.(); shown = null; }
 

@@ -27,12 +27,15 @@ export class Chart {
     this.node = h("figure", { class: "chart" }, h("figcaption", {}, h("span", { class: "chart-title" }, title), this.legend), this.place);
     this.plot = null;
     this.data = null;
+    this.range = null;
     this.resizer = new ResizeObserver(() => this.resize());
     this.resizer.observe(this.place);
   }
 
-  set(data) {
+  // range: [from, until] in seconds, the same for all charts under each other.
+  set(data, range) {
     this.data = data;
+    this.range = range;
     if (!this.plot) this.build();
     else this.plot.setData(data);
     this.tell(null);
@@ -41,14 +44,15 @@ export class Chart {
   build() {
     if (!this.data || !window.uPlot || !this.place.clientWidth) return;
     const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    const clockOf = (sec) => { const d = new Date(sec * 1000); return `${String(d.getHours()).padStart(2, "0")}:${String(d.getMinutes()).padStart(2, "0")}`; };
+    const secondOf = (sec) => new Date(sec * 1000).toTimeString().slice(0, 8);
+    const clockOf = (sec) => secondOf(sec).slice(0, 5);
     const dayOf = (sec) => { const d = new Date(sec * 1000); return `${d.getMonth() + 1}/${d.getDate()} ${clockOf(sec)}`; };
     this.plot = new window.uPlot({
       width: this.place.clientWidth, height: 132, cursor: { sync: { key: "txn" }, points: { size: 6 }, y: false },
       legend: { show: false }, padding: [6, 6, 0, 0],
-      scales: { y: { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      scales: { x: { range: () => this.range }, y: { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       axes: [
-        { ...axis, size: 22, space: 64, values: (u, at) => { const long = at.length > 1 && at[at.length - 1] - at[0] > 86400; return at.map(long ? dayOf : clockOf); } },
+        { ...axis, size: 22, space: 64, values: (u, at) => { const [from, until] = this.range; return at.map(until - from > 86400 ? dayOf : at[1] - at[0] < 60 ? secondOf : clockOf); } },
         { ...axis, size: 62, space: 34, values: (u, at) => at.map((v) => (v === 0 ? "0" : this.format(v))) },
       ],
       series: [{}, ...this.lines.map((line) => ({

@@ -75,7 +75,7 @@ export const tableName = (path) => path.replace(/\/+$/, "").split("/").pop() || 
 
 export const BOUNDS = {
   source: "the source", processing: "processing", commit: "commits", away: "a source or storage that is away",
-  replay: "replays", idle: "nothing to read", ended: "nothing: it ends",
+  replay: "replays", idle: "nothing, no new records", ended: "nothing: it ends",
 };
 
 export const STATES = {

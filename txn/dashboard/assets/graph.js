@@ -1,9 +1,10 @@
 // The graph of a topology: spouts left, tables right; widths by rows, colour by what waits.
 
 import { s } from "./dom.js";
-import { num, tableName } from "./format.js";
+import { count, tableName } from "./format.js";
 
 const WIDE = 176, HIGH = 46, GAP_X = 58, GAP_Y = 16, PAD = 6;
+const TEXT_X = 16, LABEL = "600 12.5px", WORDS = "11px"; // as in app.css
 const WAITING = { source: "stream", processing: "stage", commit: "table" };
 
 function layers(graph) {
@@ -77,18 +78,27 @@ export function drawGraph(graph, heldUpBy, lags) {
     const { x, y } = place.get(node.id);
     const lag = lags && lags[node.label];
     const label = node.kind === "table" ? tableName(node.label) : node.label;
-    const words = node.kind === "table" && node.rows ? `${num(node.rows)} rows · ${node.words}` : lag || node.words;
+    const words = node.kind === "table" && node.rows ? [count(node.rows, "row"), node.words].filter(Boolean).join(" · ") : lag || node.words;
     const slow = node.kind === waits || (heldUpBy === "away" && node.kind === "stream");
     return s("g", { class: `node ${node.kind}${slow ? " slow" : ""}`, transform: `translate(${x},${y})` },
       s("title", {}, [node.label, node.words, node.why].filter(Boolean).join("\n")),
       s("rect", { width: WIDE, height: HIGH, rx: 5 }),
       s("rect", { class: "mark", width: 3, height: HIGH - 12, x: 6, y: 6, rx: 1.5 }),
-      s("text", { x: 16, y: 19, class: "node-label" }, cut(label, 22)),
-      s("text", { x: 16, y: 35, class: "node-words" }, cut(words || "", 27)));
+      s("text", { x: TEXT_X, y: 19, class: "node-label" }, cut(label, LABEL)),
+      s("text", { x: TEXT_X, y: 35, class: "node-words" }, cut(words || "", WORDS)));
   });
   const width = (last + 1) * (WIDE + GAP_X) - GAP_X + 2 * PAD;
   const told = graph.nodes.map((n) => n.label).join(", ");
   return s("svg", { class: "graph", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `Graph of the topology: ${told}` }, lines, boxes);
 }
 
-const cut = (text, most) => ([...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text);
+const pen = document.createElement("canvas").getContext("2d");
+
+// As much of a text as fits into a box, in that font.
+function cut(text, font) {
+  pen.font = `${font} ${getComputedStyle(document.body).fontFamily}`;
+  const letters = [...text];
+  if (pen.measureText(text).width <= WIDE - TEXT_X - 6) return text;
+  while (letters.length && pen.measureText(`${letters.join("")}…`).width > WIDE - TEXT_X - 6) letters.pop();
+  return `${letters.join("")}…`;
+}

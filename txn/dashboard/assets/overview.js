@@ -14,7 +14,7 @@ function card(one) {
       h("a", { class: "card-trouble", href: link(one.name, "trouble"), "data-key": `trouble ${one.name}` }, troubleWords(one))),
     stats(one),
     h("div", { class: "card-spark" }, spark(one.spark, `Rows per second in the last 30 minutes, at most ${short(most)}`), h("span", { class: "spark-words" }, most ? `30 min, at most ${short(most)} rows/s` : "nothing committed in 30 min")),
-    one.worst ? h("p", { class: `worst ${one.troubles.error ? "err" : "warn"}`, title: one.worst }, one.worst) : null,
+    one.worst ? h("p", { class: `worst ${one.troubles.error ? "err" : "warn"}`, title: one.worst }, h("span", {}, one.worst)) : null,
     people(one));
 }
 

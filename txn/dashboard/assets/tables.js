@@ -6,6 +6,7 @@ import { go, link } from "./address.js";
 import { bytes, clock, count, iso, num, tableName } from "./format.js";
 
 const VIEWS = [["versions", "Versions"], ["rows", "Rows as of a txid"], ["changes", "Difference"], ["about", "About"]];
+const MEANS = { settled: "A mark: the txid is final, and is not replayed any more", fence: "A new leader has written it, so that no earlier one can publish any more", compaction: "The same rows in fewer files", maintenance: "Files that nobody needs any more were deleted, or a property was set", publication: "Rows of txids" };
 const KINDS = { publication: "ok", foreign: "err", unreadable: "err", compaction: "info" };
 
 function grid(columns, rows, label) {
@@ -59,7 +60,7 @@ export function tables(root, at) {
       try {
         const page = await get("versions", { name, table: table.name, before, kind: kind.value }, viewStop.signal);
         if (mine !== asked) return;
-        for (const v of page.versions) body.append(h("tr", {}, h("td", { class: "n" }, num(v.version)), h("td", { class: "time" }, clock(v.at_ms)), h("td", {}, badge(v.kind, KINDS[v.kind] || "")), h("td", {}, v.operation, v.kind === "foreign" ? h("span", { class: "muted" }, ` by ${v.writer}`) : null),
+        for (const v of page.versions) body.append(h("tr", {}, h("td", { class: "n" }, num(v.version)), h("td", { class: "time" }, clock(v.at_ms)), h("td", {}, badge(v.kind, KINDS[v.kind] || "", MEANS[v.kind])), h("td", {}, v.operation, v.kind === "foreign" ? h("span", { class: "muted" }, ` by ${v.writer}`) : null),
           h("td", { class: "n" }, v.first && v.last ? v.first === v.last ? h("a", { href: link(name, "transactions", [v.last]) }, String(v.last)) : `${v.first}–${v.last}` : v.last ? `≤ ${num(v.last)}` : ""), h("td", { class: "n" }, v.files_added ? `+${num(v.files_added)}` : "", v.files_removed ? ` −${num(v.files_removed)}` : ""), h("td", { class: "n" }, v.bytes_added ? bytes(v.bytes_added) : ""), h("td", { class: "n" }, v.files_added ? num(v.rows_added) : "")));
         before = page.before;
         next.hidden = before === null;
@@ -80,7 +81,7 @@ export function tables(root, at) {
     place.replaceChildren(h("p", { class: "loading" }, "Reading…"));
     try {
       const found = await get("rows", { name, table: table.name, txid: now.params.txid ?? table.span?.[1] }, viewStop.signal);
-      place.replaceChildren(found.note ? h("p", { class: "note" }, found.note) : "", found.rows.length ? grid(Object.entries(found.columns), found.rows, "Rows") : empty("It has no rows as of that txid."), h("p", { class: "hint" }, `${found.more ? "The first " : ""}${count(found.rows.length, "row")}${found.more ? "; there are more" : ""}. Version ${num(found.version)}.`));
+      place.replaceChildren(found.note ? h("p", { class: "note" }, found.note) : "", found.rows.length ? grid(Object.entries(found.columns), found.rows, "Rows") : empty("It has no rows as of that txid."), h("p", { class: "hint" }, `${found.more ? "The first " : ""}${count(found.rows.length, "row")}${found.more ? "; there are more" : ""}. Version ${num(found.version)}.${Object.keys(found.columns).some((column) => /^(prev_|txn_)/.test(column)) ? " The columns txid, prev_… and txn_… are the topology's own." : ""}`));
     } catch (error) { failed(place, error); }
   }
 

@@ -41,7 +41,12 @@ export function topology(root, at) {
     const one = topologyNamed(name);
     if (!one) return;
     show(head, one, () => [h("div", { class: "head-line" }, h("span", { class: "title" }, name), state(one), people(one)), stats(one)]);
-    show(held, [one.waits, one.held_up_by, one.live], () => (one.live && (one.waits.length || one.held_up_by !== "idle") ? h("p", { class: "waits" }, h("b", {}, `Held up by ${BOUNDS[one.held_up_by] || one.held_up_by}. `), one.waits.join("; ")) : []));
+    show(held, [one.waits, one.held_up_by, one.live], () => {
+      if (!one.live) return [];
+      if (one.held_up_by !== "idle") return h("p", { class: "waits" }, h("b", {}, `Held up by ${BOUNDS[one.held_up_by] || one.held_up_by}. `), one.waits.join("; "));
+      const words = one.waits.map((told) => (told === "source: nothing to read" ? "waiting for new records" : told)).join("; ");
+      return words ? h("p", { class: "waits calm" }, `${words[0].toUpperCase()}${words.slice(1)}.`) : [];
+    });
   };
 
   const drawRest = (told) => {
@@ -55,7 +60,7 @@ export function topology(root, at) {
     show(flights, told.flights.map((f) => ({ ...f, age: f.since ? Math.round((now() - f.since * 1000) / 500) : 0 })), () => {
       if (told.flights.length) return [h("ul", { class: "flights" }, told.flights.slice(0, 40).map((f) => flight(f, name))), told.flights.length > 40 ? h("p", { class: "hint" }, `and ${num(told.flights.length - 40)} more`) : null,
         told.live ? h("p", { class: "key" }, PHASES.map(([phase, words]) => h("span", {}, h("i", { class: `seg p-${phase} now` }), words))) : h("p", { class: "hint" }, "Phases are told by a process that ", h("code", {}, "txn run"), " has started in this folder.")];
-      if (told.state === "running") return empty("Nothing is in flight.", "It waits for something to read.");
+      if (told.state === "running") return empty("Nothing is in flight.", "It waits for new records.");
       return empty("It is not running.", told.last_run ? told.last_run.error ? `The last run ended with an error: ${told.last_run.error}` : `The last run ended: ${ENDED[told.last_run.ended] || told.last_run.ended}` : "Start it; it goes on from what is durable:", ofProgram(told, "run"));
     });
     const spouts = Object.entries(told.spouts || {});
@@ -78,7 +83,7 @@ export function topology(root, at) {
       lagChart = new Chart("Lag", lag.streams.map((x, i) => ({ label: `${x.name}, ${x.unit}`, colour: COLOURS[i % COLOURS.length], span: true })), (v) => (lag.streams.every((x) => x.unit === "bytes") ? bytes(v) : short(v)));
       lagBox.replaceChildren(lagChart.node);
     }
-    lagChart.set([lag.t, ...lag.streams.map((x) => x.values)]);
+    lagChart.set([lag.t, ...lag.streams.map((x) => x.values)], told.range);
   };
 
   async function load() {
@@ -87,8 +92,8 @@ export function topology(root, at) {
     try {
       const [told, over] = await Promise.all([get("topology", { name }, stop.signal), get("series", { name, minutes }, stop.signal)]);
       drawRest(told);
-      rate.set([over.t, over.rows_per_s]);
-      slow.set([over.t, over.mean_ms, over.max_ms, over.processing_ms]);
+      rate.set([over.t, over.rows_per_s], over.range);
+      slow.set([over.t, over.mean_ms, over.max_ms, over.processing_ms], over.range);
       drawLag(over);
     } catch (error) { if (error.name !== "AbortError") show(graphBox, error.message, () => empty(error.message)); }
     busy = false;

@@ -175,7 +175,9 @@ export function transactions(root, at) {
     } catch (error) {
       if (error.name !== "AbortError") { detail.shownKey = null; detail.replaceChildren(closer(name, params), empty(`Txid ${txid}`, error.message)); }
     }
-    if (!quiet) detail.focus({ preventScroll: innerWidth > 900 });
+    if (quiet) return;
+    detail.focus({ preventScroll: true });
+    if (matchMedia("(max-width: 1000px)").matches) detail.scrollIntoView({ block: "start" }); // below the header
   }
 
   function shut() { opened = null; detail.hidden = true; root.classList.remove("has-detail"); mark(null); }
@@ -240,7 +242,7 @@ function whole(one, name, params) {
   const broken = Object.entries(one.violations || {}).flatMap(([stream, rules]) => Object.entries(rules).map(([rule, rows]) => ({ stream, rule, rows })));
   return [
     closer(name, params),
-    h("h2", { class: "detail-title" }, `Txid ${num(one.txid)}`, h("span", { class: "marks" }, one.open ? badge(one.phase === "open" ? "in flight" : one.phase, "info") : one.committed ? badge("committed", "ok") : null, marks(one))),
+    h("h2", { class: "detail-title" }, `Txid ${num(one.txid)}`, h("span", { class: "marks" }, one.open ? badge(one.phase === "open" ? "in flight" : one.phase, "info") : one.committed && !one.quarantined ? badge("committed", "ok") : null, marks(one))),
     h("p", { class: "muted" }, `attempt ${one.attempt}, epoch ${num(one.epoch)}`, one.at_ms ? [", published ", h("time", { datetime: iso(one.at_ms), title: iso(one.at_ms) }, clock(one.at_ms))] : null),
     one.quarantined ? h("div", { class: "note err" }, h("b", {}, "Committed empty. "), h("span", { class: "pre" }, one.quarantined), h("p", {}, h("a", { href: link(name, "trouble") }, "What to do"))) : null,
     one.blocked ? h("div", { class: "note warn" }, h("b", {}, "Blocked. "), h("span", { class: "pre" }, one.blocked)) : null,

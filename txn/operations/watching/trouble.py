@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from txn.operations.watching.topologies import Watched
+from txn.operations.watching.watched_table import NOT_YET
 from txn.text import duration
 from txn.zookeeper.location import as_option
 
@@ -175,7 +176,8 @@ def _ago(moment: float) -> float:
 
 def _tables(watched: Watched) -> Iterator[Trouble]:
     for table in watched.tables:
-        if table.error is not None:
+        first_run = watched.is_absent or watched.committed == 0
+        if table.error is not None and not (first_run and table.error == NOT_YET):
             yield Trouble(
                 "table",
                 "warning",

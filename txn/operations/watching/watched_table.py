@@ -23,8 +23,9 @@ from txn.operations.watching.tables import TableFacts, table_facts
 from txn.storage.storage import Storage
 from txn.text import first_line
 
-__all__ = ["EVERY_SECS", "WatchedTable"]
+__all__ = ["EVERY_SECS", "NOT_YET", "WatchedTable"]
 
+NOT_YET = "There is no Delta table there yet."
 EVERY_SECS = 0.5
 """How often a local table is looked at."""
 _FOREIGN_SECS = 30.0
@@ -138,7 +139,7 @@ class WatchedTable:
             self.error, self._again = first_line(error), time.monotonic() + _AGAIN_SECS
             return self.error != before
         if self.follower.newest < 0:
-            self.error = "There is no Delta table there yet."
+            self.error = NOT_YET
         else:
             gone = "There is no Delta table there any more."
             self.error = gone if self.follower.is_gone else None
