@@ -260,7 +260,8 @@ def test_a_txid_within_a_group_is_not_shown_as_another(tmp_path: Path) -> None:
 def test_trouble_and_bad_rows(asked: Page) -> None:
     """Each with what to do; bad rows by rule, the newest first."""
     told = asked.get("trouble", name="flights")
-    assert told["troubles"][0]["command"] == "txn quarantine replay flights 180"
+    command = "txn quarantine replay flights 180 --zookeeper zk1:2181"
+    assert told["troubles"][0]["command"] == command
     found = asked.get("bad-rows", name="flights")
     assert found["table"] == asked.sample.bad
     assert found["rules"][0]["rule"] == "a number"

@@ -151,15 +151,3 @@ def test_a_table_before_the_first_commit_is_no_trouble(flights: Watched, sample:
     nothing = replace(status.found, progress=Progress(committed=CommittedRecord()))
     flights.looked(Look(1.0, {"flights": replace(status, found=nothing)}))
     assert said(flights, "table") == []
-
-
-def test_a_run_that_ended_with_an_error_is_no_trouble_of_a_leader(
-    flights: Watched, sample: Sample
-) -> None:
-    """The area is the run; the error has its number."""
-    status = replace(sample.look(running=False).statuses["flights"], standbys=())
-    flights.looked(Look(1.0, {"flights": status}))
-    sample.note(ended="error", error="SourceChangedError: a.csv changed [TXN-407]")
-    flights.refresh()
-    (one,) = said(flights, "run")
-    assert one.what.endswith("a.csv changed [TXN-407]")
