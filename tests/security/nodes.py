@@ -10,11 +10,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadArgumentsError, NoAuthError, NotEmptyError
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from tests.zookeeper.progress_store import noise
 from txn.config import TopologyConfig
 from txn.protocol.records import BatchRecord, ColumnsRecord, CommittedRecord, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress
 
-LARGE = {"s": "x" * 1_000_000}
+LARGE = {"s": noise(1_000_000)}
 
 
 @contextlib.contextmanager

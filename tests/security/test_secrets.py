@@ -161,7 +161,7 @@ def test_no_secret_is_anywhere_but_where_it_was_put(
         expect(0, "doctor", "program.py:made", **right)
         expect(1, "doctor", "program.py:made", "--json", **wrong)
         code, output = txn(folder, "status", "t", "--zookeeper", f"me:{WRONG}@{server.hosts}")
-        assert code == 1
+        assert code == 2
         said.append(output)
         with client(server.hosts, ("digest", f"me:{RIGHT}")) as owner:
             nodes = [owner.get(path)[0] for path in walked(owner, "/txn")]

@@ -35,7 +35,7 @@ def test_a_process_that_nobody_has_asked_about_is_gone() -> None:
     if Path("/proc/self/stat").exists():
         wait_for(lambda: not is_running(process.pid), what="its end")
     os.kill(process.pid, 0)
-    process.wait()
+    assert process.wait() == 0
 
 
 def test_the_dead_are_known_on_their_own_machine_only(ended: int) -> None:
