@@ -343,6 +343,31 @@ def test_the_doctor_says_what_it_found_until_it_failed(
     wait_until(lambda: looks == 2, "another look", 20)
 
 
+def test_the_doctor_looks_again_when_its_findings_are_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not each time that somebody asks, but without being told to once they are."""
+    looks: list[object] = []
+
+    def counted(*said: object) -> Iterator[Finding]:
+        looks.append(said)
+        yield ok("machine", "memory", "enough")
+
+    monkeypatch.setattr("txn.dashboard.app.look", counted)
+    with Watch([Known("t")], "zk1:2181", where=tmp_path, feed=Told) as watch:
+        client = TestClient(page(watch, LOOPBACK), "http://localhost")
+
+        def is_done() -> bool:
+            told = client.get("/api/doctor").json()
+            return bool(told["findings"]) and not told["at_work"]
+
+        wait_until(is_done, "findings", 20)
+        assert (is_done(), len(looks)) == (True, 1)
+        monkeypatch.setattr("txn.dashboard.app._DOCTOR_SECS", 0.0)
+        client.get("/api/doctor")
+        wait_until(lambda: len(looks) == 2, "another look", 20)
+
+
 @pytest.mark.parametrize(
     ("what", "params"),
     [
@@ -363,6 +388,13 @@ def test_the_doctor_says_what_it_found_until_it_failed(
 def test_questions_that_make_no_sense(asked: Page, what: str, params: dict[str, str]) -> None:
     """An error in words; nothing is opened that the topology does not have."""
     assert asked.error(what, 404, **params)
+
+
+def test_nobody_gets_more_than_the_page_can_show(asked: Page) -> None:
+    """A number above the most stands for the most, however large it is."""
+    assert len(asked.get("transactions", limit=10**15)["txids"]) == 100
+    told = asked.get("series", minutes=10**15)
+    assert told["range"][1] - told["range"][0] == pytest.approx(600_000 * 60)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,18 @@ def test_the_page_is_served_and_streams(watch: Watch) -> None:
             assert json.loads(again[6:])["topologies"][0]["revision"] >= 1000
 
 
+def test_a_stream_is_never_silent_for_long(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy would end it: the overview is sent again although nothing has changed."""
+    monkeypatch.setattr("txn.dashboard.app._AT_LEAST_SECS", 0.2)
+    found = watch.topology("flights")
+    wait_until(lambda: found.index.span() == (1, 5) and not found.reads_old, "all txids", 20)
+    wait_until(lambda: all(table.facts for table in found.tables), "the tables' facts", 20)
+    with served(watch) as url, urllib.request.urlopen(f"{url}api/events", timeout=5) as stream:
+        lines = (line for line in iter(stream.readline, b"") if line.startswith(b"data: "))
+        told = [json.loads(next(lines)[6:])["topologies"][0]["revision"] for _ in range(4)]
+    assert len({*told}) < len(told)
+
+
 def test_many_readers_cost_one_overview(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is made once for all who listen, and no part of it on the thread that serves them."""
     found = watch.topology("flights")
@@ -167,6 +179,22 @@ def test_elsewhere_only_with_a_token(watch: Watch, monkeypatch: pytest.MonkeyPat
     finally:
         over.set()
         thread.join(20)
+
+
+def test_a_token_does_not_open_loopback_to_every_name(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where the page listens on all addresses are its names unknown."""
+    monkeypatch.setenv("TXN_DASHBOARD_TOKEN", "0123456789abcdef")
+    with served(watch) as url:
+        overview = f"{url.partition('?')[0]}api/overview"
+        shown = {"Authorization": "Bearer 0123456789abcdef"}
+        asked = urllib.request.Request(overview, headers=shown)
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            assert answer.status == 200
+        asked = urllib.request.Request(overview, headers={**shown, "Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(asked, timeout=10)
 
 
 def test_a_port_that_is_taken(watch: Watch) -> None:
