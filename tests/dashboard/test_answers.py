@@ -99,8 +99,8 @@ def note(watched: Watched, folder: Path, **more: Any) -> None:
 @pytest.mark.usefixtures("at_now")
 def test_the_rate_is_of_the_last_minute(tmp_path: Path, read: Read) -> None:
     """All of it, and nothing that is older."""
-    watched = read(filled(tmp_path, NOW - 61_000, NOW - 59_000, NOW - 1000))
-    assert api.summary(watched)["rows_per_s"] == 10.0
+    watched = read(filled(tmp_path, NOW - 61_000, NOW - 59_000, NOW - 40_000, NOW))
+    assert api.summary(watched)["rows_per_s"] == 15.0
 
 
 @pytest.mark.usefixtures("at_now")
