@@ -134,6 +134,16 @@ def test_lag_is_thinned_where_it_is_dense(tmp_path: Path, read: Read) -> None:
     assert len(told["t"]) == len(told["streams"][0]["values"]) <= 152
 
 
+@pytest.mark.usefixtures("at_now")
+def test_lag_is_shown_before_the_first_txid(tmp_path: Path, read: Read) -> None:
+    """A first batch that hangs is when somebody looks at it: all that is known in the range."""
+    watched = read()
+    at = [NOW / 1000 - 900 + 10 * each for each in range(90)]
+    for each in at:
+        note(watched, tmp_path, at=each, lags={"flights": {"files": 1}})
+    assert api.series(watched, 60)["lag"]["t"] == at
+
+
 # --- what is wrong -----------------------------------------------------------------------------
 
 

@@ -207,15 +207,17 @@ def series(watched: Watched, minutes: int) -> dict[str, Any]:
     # Of the newest bucket only a part has passed, which is too little to tell a rate from.
     starts = starts[:-1] if minutes else starts
     seconds = bucket / 1000
+    # A run whose first batch hangs has lag, and no txid.
+    from_ms = now - minutes * 60_000 if minutes else since
     rows_ = [found.get(at) for at in starts]
     return {
-        "range": [(now - minutes * 60_000 if minutes else since) / 1000, until / 1000],
+        "range": [from_ms / 1000, until / 1000],
         "t": [at / 1000 for at in starts],
         "rows_per_s": [row[2] / seconds if row else 0 for row in rows_],
         "mean_ms": [row[3] if row else None for row in rows_],
         "max_ms": [row[4] if row else None for row in rows_],
         "processing_ms": [row[5] if row else None for row in rows_],
-        "lag": _lags(watched, since),
+        "lag": _lags(watched, from_ms),
     }
 
 
