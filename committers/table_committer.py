@@ -67,7 +67,6 @@ class TableCommitter(Committer):
     """
 
     lies_in_folder = True
-    """Whether `prepare` reads what was staged."""
 
     def __init__(
         self,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import marshal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Spouts"]
 
 KEPT = 64
-"""Metadata kept as parsed. It is asked for at planning, processing and in the commit turn; with
-5,000 partitions, parsing takes milliseconds."""
+"""Metadata kept as parsed. It is looked at several times on the way to its commit turn; with 5,000
+partitions, parsing takes milliseconds."""
 
 
 class Spouts:
@@ -143,8 +143,8 @@ class Spouts:
         Raises:
             ProgressUnreadableError: it is not what this spout writes.
         """
-        # The quickest copy of JSON there is: a quarter of the time of `deepcopy`.
-        return self._validated(source, marshal.loads(marshal.dumps(stored)))  # noqa: S302 - ours
+        # Of JSON it makes a copy, in a quarter of the time of `deepcopy`.
+        return self._validated(source, to_jsonable_python(stored))
 
     def parse(self, source: Source, stored: Any) -> Any:
         """Metadata as the spout's own type, to look at; parsed once while it is in use.
