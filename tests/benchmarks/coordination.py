@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from committers.append_table import AppendTable
 from tests.benchmarks.meter import Meter
-from tests.benchmarks.ours import stations_ms
+from tests.benchmarks.ours import stations_ms, stations_p50_ms, together_ms
 from tests.benchmarks.results import percentile
 from tests.benchmarks.task import Answer, Task, answer, session
 from txn import Topology, TopologyConfig, TransactionAttempt
@@ -84,14 +84,12 @@ def run(task: Task) -> Iterator[Answer]:
         spark.stop()
     measured = list(report.batches)[-task.size.coordinated :]
     stations = stations_ms(measured)
-    each = [sum(steps) for steps in zip(*(stations[name] for name in COORDINATION), strict=True)]
+    each = together_ms(stations, COORDINATION)
     yield answer(
         percentile(each, 0.5) or 0.0,
         meter,
         correct=rows == ROWS * batches == ROWS * report.batches_committed,
         p95_ms=round(percentile(each, 0.95) or 0.0, 2),
-        stations_p50_ms={
-            name: round(percentile(values, 0.5) or 0.0, 2) for name, values in stations.items()
-        },
+        stations_p50_ms=stations_p50_ms(stations),
         batches=len(each),
     )

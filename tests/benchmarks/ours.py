@@ -41,7 +41,15 @@ from txn.observers import Observer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["run", "run_topology", "spout", "stations_ms", "table_of"]
+__all__ = [
+    "run",
+    "run_topology",
+    "spout",
+    "stations_ms",
+    "stations_p50_ms",
+    "table_of",
+    "together_ms",
+]
 
 SEMANTICS = "transactional"
 """As the spout is; the peers' guards are of the same kind."""
@@ -173,10 +181,7 @@ def _answer(spark: SparkSession, task: Task, name: str, meter: Meter, ran: Ran) 
         **ran.requests,
         steady_batches_per_s=_steady(batches),
         versions=len({version for batch in batches for version in batch.tables.values()}),
-        stations_p50_ms={
-            station: round(percentile(values, 0.5) or 0.0, 2)
-            for station, values in stations_ms(batches).items()
-        },
+        stations_p50_ms=stations_p50_ms(stations_ms(batches)),
         **lap_figures([after - before for before, after in pairwise(_committed(batches))]),
     )
 
@@ -188,6 +193,16 @@ def stations_ms(batches: Sequence[BatchReport]) -> dict[str, list[float]]:
         for (_, before), (station, now) in pairwise(batch.times.items()):
             series.setdefault(station, []).append((now - before) * 1000)
     return series
+
+
+def stations_p50_ms(stations: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The raw figure of that name, out of `stations_ms`."""
+    return {name: round(percentile(each, 0.5) or 0.0, 2) for name, each in stations.items()}
+
+
+def together_ms(stations: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[float]:
+    """Milliseconds of some stations of `stations_ms` together, one per batch."""
+    return [sum(steps) for steps in zip(*(stations[name] for name in names), strict=True)]
 
 
 def _committed(batches: Sequence[BatchReport]) -> list[float]:

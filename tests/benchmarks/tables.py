@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from committers.append_table import AppendTable
 from spouts.rate import RateSpout
 from tests.benchmarks.meter import Meter
-from tests.benchmarks.ours import stations_ms
+from tests.benchmarks.ours import stations_ms, stations_p50_ms, together_ms
 from tests.benchmarks.results import percentile
 from tests.benchmarks.task import Answer, Task, answer, session
 from txn import Topology, TopologyConfig
@@ -38,13 +38,11 @@ def run(task: Task) -> Iterator[Answer]:
     counts = {table.read(spark).count() for table in tables}
     spark.stop()
     stations = stations_ms(list(report.batches)[WARM:])
-    each = [sum(steps) for steps in zip(*(stations[name] for name in TURN), strict=True)]
+    each = together_ms(stations, TURN)
     yield answer(
         percentile(each, 0.5) or 0.0,
         meter,
         correct=counts == {ROWS * batches},
         p95_ms=round(percentile(each, 0.95) or 0.0, 2),
-        stations_p50_ms={
-            name: round(percentile(values, 0.5) or 0.0, 2) for name, values in stations.items()
-        },
+        stations_p50_ms=stations_p50_ms(stations),
     )
