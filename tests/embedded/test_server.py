@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from txn.config import TopologyConfig
-from txn.embedded import EmbeddedZooKeeper, running_server, zookeeper_service
+from txn.embedded import EmbeddedZooKeeper, running_server, service, zookeeper_service
+from txn.embedded.folder import port_of
 from txn.embedded.service import zookeeper_of_run
 from txn.errors import LeaderExistsError, SetupError
 from txn.zookeeper import ZooKeeperProgress
@@ -225,6 +226,29 @@ def test_a_folder_shows_the_server_that_runs_on_it(
     process.wait()
     assert eventually(lambda: not alive(jvm))
     assert running_server(folder) is None
+
+
+def test_a_server_to_which_a_connection_stands_is_not_asked_again(
+    tmp_path: Path, owner: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at a folder every second costs two small files, until the server or its port is new."""
+    process = owner(tmp_path)
+    hosts, jvm, _ = said(process)
+    asked: list[int] = []
+
+    def serves(port: int) -> bool:
+        asked.append(port)
+        return True
+
+    monkeypatch.setattr(service, "serves", serves)
+    assert running_server(tmp_path, hosts) == hosts
+    assert not asked
+    assert running_server(tmp_path, "127.0.0.1:1") == hosts
+    assert asked == [port_of(hosts)]
+    process.kill()
+    process.wait()
+    assert eventually(lambda: running_server(tmp_path, hosts) is None)
+    assert not alive(jvm)
 
 
 def test_a_server_that_cannot_start_shows_its_log(tmp_path: Path) -> None:

@@ -148,17 +148,25 @@ def is_served(spec: str) -> bool:
     return folder is None or ServerFolder(folder).is_locked()
 
 
-def running_server(folder: str | Path) -> str | None:
+def running_server(folder: str | Path, connected: str | None = None) -> str | None:
     """The connect string of the server that some live process has on `folder`; None: no server.
 
     From then on this process's connections to it have the folder's credential.
+
+    Args:
+        connected: the answer to an earlier call, to which a connection has stood since. That server
+            is not asked again, and neither is the kernel whose it is, while the folder is its.
 
     Raises:
         SetupError: the credential cannot be read, or another user listens on the server's port.
     """
     place = ServerFolder(folder)
     owner = place.owner() if place.is_locked() else None
-    if owner is None or not serves(port_of(owner.hosts)):
+    if owner is None:
+        return None
+    if owner.hosts == connected:
+        return connected
+    if not serves(port_of(owner.hosts)):
         return None
     credential = read_credential(place.path)
     if credential is not None:

@@ -27,7 +27,7 @@ log = logging.getLogger("txn.watching")
 
 _UNKNOWN = "TXN-607"
 """Number of the error for a topology that ZooKeeper does not know."""
-_EVERY_SECS = 0.8
+_EVERY_SECS = 1.0
 _UNLED_SECS = 5.0
 """How often one that nobody leads is read: there may be many, and only people change them."""
 _PATIENCE_SECS = 5.0
@@ -129,7 +129,7 @@ class StatusFeed:
         if self._folder is None:
             self._ask(resolve(self._spec).hosts)
             return
-        hosts = running_server(self._folder)
+        hosts = running_server(self._folder, self._hosts)
         if hosts is not None:
             self._ask(hosts)
             if self._starts_server:
