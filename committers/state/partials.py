@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate, merged, partials_over
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 __all__ = [
     "ROWS",
+    "PartialRows",
     "columns_read",
     "mergeable",
     "merges",
     "nullable",
     "overrides",
-    "partial_rows",
     "shown_alone",
 ]
 
@@ -63,35 +64,63 @@ def merges(aggregates: Mapping[str, Aggregate], kinds: Mapping[str, DataType]) -
     return [*values, sf.max(txid).alias(TXID)]
 
 
-def partial_rows(
-    batch: DataFrame,
-    keys: Sequence[str],
-    aggregates: Mapping[str, Aggregate],
-    count_as: str | None = None,
-) -> DataFrame:
-    """One row per group: keys and partial values; one row for a global aggregate, rows or not.
+@dataclass(frozen=True)
+class _Expressions:
+    """What partials are computed with, from rows of some columns."""
 
-    Args:
-        count_as: name of one more column, the number of rows of each group; None: no such column.
+    keys: Sequence[Column]
+    groups: Sequence[Column]
+    """Over the rows of each group."""
+    values: Sequence[Column]
+    """Over that; empty: it is the partials already."""
+
+
+class PartialRows:
+    """Makes the partials of a table's batches. Thread-safe.
+
+    Expressions are made once for rows of the same columns in the same session: for two aggregates
+    that takes sixty calls into Java, and a small batch would wait for them.
     """
-    from pyspark.sql import functions as sf
 
-    partials = partials_over(batch, aggregates)
-    columns = [partial.alias(name) for name, partial in partials.items()]
-    count = sf.count(sf.lit(1))
-    if keys:
-        if count_as is not None:
-            columns.append(count.alias(count_as))
-        return batch.groupBy(*(sf.col(quoted(key)) for key in keys)).agg(*columns)
-    # An aggregate may answer no rows with something else than NULL, and than its zero.
-    whole = batch.agg(*columns, count.alias(ROWS))
-    any_row = sf.col(ROWS) > 0
-    values = [
-        sf.coalesce(sf.when(any_row, sf.col(quoted(name))), agg.zero()).alias(name)
-        for name, agg in aggregates.items()
-    ]
-    kept = [] if count_as is None else [sf.col(ROWS).alias(count_as)]
-    return whole.select(*values, *kept)
+    def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate]) -> None:
+        self._keys = keys
+        self._aggregates = aggregates
+        self._made: tuple[SparkSession, dict[tuple[Any, ...], _Expressions]] | None = None
+
+    def of(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
+        """One row per group: keys and partial values; one for a global aggregate, rows or not.
+
+        Args:
+            count_as: name of one more column, the number of rows of each group; None: no such one.
+        """
+        session, made = batch.sparkSession, self._made
+        if made is None or made[0] is not session:
+            made = self._made = session, {}
+        about = count_as, *((field.name, field.dataType) for field in batch.schema)
+        if about not in made[1]:
+            made[1][about] = self._expressions(batch, count_as)
+        found = made[1][about]
+        groups = batch.groupBy(*found.keys).agg(*found.groups)
+        return groups.select(*found.values) if found.values else groups
+
+    def _expressions(self, batch: DataFrame, count_as: str | None) -> _Expressions:
+        from pyspark.sql import functions as sf
+
+        partials = partials_over(batch, self._aggregates)
+        columns = [partial.alias(name) for name, partial in partials.items()]
+        count = sf.count(sf.lit(1))
+        if self._keys:
+            if count_as is not None:
+                columns.append(count.alias(count_as))
+            return _Expressions([sf.col(quoted(key)) for key in self._keys], columns, ())
+        # An aggregate may answer no rows with something else than NULL, and than its zero.
+        any_row = sf.col(ROWS) > 0
+        values = [
+            sf.coalesce(sf.when(any_row, sf.col(quoted(name))), agg.zero()).alias(name)
+            for name, agg in self._aggregates.items()
+        ]
+        kept = [] if count_as is None else [sf.col(ROWS).alias(count_as)]
+        return _Expressions((), [*columns, count.alias(ROWS)], [*values, *kept])
 
 
 def shown_alone(

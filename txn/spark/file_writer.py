@@ -63,8 +63,7 @@ class FileWriter:
     def __init__(self, root: str, conf: Mapping[str, str]) -> None:
         self._root = root
         self._conf = dict(conf)
-        self._log: tuple[Any, Any] | None = None
-        """The JVM, and the log there that the transactions of all jobs have."""
+        self._delta: _Delta | None = None
 
     def write(
         self, rows: DataFrame, folder: str, partition_by: str | None = None
@@ -80,46 +79,81 @@ class FileWriter:
         jvm = jvm_of(session)
         if jvm is None:
             return None
-        with _active(session, jvm):
-            transaction = if_known(lambda: self._transaction(jvm, rows, folder, partition_by))
+        delta = if_known(lambda: self._delta_in(jvm))
+        if delta is None:
+            return None
+        with _active(session, delta.sessions):
+            transaction = if_known(lambda: delta.transaction(rows, folder, partition_by))
             if transaction is None:
                 return None
             files = if_known(lambda: transaction.writeFiles(rows._jdf))
             if files is None:
                 return None
-            told = jvm.org.apache.spark.sql.delta.util.JsonUtils.toJson(files, None)
+            told = delta.to_json(files, None)
         return [
             WrittenFile(file["path"], file["size"], file["partitionValues"], file.get("stats"))
             for file in json.loads(told)
         ]
 
-    def _transaction(self, jvm: Any, rows: DataFrame, folder: str, partition_by: str | None) -> Any:
-        """A transaction of a table that does not exist, with these columns."""
+    def _delta_in(self, jvm: Any) -> _Delta:
+        """Delta there; nothing of another JVM, which is over."""
+        if self._delta is None or self._delta.jvm is not jvm:
+            self._delta = _Delta(jvm, self._root, self._conf)
+        return self._delta
+
+
+class _Delta:
+    """Delta's classes in one JVM, and what all jobs have there.
+
+    Everything is looked up and made once: a name of a class takes a call into Java for each of its
+    parts, and a small batch would wait for thirty of them.
+    """
+
+    def __init__(self, jvm: Any, root: str, conf: dict[str, str]) -> None:
+        self.jvm = jvm
+        self._root = root
+        self._conf = conf
         delta = jvm.org.apache.spark.sql.delta
-        action, option = delta.actions.Action.fromJson, jvm.scala.Option
-        metadata = action(json.dumps(_metadata(rows, partition_by, self._conf)))
-        protocol = option.apply(action(json.dumps(_PROTOCOL)))
-        log = self._log_in(jvm)
-        table = delta.DummySnapshot(log.logPath(), log, metadata, option.empty(), protocol)
-        transaction = delta.OptimisticTransaction(log, option.empty(), table)
-        getattr(transaction, _SUBFOLDER)(option.apply(folder))
+        self.sessions = jvm.org.apache.spark.sql.SparkSession
+        self.to_json = delta.util.JsonUtils.toJson
+        self._transaction = delta.OptimisticTransaction
+        self._option = jvm.scala.Option.apply
+        self._nothing = jvm.scala.Option.empty()
+        self._log: Any = None
+        self._tables: dict[tuple[str, str | None], Any] = {}
+        """(columns, partition column) -> a table of them that does not exist."""
+
+    def transaction(self, rows: DataFrame, folder: str, partition_by: str | None) -> Any:
+        """A transaction of a table that does not exist, with these columns."""
+        about = rows.schema.json(), partition_by
+        if about not in self._tables:
+            self._tables[about] = self._table(rows, partition_by)
+        transaction = self._transaction(self._log, self._nothing, self._tables[about])
+        getattr(transaction, _SUBFOLDER)(self._option(folder))
         return transaction
 
-    def _log_in(self, jvm: Any) -> Any:
+    def _table(self, rows: DataFrame, partition_by: str | None) -> Any:
+        delta = self.jvm.org.apache.spark.sql.delta
+        action = delta.actions.Action.fromJson
+        metadata = action(json.dumps(_metadata(rows, partition_by, self._conf)))
+        protocol = self._option(action(json.dumps(_PROTOCOL)))
+        if self._log is None:
+            self._log = self._new_log()
+        log = self._log
+        return delta.DummySnapshot(log.logPath(), log, metadata, self._nothing, protocol)
+
+    def _new_log(self) -> Any:
         """The log of a table that does not exist: never in Delta's cache, which would grow."""
-        if self._log is None or self._log[0] is not jvm:
-            path = jvm.org.apache.hadoop.fs.Path
-            conf = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(self._conf)
-            log = jvm.org.apache.spark.sql.delta.DeltaLog(
-                path(f"{self._root}/{_NO_LOG}"),
-                path(self._root),
-                conf,
-                conf,
-                jvm.org.apache.spark.util.SystemClock(),
-                jvm.scala.Option.empty(),
-            )
-            self._log = (jvm, log)
-        return self._log[1]
+        path = self.jvm.org.apache.hadoop.fs.Path
+        conf = self.jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(self._conf)
+        return self.jvm.org.apache.spark.sql.delta.DeltaLog(
+            path(f"{self._root}/{_NO_LOG}"),
+            path(self._root),
+            conf,
+            conf,
+            self.jvm.org.apache.spark.util.SystemClock(),
+            self._nothing,
+        )
 
 
 def _metadata(rows: DataFrame, partition_by: str | None, conf: Mapping[str, str]) -> dict[str, Any]:
@@ -147,9 +181,8 @@ def _without_rules(schema: Any) -> Any:
 
 
 @contextmanager
-def _active(session: SparkSession, jvm: Any) -> Iterator[None]:
+def _active(session: SparkSession, sessions: Any) -> Iterator[None]:
     """Make a session the thread's: Delta takes some settings from there."""
-    sessions = jvm.org.apache.spark.sql.SparkSession
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)
     try:
