@@ -230,7 +230,8 @@ class StateTable(State):
         if parts is None:
             return shape.shown(stored.rows())
         once, rest = parts
-        return shape.shown_in_two(once.rows(), rest.rows())
+        has_null = rest.may_have_null(shape.keys)
+        return shape.shown_in_two(once.rows(), rest.rows(), has_null=has_null)
 
     def newest(
         self, spark: SparkSession, aggregates: Mapping[str, Aggregate] | None = None

@@ -17,7 +17,14 @@ from txn.interfaces import StagedFile
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["BUCKET", "ActiveFile", "active_files", "load_files", "require_inside"]
+__all__ = [
+    "BUCKET",
+    "ActiveFile",
+    "active_files",
+    "columns_without_null",
+    "load_files",
+    "require_inside",
+]
 
 BUCKET = "txn_bucket"
 """The partition column of state tables: the hash bucket of the keys."""
@@ -77,6 +84,19 @@ def load_files(table: DeltaTable) -> dict[str, ActiveFile]:
         )
     )
     return {file.path: file for file in files}
+
+
+def columns_without_null(table: DeltaTable) -> dict[str, frozenset[str]]:
+    """Path -> columns of which the log says that no row of the file has NULL there."""
+    actions = pa.table(table.get_add_actions())
+    paths = actions["path"].to_pylist()
+    if "null_count" not in actions.column_names:
+        return {}
+    counts = actions["null_count"].combine_chunks().to_pylist()
+    return {
+        file_path(path)[0]: frozenset(name for name, nulls in (found or {}).items() if nulls == 0)
+        for path, found in zip(paths, counts, strict=True)
+    }
 
 
 def _inner(actions: pa.Table, name: str, field_name: str) -> list[Any] | None:

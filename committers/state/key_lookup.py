@@ -11,7 +11,7 @@ from committers.state.shape import StateShape
 from committers.state.stored import StoredState
 from txn.errors import TableRefusedError
 from txn.spark.names import quoted
-from txn.spark.rows import local_frame
+from txn.spark.rows import local_frame, verify_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -39,6 +39,8 @@ def rows_of_keys(
     Raises:
         TableRefusedError: keys that are not the table's, by number, name or type.
     """
+    from pyspark.sql import DataFrame
+
     if not shape.keys:
         raise TableRefusedError(
             f"State table {where} is a global aggregate: it has one row and no keys. Use read().",
@@ -46,18 +48,18 @@ def rows_of_keys(
         )
     columns = table.columns if isinstance(table, StoredState) else table.schema
     types = {name: columns[name].dataType for name in shape.keys}
-    wanted, rows_given = _frame(spark, keys, types, where)
-    numbers = _buckets(wanted, types, shape.buckets, local=rows_given is not None)
-    rows = _in_buckets(table, numbers)
-    one_of = _is_one_of(rows_given or (), types)
-    if one_of is None:
-        has_null = rows_given is None or any(None in key for key in rows_given)
-        return with_keys_of(rows, wanted, shape.keys, has_null=has_null)
-    found = rows.where(one_of)
-    if numbers is not None:
-        return found
-    is_small = isinstance(table, StoredState) and table.is_small
-    return found.coalesce(1) if is_small else found.repartition(1)
+    given = None if isinstance(keys, DataFrame) else _rows(keys, types, where)
+    one_of = _is_one_of(given or (), types)
+    if one_of is not None and not shape.buckets:
+        found = _in_buckets(table, None).where(one_of)
+        is_small = isinstance(table, StoredState) and table.is_small
+        return found.coalesce(1) if is_small else found.repartition(1)
+    wanted = _frame(spark, keys, given, types, where)
+    rows = _in_buckets(table, _buckets(wanted, types, shape.buckets, local=given is not None))
+    if one_of is not None:
+        return rows.where(one_of)
+    has_null = given is None or any(None in key for key in given)
+    return with_keys_of(rows, wanted, shape.keys, has_null=has_null)
 
 
 def _in_buckets(table: StoredState | DataFrame, numbers: Sequence[int] | None) -> DataFrame:
@@ -123,37 +125,61 @@ def _literal(value: Any, kind: DataType) -> str:
     return f"CAST('{value}' AS {name})"  # a number, a date, True or False
 
 
-def _frame(
-    spark: SparkSession,
-    keys: DataFrame | Sequence[Any],
-    types: Mapping[str, DataType],
-    where: str,
-) -> tuple[DataFrame, list[tuple[Any, ...]] | None]:
-    """(the given keys as a DataFrame with exactly the table's key columns, a list of them)."""
+def _rows(keys: Sequence[Any], types: Mapping[str, DataType], where: str) -> list[tuple[Any, ...]]:
+    """The given keys, each as a row of the table's key columns with values of their types."""
     from pyspark.errors import PySparkTypeError, PySparkValueError
-    from pyspark.sql import DataFrame
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import StructField, StructType
 
-    if isinstance(keys, DataFrame):
-        _require_columns(keys.schema, types, where)
-        return keys.select(*(sf.col(quoted(name)) for name in types)), None
     if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
         raise TableRefusedError(
             f"The keys to get from state table {where} are a list or a DataFrame, and {keys!r} is "
             f"neither. For this one key give [{keys!r}].",
             number="TXN-310",
         )
-    schema = StructType([StructField(name, kind) for name, kind in types.items()])
     rows = [_row(key, types, where) for key in keys]
     try:
-        return local_frame(spark, rows, schema), rows
+        verify_rows(rows, _schema(types))
     except (PySparkTypeError, PySparkValueError) as error:
-        raise TableRefusedError(
-            f"The given keys do not have the types of state table {where}, {_text(types)}: "
-            f"{str(error).strip().splitlines()[0]}",
-            number="TXN-310",
-        ) from error
+        raise _mistyped(types, where, error) from error
+    return rows
+
+
+def _frame(
+    spark: SparkSession,
+    keys: DataFrame | Sequence[Any],
+    rows: list[tuple[Any, ...]] | None,
+    types: Mapping[str, DataType],
+    where: str,
+) -> DataFrame:
+    """The given keys as a DataFrame with exactly the table's key columns.
+
+    Args:
+        rows: they are these; None: `keys` is a DataFrame.
+    """
+    from pyspark.errors import PySparkTypeError, PySparkValueError
+    from pyspark.sql import functions as sf
+
+    if rows is None:
+        assert not isinstance(keys, Sequence)
+        _require_columns(keys.schema, types, where)
+        return keys.select(*(sf.col(quoted(name)) for name in types))
+    try:
+        return local_frame(spark, rows, _schema(types))
+    except (PySparkTypeError, PySparkValueError) as error:
+        raise _mistyped(types, where, error) from error
+
+
+def _schema(types: Mapping[str, DataType]) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+def _mistyped(types: Mapping[str, DataType], where: str, error: Exception) -> TableRefusedError:
+    return TableRefusedError(
+        f"The given keys do not have the types of state table {where}, {_text(types)}: "
+        f"{str(error).strip().splitlines()[0]}",
+        number="TXN-310",
+    )
 
 
 def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]:

@@ -125,19 +125,21 @@ class StateShape:
         """Whether `shown_in_two` can show it: partials by key, of which none is void."""
         return self.layout == "log" and bool(self.keys) and not self.keeps_removed
 
-    def shown_in_two(self, once: DataFrame, rest: DataFrame) -> DataFrame:
+    def shown_in_two(self, once: DataFrame, rest: DataFrame, *, has_null: bool) -> DataFrame:
         """As `shown` of the rows of both: only keys that `rest` has are merged.
 
         Args:
             once: rows of a log table without removed keys; each key once.
             rest: its other rows, so few that every task may have them.
+            has_null: whether a key of `rest` may be NULL; without, reading takes a third less time.
         """
         from pyspark.sql import functions as sf
 
         keys = sf.broadcast(rest)
-        alone = joined_by_key(once, keys, self.keys, "left_anti")
+        alone = joined_by_key(once, keys, self.keys, "left_anti", has_null=has_null)
         # One task for what is merged: so few rows are merged before further tasks have begun.
-        both = rest.unionByName(with_keys_of(once, keys, self.keys)).repartition(1)
+        touched = with_keys_of(once, keys, self.keys, has_null=has_null)
+        both = rest.unionByName(touched).repartition(1)
         return self._results(alone).unionByName(self._merged(both))
 
     def _merged(self, rows: DataFrame) -> DataFrame:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
 
-from committers.publishing.files import BUCKET, ActiveFile, load_files
+from committers.publishing.files import BUCKET, ActiveFile, columns_without_null, load_files
 from committers.reading import known_files
 from txn.delta.folders import COMPACTION, job_folder
 from txn.delta.loading import load, require
@@ -45,6 +45,7 @@ class StoredState:
         files: the rows' files; of each a path inside of the table's folder.
         columns: those in the files; not the bucket, which is in their paths.
         properties: of the table.
+        without_null: path -> the columns that certainly have no NULL there.
     """
 
     session: SparkSession
@@ -52,6 +53,7 @@ class StoredState:
     files: tuple[ActiveFile, ...]
     columns: StructType
     properties: Mapping[str, str | None]
+    without_null: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -63,6 +65,11 @@ class StoredState:
         """Whether one task reads it soonest."""
         few = len(self.files) <= _FEW_FILES and self.storage.is_local
         return few and self.size <= _SMALL_BYTES
+
+    def may_have_null(self, names: Iterable[str]) -> bool:
+        """Whether a row may have NULL in one of these columns."""
+        wanted = frozenset(names)
+        return any(wanted - self.without_null.get(file.path, frozenset()) for file in self.files)
 
     def rows(self) -> DataFrame:
         """The table's rows."""
@@ -119,7 +126,8 @@ def find_stored(session: SparkSession, storage: Storage, version: int | None) ->
         return None
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
     columns = StructType([field for field in schema if field.name != BUCKET])
-    return StoredState(session, storage, files, columns, table.metadata().configuration)
+    properties = table.metadata().configuration
+    return StoredState(session, storage, files, columns, properties, columns_without_null(table))
 
 
 def _run_of(file: ActiveFile) -> tuple[str, int] | None:

@@ -72,8 +72,9 @@ def _relation(
     given = to_scala.toScalaMap(dict(options))
     # The listing's cache, in which all of them are found: its own entries, deleted at once.
     listed = sources.FileStatusCache.getOrCreate(inside)
-    paths = [jvm.org.apache.hadoop.fs.Path(file.url) for file in files]
-    status = jvm.org.apache.hadoop.fs.FileStatus
+    # Looked up once: a name takes a call for each of its parts.
+    path_of, status = jvm.org.apache.hadoop.fs.Path, jvm.org.apache.hadoop.fs.FileStatus
+    paths = [path_of(file.url) for file in files]
     for path, file in zip(paths, files, strict=True):
         found = gateway.new_array(status, 1)
         found[0] = status(file.size, False, 1, 0, file.mtime_ms, path)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["local_frame", "no_rows"]
+__all__ = ["local_frame", "no_rows", "verify_rows"]
 
 
 def local_frame(spark: SparkSession, rows: Sequence[Any], schema: StructType) -> DataFrame:
@@ -25,16 +25,22 @@ def local_frame(spark: SparkSession, rows: Sequence[Any], schema: StructType) ->
             fit its column's type.
     """
     from pyspark.sql.conversion import LocalDataToArrowConversion
-    from pyspark.sql.types import _make_type_verifier
 
     if not rows:
         return no_rows(spark, schema)
     if "decimal" in schema.simpleString():
         return spark.createDataFrame(rows, schema)  # rounds half up; PySpark's Arrow half to even
+    verify_rows(rows, schema)  # Arrow would take 1.5 for a bigint, and make 1 of it
+    return spark.createDataFrame(LocalDataToArrowConversion.convert(rows, schema, False), schema)
+
+
+def verify_rows(rows: Sequence[Any], schema: StructType) -> None:
+    """Refuse values that are not of the columns' types; raises as `local_frame`."""
+    from pyspark.sql.types import _make_type_verifier
+
     verify = _make_type_verifier(schema)
     for row in rows:
-        verify(row)  # Arrow would take 1.5 for a bigint, and make 1 of it
-    return spark.createDataFrame(LocalDataToArrowConversion.convert(rows, schema, False), schema)
+        verify(row)
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
