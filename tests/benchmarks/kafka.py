@@ -122,6 +122,8 @@ WAYS: dict[str, Callable[[SparkSession, Broker, Path, int], None]] = {
     "streaming read": by_streaming_read,
 }
 
+COMPARED = (("spout", "streaming"), ("spout", "batch"), ("spout read", "streaming read"))
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -129,18 +131,20 @@ def main() -> None:
     parser.add_argument("--per-batch", type=int, default=100_000)
     parser.add_argument("--streaming-per-batch", type=int, help="default: as --per-batch")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", default=",".join(WAYS), help="of them, each needed once")
     options = parser.parse_args()
-    rates: dict[str, list[float]] = {way: [] for way in WAYS}
+    ways = options.ways.split(",")
+    rates: dict[str, list[float]] = {way: [] for way in ways}
     with tempfile.TemporaryDirectory() as name, Broker(Path(name) / "kafka") as broker:
         fill(broker, options.records)
         conf = {"spark.driver.memory": "2g"}
         spark = delta_session("kafka", "local[2]", conf, packages=KafkaSpout.packages)
         for number in range(options.rounds + 1):
-            for way, run in WAYS.items():
+            for way in ways:
                 folder = Path(name) / f"{way.replace(' ', '-')}-{number}"
                 began = time.monotonic()
                 per_batch = options.streaming_per_batch if "streaming" in way else None
-                run(spark, broker, folder, per_batch or options.per_batch)
+                WAYS[way](spark, broker, folder, per_batch or options.per_batch)
                 rate = options.records / (time.monotonic() - began)
                 if (folder / "table").exists():
                     rows = deltalake.DeltaTable(str(folder / "table")).to_pyarrow_table(
@@ -156,12 +160,13 @@ def main() -> None:
         "records": options.records,
         "per_batch": options.per_batch,
         "records_per_s": {way: round(rate) for way, rate in median.items()},
-        "spout_to_streaming": round(median["spout"] / median["streaming"], 2),
-        "spout_to_batch": round(median["spout"] / median["batch"], 2),
-        "read_to_read": round(median["spout read"] / median["streaming read"], 2),
-        "by_round": [
-            round(a / b, 2) for a, b in zip(rates["spout"], rates["streaming"], strict=True)
-        ],
+        **{
+            f"{one} to {other}": [
+                round(a / b, 2) for a, b in zip(rates[one], rates[other], strict=True)
+            ]
+            for one, other in COMPARED
+            if one in rates and other in rates
+        },
     }
     print(json.dumps(result, indent=1))
 
