@@ -77,6 +77,8 @@ class Proxy:
         self.skip = 0
         """That many answers come through before."""
         self.lost = 0
+        self.silent = 0
+        """That many of the next connections are accepted and never answered."""
         self._threads: list[threading.Thread] = []
         self._clients: list[socket.socket] = []
         self._spawn(self._accept)
@@ -91,7 +93,10 @@ class Proxy:
             while True:
                 client = self._server.accept()[0]
                 self._clients.append(client)
-                self._spawn(self._pump, client)
+                if self.silent > 0:
+                    self.silent -= 1
+                else:
+                    self._spawn(self._pump, client)
 
     def _pump(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError), socket.create_connection(self._target) as server:
@@ -134,6 +139,17 @@ def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Proxy]:
     running = Proxy(zookeeper.hosts)
     yield running
     running.close()
+
+
+def test_connections_that_are_never_answered_cost_no_session(proxy: Proxy, name: str) -> None:
+    """A server that just starts may take it and forget it: three fit into the timeout."""
+    config = TopologyConfig(zookeeper_timeout_secs=9.0, zookeeper_deadline_secs=30.0)
+    with leading(proxy.hosts, name, config) as store:
+        session = store._connection.session_id
+        proxy.silent = 2
+        proxy.cut()
+        store.assert_leading()
+        assert (0, session) == (proxy.silent, store._connection.session_id)
 
 
 @pytest.mark.parametrize("size", [10, 3_000_000])

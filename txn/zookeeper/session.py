@@ -3,6 +3,9 @@
 - Its own retries go on for ever, with pauses of up to an hour: here they are at most half a second.
 - State listeners run in kazoo's own thread, where a request would wait for itself: the listener
   here does nothing but pass the word on.
+- For the answer to a connect it waits its session timeout, divided by the number of servers. A
+  server that just starts may accept a connection and forget it: the wait for it would cost the
+  session, and with it the leadership. Here the timeout is divided by three at least.
 - At DEBUG it logs every request, credentials included: `_CalmLogger` lets nothing below INFO by.
 - Why it cannot connect it says in its log only: `_CalmLogger` keeps the last reason. A server whose
   certificate does not hold, or that refuses ours, would be tried for ever as well.
@@ -51,6 +54,16 @@ class _CalmLogger(_Adapter):
         super().log(logging.INFO, msg, *args, **kwargs)
 
 
+class _Servers(list[Any]):
+    """kazoo's list of servers, whose length is what it divides the session timeout by.
+
+    Naming a server three times would do that too, but then it is tried again without a pause.
+    """
+
+    def __len__(self) -> int:
+        return max(3, super().__len__())
+
+
 class Session:
     """One kazoo client, used for one ZooKeeper session and then thrown away."""
 
@@ -72,13 +85,15 @@ class Session:
             logger=self.log,
             **options,
         )
+        self._count = len(self.client.hosts)
+        self.client.hosts = _Servers(self.client.hosts)
         self.client.add_listener(self._listen)
         self.client.start_async()
 
     @property
     def untrusted(self) -> bool:
         """Whether TLS failed with every server, and none was ever connected."""
-        return not self._was_connected and self.log.tls_failures >= len(self.client.hosts)
+        return not self._was_connected and self.log.tls_failures >= self._count
 
     def _listen(self, state: str) -> None:
         # kazoo's own thread: no request may be made here.
