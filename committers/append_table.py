@@ -20,7 +20,7 @@ from txn.interfaces import Prepared, Publication, Semantics, Staged, StagedFile
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["AppendTable", "AppendingCommitter"]
@@ -36,8 +36,6 @@ class AppendingCommitter(TableCommitter):
     """
 
     prepare_reads = False
-    _columns: tuple[StructType, list[Column]] | None = None
-    """The columns of partials, as they were known last, and expressions of them, made once."""
 
     def stage(self, partials: DataFrame, attempt: TransactionAttempt) -> Staged:
         """Write the rows with their txid, in no more files than the cluster has task slots."""
@@ -51,13 +49,13 @@ class AppendingCommitter(TableCommitter):
         )
 
     def _stamped(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
-        from pyspark.sql import functions as sf
-
         schema = self._known_staged_schema()
         require_same_columns(schema, rows.schema, self.name)
-        if self._columns is None or self._columns[0] is not schema:
-            self._columns = schema, [sf.col(quoted(name)) for name in schema.fieldNames()]
-        return rows.select(*self._columns[1], bigint(attempt.txid).alias(TXID))
+        names = schema.fieldNames()
+        if rows.columns != names:
+            # Several attempts' rows go into one job by the places of their columns.
+            rows = rows.select(*map(quoted, names))
+        return rows.withColumn(TXID, bigint(attempt.txid))
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
         adds, version = staged.files, self._log.version

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from committers.staging.area import random_id
 from committers.state.changes import refuse_taken_names
-from committers.state.partials import columns_read, shown_alone
+from committers.state.partials import PartialRows, columns_read, shown_alone
 from committers.table_committer import TableCommitter
 from txn.errors import TopologyError
 from txn.interfaces import Aggregate, Publication, Semantics
@@ -57,6 +57,7 @@ class StateCommitter(TableCommitter, Generic[L]):
         new_id: Callable[[], str] = random_id,
     ) -> None:
         self._layout = layout  # before `_begin`, which reads it
+        self._partials = PartialRows(layout.keys, layout.aggregates)
         super().__init__(
             path, semantics, storage_options=storage_options, new_id=new_id, keys=layout.keys
         )
@@ -68,6 +69,10 @@ class StateCommitter(TableCommitter, Generic[L]):
     def complete(self, batch: DataFrame) -> DataFrame | None:
         """The rows, if they have the keys and all that the aggregates read."""
         return batch if set(self.required_columns()) <= set(batch.columns) else None
+
+    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
+        """One row per group of the batch; one row for a global aggregate, rows or not."""
+        return self._partials.of(batch, count_as)
 
     def shown(self, partials: DataFrame) -> DataFrame:
         """Keys and values of an empty state after these partials."""

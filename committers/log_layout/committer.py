@@ -24,7 +24,6 @@ from committers.publishing.files import ActiveFile
 from committers.publishing.spec import LOG_WITH_REMOVAL, TableSpec
 from committers.publishing.storable import storable_columns
 from committers.staging.area import random_id
-from committers.state.partials import PartialRows
 from committers.state.removal import REMOVED, check_condition
 from committers.state.shape import described
 from committers.state_committer import StateCommitter
@@ -33,7 +32,6 @@ from txn.interfaces import Prepared, Publication, Semantics, Staged, StoredRows
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 __all__ = ["LogCommitter"]
@@ -64,7 +62,6 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     ) -> None:
         self.prepare_reads = layout.removes
         super().__init__(path, semantics, layout, storage_options=storage_options, new_id=new_id)
-        self._partials = PartialRows(layout.keys, layout.aggregates)
         self._compacted = CompactedRows(layout, self._storage, lambda: self._spark)
         self._compactor = Compactor(self._storage, compact_files, pace, new_id)
 
@@ -82,10 +79,6 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         Not where a key may be removed by one txid and come back with the next.
         """
         return not self._layout.removes
-
-    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
-        """One row per group of the batch; one row for a global aggregate, rows or not."""
-        return self._partials.of(batch, count_as)
 
     def _spec(self, schema: StructType) -> TableSpec:
         self._staged_schema = schema

@@ -54,7 +54,10 @@ def rows_of_keys(
         found = _in_buckets(table, None).where(one_of)
         is_small = isinstance(table, StoredState) and table.is_small
         return found.coalesce(1) if is_small else found.repartition(1)
-    wanted = _frame(spark, keys, given, types, where)
+    if isinstance(keys, DataFrame):
+        wanted = _selected(keys, types, where)
+    else:
+        wanted = local_frame(spark, given or (), _schema(types))
     rows = _in_buckets(table, _buckets(wanted, types, shape.buckets, local=given is not None))
     if one_of is not None:
         return rows.where(one_of)
@@ -143,29 +146,12 @@ def _rows(keys: Sequence[Any], types: Mapping[str, DataType], where: str) -> lis
     return rows
 
 
-def _frame(
-    spark: SparkSession,
-    keys: DataFrame | Sequence[Any],
-    rows: list[tuple[Any, ...]] | None,
-    types: Mapping[str, DataType],
-    where: str,
-) -> DataFrame:
-    """The given keys as a DataFrame with exactly the table's key columns.
-
-    Args:
-        rows: they are these; None: `keys` is a DataFrame.
-    """
-    from pyspark.errors import PySparkTypeError, PySparkValueError
+def _selected(keys: DataFrame, types: Mapping[str, DataType], where: str) -> DataFrame:
+    """Keys that came as a DataFrame, with exactly the table's key columns."""
     from pyspark.sql import functions as sf
 
-    if rows is None:
-        assert not isinstance(keys, Sequence)
-        _require_columns(keys.schema, types, where)
-        return keys.select(*(sf.col(quoted(name)) for name in types))
-    try:
-        return local_frame(spark, rows, _schema(types))
-    except (PySparkTypeError, PySparkValueError) as error:
-        raise _mistyped(types, where, error) from error
+    _require_columns(keys.schema, types, where)
+    return keys.select(*(sf.col(quoted(name)) for name in types))
 
 
 def _schema(types: Mapping[str, DataType]) -> StructType:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from committers.publishing.files import BUCKET
 from committers.state.keys import bucket_of
-from committers.state.partials import ROWS, PartialRows, nullable, overrides
+from committers.state.partials import ROWS, nullable, overrides
 from committers.state.removal import REMOVED
 from txn.delta.commits import TXID
 from txn.interfaces import Aggregate
@@ -122,16 +121,11 @@ class UpsertLayout:
 
     # --- partials ----------------------------------------------------------------------------
 
-    def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
-        """One row per group of the batch: keys, partial values, its row count, bucket."""
-        groups = self._partials.of(batch, count_as)
+    def with_bucket(self, groups: DataFrame) -> DataFrame:
+        """Partials of a batch, one row per group, and the hash bucket of each."""
         types = {field.name: field.dataType for field in groups.schema}
         # After the grouping, which makes -0.0 and 0.0 one key.
         return groups.withColumn(BUCKET, self._bucket([types[key] for key in self.keys]))
-
-    @cached_property
-    def _partials(self) -> PartialRows:
-        return PartialRows(self.keys, self.aggregates)
 
     def _bucket(self, types: Sequence[DataType]) -> Column:
         return bucket_of(dict(zip(self.keys, types, strict=True)), self.buckets)

@@ -94,8 +94,8 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         )
 
     def partials(self, batch: DataFrame, count_as: str | None = None) -> DataFrame:
-        """One row per group of the batch; one row for a global aggregate, rows or not."""
-        return self._layout.partials(batch, count_as)
+        """One row per group of the batch, with its hash bucket; one for a global aggregate."""
+        return self._layout.with_bucket(super().partials(batch, count_as))
 
     def _spec(self, schema: StructType) -> TableSpec:
         table_schema = self._layout.table_schema(self._spark, schema)

@@ -1,6 +1,7 @@
 """Records/s of the Kafka spout beside Structured Streaming's Kafka source, on the same topic.
 
     python -m tests.benchmarks.kafka [--records 1000000] [--per-batch 100000] [--rounds 3]
+        [--streaming-per-batch 100000] [--ways spout batch]
 
 Five ways to read the whole topic, one after the other, round by round, in one Spark session; the
 first round warms up and is not counted. All ways to Delta write the same columns.
@@ -131,16 +132,15 @@ def main() -> None:
     parser.add_argument("--per-batch", type=int, default=100_000)
     parser.add_argument("--streaming-per-batch", type=int, help="default: as --per-batch")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ways", default=",".join(WAYS), help="of them, each needed once")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     options = parser.parse_args()
-    ways = options.ways.split(",")
-    rates: dict[str, list[float]] = {way: [] for way in ways}
+    rates: dict[str, list[float]] = {way: [] for way in options.ways}
     with tempfile.TemporaryDirectory() as name, Broker(Path(name) / "kafka") as broker:
         fill(broker, options.records)
         conf = {"spark.driver.memory": "2g"}
         spark = delta_session("kafka", "local[2]", conf, packages=KafkaSpout.packages)
         for number in range(options.rounds + 1):
-            for way in ways:
+            for way, found in rates.items():
                 folder = Path(name) / f"{way.replace(' ', '-')}-{number}"
                 began = time.monotonic()
                 per_batch = options.streaming_per_batch if "streaming" in way else None
@@ -153,7 +153,7 @@ def main() -> None:
                     assert rows.num_rows == options.records, (way, rows.num_rows)
                 print(f"round {number} {way:15} {rate:10,.0f} records/s", flush=True)
                 if number > 0:
-                    rates[way].append(rate)
+                    found.append(rate)
         spark.stop()
     median = {way: statistics.median(values) for way, values in rates.items()}
     result = {

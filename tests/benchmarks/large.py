@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from committers.aggregates import Count, Sum
 from committers.state_table import StateTable
+from tests.benchmarks.dashboard import memory_mb
+from tests.benchmarks.memory import java_process
 from tests.benchmarks.ours import stations_ms, together_ms
 from tests.benchmarks.reads import AllThenSome
 from tests.benchmarks.results import percentile
@@ -33,9 +36,17 @@ def measure(folder: Path, keys: int, batches: int, rows: int) -> dict[str, Any]:
 
     Returns:
         Milliseconds of the commit turn, but for the first txid's; megabytes of the driver's two
-        processes; whether the table's totals are right.
+        processes.
+
+    Raises:
+        ValueError: the number of rows is no multiple of ten, whose sum is known.
+        AssertionError: the table's totals are not those.
     """
     from pyspark.sql import functions as sf
+
+    whole = keys + batches * rows
+    if whole % 10:
+        raise ValueError(f"{whole} rows: give numbers whose sum is a multiple of ten.")
 
     spark = session("large")
     topology = Topology("large", TopologyConfig(max_spout_pending=8))
@@ -45,28 +56,20 @@ def measure(folder: Path, keys: int, batches: int, rows: int) -> dict[str, Any]:
     with EmbeddedZooKeeper(folder / "zookeeper", protect=True) as server:
         report = topology.run(spark, zookeeper=server.hosts, until="caught_up")
     turns = sorted(together_ms(stations_ms(list(report.batches)[1:]), COMMIT_TURN))
-    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    whole = keys + batches * rows
+    java = java_process()
     totals = table.read(spark).agg(sf.count("*"), sf.sum("rows"), sf.sum("amount")).first()
-    amount = sum(n % 10 for n in range(10)) * (whole // 10)
+    amount = 45 * (whole // 10)
+    assert tuple(totals or ()) == (keys, whole, amount), totals
     told = {
         "keys": keys,
         "batches": report.batches_committed,
         "seconds": round(report.seconds, 1),
         "turn_ms": {share: percentile(turns, share) for share in (0.5, 0.99)} | {1.0: turns[-1]},
         "compactions": sum(COMPACTION.encode() in text for _, text in commits(folder / "table")),
-        "most_mb": {"java": _most_mb(java), "python": _most_mb("self")},
-        "correct": whole % 10 == 0 and tuple(totals or ()) == (keys, whole, amount),
+        "most_mb": {"java": memory_mb(java, "VmHWM"), "python": memory_mb(os.getpid(), "VmHWM")},
     }
     spark.stop()
     return told
-
-
-def _most_mb(process: int | str) -> int:
-    """The most memory that a process has had resident."""
-    status = Path(f"/proc/{process}/status").read_text("ascii")
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) // 1024
 
 
 def main() -> None:

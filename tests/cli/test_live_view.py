@@ -186,6 +186,21 @@ def test_plain_lines_have_one_line_per_commit_and_failure() -> None:
     ]
 
 
+def test_a_txid_that_was_committed_empty_is_told_and_counted() -> None:
+    """In a pipe as in the live view: who reads only the end learns that something is missing."""
+    out, console = io.StringIO(), Console(file=io.StringIO(), width=200)
+    lines, view = PlainLines(out), LiveView(console)
+    report = RunReport("flights", committed_txid=7, quarantined=2, ended="stopped")
+    for observer in (lines, view):
+        observer.started(INFO)
+        observer.update(status(), [replace(batch(), quarantined=True)], [])
+        observer.ended(report, status(), None)
+    told = "2 txids were committed empty: `txn quarantine list flights` says which, and why."
+    assert "flights: quarantined 7:0: committed empty" in out.getvalue().splitlines()
+    assert f"flights: {told}" in out.getvalue().splitlines()
+    assert told in console.file.getvalue()
+
+
 def test_json_lines_are_one_object_per_event() -> None:
     """With --json each event is one JSON object on one line, with the time and its own fields."""
     out = io.StringIO()

@@ -231,7 +231,7 @@ def test_a_folder_shows_the_server_that_runs_on_it(
 def test_a_server_to_which_a_connection_stands_is_not_asked_again(
     tmp_path: Path, owner: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look at a folder every second costs two small files, until its server is another one."""
+    """A look at a folder every second costs two small files, while the address is the same."""
     process = owner(tmp_path)
     hosts, jvm, _ = said(process)
     asked: list[int] = []

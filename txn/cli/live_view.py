@@ -13,13 +13,11 @@ from rich.text import Text
 
 from txn.cli.observers import CliObserver, RunInfo
 from txn.cli.words import (
-    broken_in,
-    held_up,
+    ending,
     lagging,
     phases_ms,
     short_versions,
     standing_by,
-    summary,
 )
 from txn.engine.bottleneck import in_words
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Standby
@@ -225,7 +223,7 @@ class LiveView(CliObserver):
         """Leave the last picture and print how the run ended; the caller prints an error."""
         self.close()
         if error is None:
-            for line in filter(None, (broken_in(report), held_up(report), summary(report))):
+            for line in ending(report):
                 self._console.print(line, highlight=False, markup=False)
 
     def close(self) -> None:

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from txn.cli.words import (
-    broken_in,
     broken_rules,
-    held_up,
+    ending,
     phases_ms,
     short_versions,
     standing_by,
-    summary,
 )
 from txn.engine.report import BatchReport, InFlight, RunReport, RunStatus, Standby, Timeline
 from txn.interfaces.publication import Violations
@@ -138,6 +136,8 @@ class PlainLines(CliObserver):
                 f"processing={processing:.0f}ms waiting={waiting:.0f}ms commit={commit:.0f}ms "
                 f"tables: {short_versions(batch.tables)}"
             )
+            if batch.quarantined:
+                self._print(f"{status.topology}: quarantined {batch.attempt}: committed empty")
             if broken := broken_rules(batch.violations):
                 self._print(f"{status.topology}: broken rules in {batch.attempt}: {broken}")
 
@@ -148,7 +148,7 @@ class PlainLines(CliObserver):
     def ended(self, report: RunReport, status: RunStatus, error: BaseException | None) -> None:
         """Print how the run ended; the caller prints an error."""
         if error is None:
-            for line in filter(None, (broken_in(report), held_up(report), summary(report))):
+            for line in ending(report):
                 self._print(line)
 
     def _print(self, line: str) -> None:

@@ -13,15 +13,13 @@ from txn.text import duration, printable, size
 
 __all__ = [
     "NOTHING_SET_ASIDE",
-    "broken_in",
     "broken_rules",
-    "held_up",
+    "ending",
     "lagging",
     "phases_ms",
     "short_name",
     "short_versions",
     "standing_by",
-    "summary",
 ]
 
 NOTHING_SET_ASIDE = "no stream sets rows aside"
@@ -58,7 +56,13 @@ def standing_by(topology: str, standby: Standby) -> str:
     return f"{topology}: standing by since {since}, waiting for {standby}"
 
 
-def summary(report: RunReport) -> str:
+def ending(report: RunReport) -> list[str]:
+    """What is said of a run that ended without an error: a line each."""
+    lines = (_emptied(report), _broken_in(report), _held_up(report), _summary(report))
+    return [line for line in lines if line]
+
+
+def _summary(report: RunReport) -> str:
     """The summary of a run without an error, in one line."""
     if not report.epoch and not report.batches_committed:
         return f"{report.topology}: {report.ended} while standing by; nothing was run."
@@ -75,11 +79,22 @@ def summary(report: RunReport) -> str:
     )
 
 
+def _emptied(report: RunReport) -> str:
+    """How many txids were committed empty, and where they are shown; empty if none was."""
+    if not report.quarantined:
+        return ""
+    were = _counted(report.quarantined, "txid was", "txids were")
+    return (
+        f"{report.topology}: {were} committed empty: "
+        f"`txn quarantine list {report.topology}` says which, and why."
+    )
+
+
 def _counted(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
 
 
-def held_up(report: RunReport) -> str | None:
+def _held_up(report: RunReport) -> str | None:
     """The shares of the stages that held the run up, in one line; None if none was seen."""
     shares = [(bound, share) for bound, share in report.bound_shares.items() if share >= 0.005]
     if not shares:
@@ -112,7 +127,7 @@ def broken_rules(violations: Violations) -> str:
     )
 
 
-def broken_in(report: RunReport) -> str:
+def _broken_in(report: RunReport) -> str:
     """The rules that rows of a run broke, in one line; empty if none did."""
     broken = broken_rules(report.violations)
     return f"{report.topology}: rows that broke rules: {broken}." if broken else ""

@@ -154,8 +154,8 @@ def running_server(folder: str | Path, connected: str | None = None) -> str | No
     From then on this process's connections to it have the folder's credential.
 
     Args:
-        connected: the answer to an earlier call, to which a connection has stood since. That server
-            is not asked again, and neither is the kernel whose it is, while the folder is its.
+        connected: the answer to an earlier call, to which a connection has stood since. A server
+            at that address is not asked again, and neither is the kernel whose it is.
 
     Raises:
         SetupError: the credential cannot be read, or another user listens on the server's port.

@@ -30,7 +30,11 @@ class Aggregate(ABC):
 
     @abstractmethod
     def partial(self) -> Column:
-        """Aggregate expression over the rows of one group of one batch (Trident: `init`)."""
+        """Aggregate expression over the rows of one group of one batch (Trident: `init`).
+
+        It serves every batch of the same columns in a Spark session, so it may depend on nothing
+        that differs from one to the next.
+        """
 
     @abstractmethod
     def combine(self, stored: Column, partial: Column) -> Column:

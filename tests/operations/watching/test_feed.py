@@ -181,8 +181,9 @@ def test_a_server_that_does_not_answer_for_a_moment_is_led_by(
         feed.start()
         try:
             wait_until(lambda: "busy" in looks[-1].statuses if looks else False, "a look", 40)
-            monkeypatch.setattr(feed_module, "running_server", lambda _: None)
+            monkeypatch.setattr(feed_module, "running_server", lambda *_: None)
             wait_until(lambda: looks[-1].hosts is None, "a look without an answer", 20)
+            assert looks[-1].error is None
             assert looks[-1].statuses["busy"].found.leader is not None
         finally:
             feed.close()
