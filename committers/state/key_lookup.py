@@ -169,12 +169,17 @@ def _mistyped(types: Mapping[str, DataType], where: str, error: Exception) -> Ta
 
 
 def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]:
-    """One key as a row of its columns."""
+    """One key as a row of its columns.
+
+    The list that is a key of an array column is that key, whatever its length.
+    """
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
     row: tuple[Any, ...] = (key,)
     if isinstance(key, Mapping) and set(key) == set(types):
         row = tuple(key[name] for name in types)
+    elif isinstance(key, list) and [*map(type, types.values())] == [ArrayType]:
+        pass
     elif isinstance(key, tuple | list) and len(key) == len(types):
         row = tuple(key)
     for value, kind in zip(row, types.values(), strict=False):

@@ -121,6 +121,26 @@ def test_a_state_whose_files_were_vacuumed_after_a_crash_is_refused_by_name(
 # --- by keys ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("layout", ["log", "upsert"])
+def test_the_list_that_is_a_key_of_an_array_column_is_that_key(
+    driver: Any, warehouse: Path, layout: str
+) -> None:
+    """Of one element, too, which is not that element: `[None]` is not the key NULL."""
+    state = StateTable(warehouse / "t", layout=layout)
+    schema = "k array<int>, v bigint"
+    committer = driver.open(state.bind(["k"], {"s": Sum("v")}), schema)
+    driver.commit(committer, driver.frame([([None], 1), (None, 2), ([7], 3)], schema), 1)
+    for asked, expected in (
+        ([[None]], [([None], 1)]),
+        ([([None],), {"k": [7]}], [([None], 1), ([7], 3)]),
+        ([None], [(None, 2)]),
+        ([(None,)], [(None, 2)]),
+        ([[7], [7, 8]], [([7], 3)]),
+    ):
+        found = [tuple(row) for row in state.get(driver.spark, asked).collect()]
+        assert sorted(found, key=str) == sorted(expected, key=str)
+
+
 def test_get_reads_the_buckets_of_the_keys_and_no_other(driver: Any, warehouse: Path) -> None:
     """Keys may be bare values, tuples, dicts or a DataFrame; other buckets' files are not read."""
     state = StateTable(warehouse / "t", buckets=8)
