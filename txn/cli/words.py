@@ -15,6 +15,7 @@ __all__ = [
     "NOTHING_SET_ASIDE",
     "broken_rules",
     "ending",
+    "held_up",
     "lagging",
     "phases_ms",
     "short_name",
@@ -58,7 +59,7 @@ def standing_by(topology: str, standby: Standby) -> str:
 
 def ending(report: RunReport) -> list[str]:
     """What is said of a run that ended without an error: a line each."""
-    lines = (_emptied(report), _broken_in(report), _held_up(report), _summary(report))
+    lines = (_emptied(report), _broken_in(report), held_up(report), _summary(report))
     return [line for line in lines if line]
 
 
@@ -94,7 +95,7 @@ def _counted(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
 
 
-def _held_up(report: RunReport) -> str | None:
+def held_up(report: RunReport) -> str | None:
     """The shares of the stages that held the run up, in one line; None if none was seen."""
     shares = [(bound, share) for bound, share in report.bound_shares.items() if share >= 0.005]
     if not shares:
