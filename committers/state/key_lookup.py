@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 from committers.publishing.files import BUCKET
@@ -15,7 +18,7 @@ from txn.spark.rows import local_frame, verify_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, DecimalType, StructType
 
 __all__ = ["rows_of_keys"]
 
@@ -23,6 +26,7 @@ _MOST_IN_CONDITION = 128
 """Keys beyond which a join is planned sooner than a condition."""
 _MOST_PUSHED = 10
 """Values of an IN that Spark hands to Parquet one by one, by default."""
+_LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 _PLAIN = ("boolean", "tinyint", "smallint", "int", "bigint", "date", "string")
 """Types of which Parquet knows the bounds, and whose values have one text each."""
 
@@ -173,7 +177,7 @@ def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]
 
     The list that is a key of an array column is that key, whatever its length.
     """
-    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+    from pyspark.sql.types import ArrayType
 
     row: tuple[Any, ...] = (key,)
     if isinstance(key, Mapping) and set(key) == set(types):
@@ -182,13 +186,8 @@ def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]
         pass
     elif isinstance(key, tuple | list) and len(key) == len(types):
         row = tuple(key)
-    for value, kind in zip(row, types.values(), strict=False):
-        nested = isinstance(kind, ArrayType | MapType | StructType)
-        # Spark would take the text of any value for a string, and find no such key.
-        if (isinstance(kind, StringType) and not isinstance(value, str | None)) or (
-            not nested and isinstance(value, tuple | list | Mapping)
-        ):
-            row = ()
+    if not all(_is_of(value, kind) for value, kind in zip(row, types.values(), strict=False)):
+        row = ()
     if len(row) != len(types):
         raise TableRefusedError(
             f"{key!r} is not a key of state table {where}, whose keys are {_text(types)}. Give "
@@ -197,6 +196,55 @@ def _row(key: Any, types: Mapping[str, DataType], where: str) -> tuple[Any, ...]
             number="TXN-310",
         )
     return row
+
+
+def _is_of(value: Any, kind: DataType) -> bool:
+    """Whether a key can have this value, for values that Spark would make another one of.
+
+    It takes the text of anything for a string, rounds a decimal, cuts the time off a date, and
+    makes a double that no float holds infinite.
+    """
+    from pyspark.sql.types import (
+        ArrayType,
+        DateType,
+        DecimalType,
+        FloatType,
+        MapType,
+        StringType,
+        StructType,
+    )
+
+    if value is None or isinstance(kind, ArrayType | MapType | StructType):
+        return True
+    if isinstance(value, tuple | list | Mapping):
+        return False
+    if isinstance(kind, StringType):
+        return _is_text(value)
+    if isinstance(kind, DateType):
+        return not isinstance(value, datetime)
+    if isinstance(kind, DecimalType) and isinstance(value, Decimal):
+        return _fits(value, kind)
+    if isinstance(kind, FloatType) and isinstance(value, float):
+        return not math.isfinite(value) or abs(value) <= _LARGEST_FLOAT
+    return True
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a string that has bytes: one with half of a surrogate pair has none."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _fits(value: Decimal, kind: DecimalType) -> bool:
+    """Whether a decimal of this precision and scale is exactly this number."""
+    if not value.is_finite():
+        return False
+    _, digits, exponent = value.normalize(Context(prec=len(value.as_tuple().digits))).as_tuple()
+    assert isinstance(exponent, int)
+    whole = len(digits) + exponent  # digits before the point
+    return not value or (-exponent <= kind.scale and whole <= kind.precision - kind.scale)
 
 
 def _require_columns(found: StructType, types: Mapping[str, DataType], where: str) -> None:

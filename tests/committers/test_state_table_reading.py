@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,27 @@ def test_a_state_whose_files_were_vacuumed_after_a_crash_is_refused_by_name(
 
 
 # --- by keys ---------------------------------------------------------------------------------
+
+
+def test_a_key_that_spark_would_round_is_refused(driver: Any, warehouse: Path) -> None:
+    """It would find the row of another key; a key of exactly the type is found."""
+    for kind, right, wrong in (
+        ("decimal(5,2)", Decimal("1.2"), ("1.199", "1.201", "99999", "1000", "NaN", "1E+3")),
+        ("decimal(38,0)", Decimal(10**38 - 1), (str(10**38), "0.5")),
+        ("date", dt.date(2024, 1, 1), (dt.datetime(2024, 1, 1, 5),)),
+        ("float", 0.1, (1e300, -1e300)),
+        ("string", "a\n", ("\ud800", 1)),
+    ):
+        name = kind.partition("(")[0] + str(len(wrong))
+        state = StateTable(warehouse / name)
+        committer = driver.open(state.bind(["k"], {"s": Sum("v")}), f"k {kind}, v bigint")
+        batch = [(right, 1), (None, 2)]
+        driver.commit(committer, driver.frame(batch, f"k {kind}, v bigint"), 1)
+        assert [row.s for row in state.get(driver.spark, [right]).collect()] == [1]
+        for key in wrong:
+            asked = Decimal(key) if kind.startswith("decimal") else key
+            with pytest.raises(TableRefusedError, match="is not a key of state table"):
+                state.get(driver.spark, [asked])
 
 
 @pytest.mark.parametrize("layout", ["log", "upsert"])
