@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from committers.expressions import bigint
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from committers.publishing.storable import storable_columns
 from committers.reading import read_table, strict_reader
 from committers.staging.area import random_id
-from committers.table_committer import TableCommitter, require_same_columns
+from committers.table_committer import TableCommitter
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
@@ -47,15 +46,6 @@ class AppendingCommitter(TableCommitter):
         return self._area.stage_together(
             [(self._stamped(rows, attempt), attempt) for rows, attempt in group]
         )
-
-    def _stamped(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
-        schema = self._known_staged_schema()
-        require_same_columns(schema, rows.schema, self.name)
-        names = schema.fieldNames()
-        if rows.columns != names:
-            # Several attempts' rows go into one job by the places of their columns.
-            rows = rows.select(*map(quoted, names))
-        return rows.withColumn(TXID, bigint(attempt.txid))
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
         adds, version = staged.files, self._log.version

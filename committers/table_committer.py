@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from committers import kept_files
+from committers.expressions import bigint
 from committers.guard import held, left_of, parse_semantics, unfinished
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.cleanup import LogCleanup
@@ -18,6 +19,7 @@ from committers.publishing.rewritten import first_missing, up_to_date
 from committers.publishing.spec import TableSpec
 from committers.staging.area import StagingArea, newest_txid, random_id
 from txn.attempts import TransactionAttempt
+from txn.delta.commits import TXID
 from txn.errors import (
     CommitConflictError,
     FencedError,
@@ -35,6 +37,7 @@ from txn.interfaces import (
     Staged,
     StoredRows,
 )
+from txn.spark.names import quoted
 from txn.spark.own_session import computing_session, own_session, settings_of
 from txn.storage.storage import Storage
 
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TableCommitter",
-    "require_same_columns",
 ]
 
 R = TypeVar("R")
@@ -210,6 +212,16 @@ class TableCommitter(Committer):
             )
         return self._staged_schema
 
+    def _stamped(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
+        """The rows to stage, with the txid."""
+        schema = self._known_staged_schema()
+        _require_same_columns(schema, rows.schema, self.name)
+        names = schema.fieldNames()
+        if rows.columns != names:
+            # Several attempts' rows go into one job by the places of their columns.
+            rows = rows.select(*map(quoted, names))
+        return rows.withColumn(TXID, bigint(attempt.txid))
+
     # --- prepare -----------------------------------------------------------------------------
 
     def prepare(self, staged: Staged, publication: Publication) -> Prepared:
@@ -365,7 +377,7 @@ class TableCommitter(Committer):
         return self._read_session
 
 
-def require_same_columns(expected: StructType, found: StructType, table: str) -> None:
+def _require_same_columns(expected: StructType, found: StructType, table: str) -> None:
     """Refuse rows whose columns are not those that the table was opened with.
 
     Raises:

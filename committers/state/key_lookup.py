@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from decimal import Context, Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from committers.publishing.files import BUCKET
@@ -27,6 +27,7 @@ _MOST_IN_CONDITION = 128
 _MOST_PUSHED = 10
 """Values of an IN that Spark hands to Parquet one by one, by default."""
 _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
+"""Of four bytes."""
 _PLAIN = ("boolean", "tinyint", "smallint", "int", "bigint", "date", "string")
 """Types of which Parquet knows the bounds, and whose values have one text each."""
 
@@ -204,47 +205,41 @@ def _is_of(value: Any, kind: DataType) -> bool:
     It takes the text of anything for a string, rounds a decimal, cuts the time off a date, and
     makes a double that no float holds infinite.
     """
-    from pyspark.sql.types import (
-        ArrayType,
-        DateType,
-        DecimalType,
-        FloatType,
-        MapType,
-        StringType,
-        StructType,
-    )
+    from pyspark.sql import types as st
 
-    if value is None or isinstance(kind, ArrayType | MapType | StructType):
+    if value is None or isinstance(kind, st.ArrayType | st.MapType | st.StructType):
         return True
     if isinstance(value, tuple | list | Mapping):
         return False
-    if isinstance(kind, StringType):
+    if isinstance(kind, st.StringType):
         return _is_text(value)
-    if isinstance(kind, DateType):
+    if isinstance(kind, st.DateType):
         return not isinstance(value, datetime)
-    if isinstance(kind, DecimalType) and isinstance(value, Decimal):
+    if isinstance(kind, st.DecimalType) and isinstance(value, Decimal):
         return _fits(value, kind)
-    if isinstance(kind, FloatType) and isinstance(value, float):
+    if isinstance(kind, st.FloatType) and isinstance(value, float):
         return not math.isfinite(value) or abs(value) <= _LARGEST_FLOAT
     return True
 
 
 def _is_text(value: Any) -> bool:
     """Whether it is a string that has bytes: one with half of a surrogate pair has none."""
+    if not isinstance(value, str):
+        return False
     try:
-        return isinstance(value, str) and value.encode() is not None
+        value.encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def _fits(value: Decimal, kind: DecimalType) -> bool:
     """Whether a decimal of this precision and scale is exactly this number."""
-    if not value.is_finite():
+    exactly = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
+    try:
+        return exactly.quantize(value, Decimal((0, (1,), -kind.scale))).is_finite()
+    except (Inexact, InvalidOperation):
         return False
-    _, digits, exponent = value.normalize(Context(prec=len(value.as_tuple().digits))).as_tuple()
-    assert isinstance(exponent, int)
-    whole = len(digits) + exponent  # digits before the point
-    return not value or (-exponent <= kind.scale and whole <= kind.precision - kind.scale)
 
 
 def _require_columns(found: StructType, types: Mapping[str, DataType], where: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from committers.expressions import bigint
 from committers.publishing.append import require_staged
 from committers.publishing.files import BUCKET, ActiveFile
 from committers.publishing.spec import TableSpec
@@ -17,7 +16,6 @@ from committers.state.partials import mergeable
 from committers.state.removal import check_condition
 from committers.state.shape import described
 from committers.state_committer import StateCommitter
-from committers.table_committer import require_same_columns
 from committers.upsert_layout.changes import (
     changes_schema,
     files_of_held,
@@ -28,7 +26,6 @@ from committers.upsert_layout.columns import UpsertLayout
 from committers.upsert_layout.reading import UpsertReader, bucket_reader
 from committers.upsert_layout.rewriting import BucketRewrite, bucket_of_file, rewriting_conf
 from txn.attempts import TransactionAttempt
-from txn.delta.commits import TXID
 from txn.delta.folders import SCRATCH
 from txn.errors import TopologyError
 from txn.interfaces import (
@@ -125,10 +122,6 @@ class UpsertCommitter(StateCommitter[UpsertLayout]):
         """Write the partials of several attempts with one job, each in files of its own."""
         stamped = [(self._stamped(partials, attempt), attempt) for partials, attempt in group]
         return self._area.stage_together(stamped, below=SCRATCH, partition_by=BUCKET)
-
-    def _stamped(self, partials: DataFrame, attempt: TransactionAttempt) -> DataFrame:
-        require_same_columns(self._known_staged_schema(), partials.schema, self.name)
-        return partials.withColumn(TXID, bigint(attempt.txid))
 
     def _prepare(self, staged: Staged, publication: Publication) -> Prepared:
         first, version = publication.first_txid, self._log.version

@@ -26,6 +26,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import quote
 
+from tests.benchmarks.memory import memory_kb
 from tests.dashboard.made_logs import BEGAN_MS, append_version, made_table, publication
 from tests.dashboard.sample import Told
 from tests.dashboard.serving import served
@@ -102,14 +103,6 @@ def answer(url: str) -> dict[str, Any]:
         return told
 
 
-def memory_mb(pid: int, what: str) -> float:
-    """A process's memory: VmRSS now, VmHWM at most."""
-    text = Path(f"/proc/{pid}/status").read_text("utf-8")
-    found = re.search(rf"{what}:\s+(\d+) kB", text)
-    assert found
-    return int(found[1]) / 1000
-
-
 def cpu_secs(pid: int) -> float:
     """CPU time that a process has taken so far."""
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
@@ -181,7 +174,7 @@ def main() -> None:
             took = time.monotonic() - began
             print(f"\neverything is indexed after {took:.0f} s, {cpu_secs(pid):.0f} s of CPU")
             table_of("with everything indexed", url, options.txids, table)
-            now, most = memory_mb(pid, "VmRSS"), memory_mb(pid, "VmHWM")
+            now, most = (memory_kb(pid, what) / 1000 for what in ("VmRSS", "VmHWM"))
             print(f"\nmemory {now:.0f} MB, at most {most:.0f} MB")
 
 

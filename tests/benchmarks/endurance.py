@@ -30,7 +30,7 @@ from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.rate import RateSpout
-from tests.benchmarks.memory import java_memory, java_process, rss_kb
+from tests.benchmarks.memory import java_memory, java_process, memory_kb
 from txn import Topology, TopologyConfig
 from txn.embedded import running_server, zookeeper_service
 from txn.engine.running import RunningTopology
@@ -138,7 +138,7 @@ def look(running: RunningTopology, began: float, folder: Path, java: int) -> Loo
     return Look(
         txid,
         round(seconds, 1),
-        round(rss_kb(os.getpid()) / 1024, 1),
+        round(memory_kb(os.getpid()) / 1024, 1),
         heap,
         sum(_entries(Path(f"/proc/{process}/fd")) for process in (os.getpid(), java)),
         threading.active_count(),

@@ -17,8 +17,7 @@ from typing import Any
 
 from committers.aggregates import Count, Sum
 from committers.state_table import StateTable
-from tests.benchmarks.dashboard import memory_mb
-from tests.benchmarks.memory import java_process
+from tests.benchmarks.memory import java_process, memory_kb
 from tests.benchmarks.ours import stations_ms, together_ms
 from tests.benchmarks.reads import AllThenSome
 from tests.benchmarks.results import percentile
@@ -56,7 +55,6 @@ def measure(folder: Path, keys: int, batches: int, rows: int) -> dict[str, Any]:
     with EmbeddedZooKeeper(folder / "zookeeper", protect=True) as server:
         report = topology.run(spark, zookeeper=server.hosts, until="caught_up")
     turns = sorted(together_ms(stations_ms(list(report.batches)[1:]), COMMIT_TURN))
-    java = java_process()
     totals = table.read(spark).agg(sf.count("*"), sf.sum("rows"), sf.sum("amount")).first()
     amount = 45 * (whole // 10)
     assert tuple(totals or ()) == (keys, whole, amount), totals
@@ -66,7 +64,10 @@ def measure(folder: Path, keys: int, batches: int, rows: int) -> dict[str, Any]:
         "seconds": round(report.seconds, 1),
         "turn_ms": {share: percentile(turns, share) for share in (0.5, 0.99)} | {1.0: turns[-1]},
         "compactions": sum(COMPACTION.encode() in text for _, text in commits(folder / "table")),
-        "most_mb": {"java": memory_mb(java, "VmHWM"), "python": memory_mb(os.getpid(), "VmHWM")},
+        "most_mb": {
+            name: round(memory_kb(process, "VmHWM") / 1024)
+            for name, process in (("java", java_process()), ("python", os.getpid()))
+        },
     }
     spark.stop()
     return told

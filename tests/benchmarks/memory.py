@@ -126,10 +126,10 @@ def _sample(batch: int, seconds: float, java: int, table: Path) -> Sample:
     return Sample(
         batch,
         round(seconds, 1),
-        round(rss_kb(os.getpid()) / 1024, 1),
+        round(memory_kb(os.getpid()) / 1024, 1),
         heap,
         metaspace,
-        round(rss_kb(java) / 1024, 1),
+        round(memory_kb(java) / 1024, 1),
         sum(1 for _ in table.rglob("*.parquet")),
     )
 
@@ -144,9 +144,10 @@ def jcmd(java: int, *command: str) -> str:
     return done.stdout
 
 
-def rss_kb(process: int) -> int:
+def memory_kb(process: int, what: str = "VmRSS") -> int:
+    """A process's memory: VmRSS now, VmHWM at most."""
     status = Path(f"/proc/{process}/status").read_text("utf-8")
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    found = re.search(rf"{what}:\s+(\d+) kB", status)
     assert found is not None
     return int(found[1])
 

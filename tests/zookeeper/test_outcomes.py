@@ -142,7 +142,7 @@ def proxy(zookeeper: EmbeddedZooKeeper) -> Iterator[Proxy]:
 
 
 def test_connections_that_are_never_answered_cost_no_session(proxy: Proxy, name: str) -> None:
-    """A server that just starts may take it and forget it: three fit into the timeout."""
+    """A server that just starts may take one and forget it: three fit into the timeout."""
     config = TopologyConfig(zookeeper_timeout_secs=9.0, zookeeper_deadline_secs=30.0)
     with leading(proxy.hosts, name, config) as store:
         session = store._connection.session_id
