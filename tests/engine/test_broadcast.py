@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -147,6 +147,24 @@ def test_every_observer_is_told_in_the_order_of_telling() -> None:
     assert isinstance(one.events[-1], RunEnded)
     own = [e.attempt.txid for e in one.events if isinstance(e, AttemptCancelled)]
     assert [txid for txid in own if 1000 < txid < 2000] == list(range(1001, 1301))
+
+
+def test_events_gather_before_an_observer_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread takes many at a time, and the end does not wait for more."""
+    moments: list[float] = []
+    with telling(Doing(lambda: moments.append(time.monotonic()))) as broadcast:
+        for txid in range(1, 101):
+            cancelled(broadcast, txid)
+            time.sleep(0.005)
+        wait_for(lambda: len(moments) == 100, what="the events")
+        wakings = sum(after - before > 0.003 for before, after in pairwise(moments))
+        assert wakings < 30, wakings
+        monkeypatch.setattr(txn.engine.broadcast, "PAUSE_SECS", 60.0)
+        cancelled(broadcast, 101)
+        wait_for(lambda: len(moments) == 101, what="the events")
+        cancelled(broadcast, 102)
+        assert end(broadcast) == []
+    assert len(moments) == 103
 
 
 def test_a_passage_is_told_with_both_its_ends() -> None:

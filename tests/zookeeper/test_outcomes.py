@@ -33,6 +33,7 @@ from txn.embedded import EmbeddedZooKeeper
 from txn.errors import ProgressUnavailableError
 from txn.protocol.records import Progress, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress, read_status
+from txn.zookeeper.connection import Connection
 
 ROOT = Path(__file__).parents[2]
 
@@ -150,6 +151,23 @@ def test_connections_that_are_never_answered_cost_no_session(proxy: Proxy, name:
         proxy.cut()
         store.assert_leading()
         assert (0, session) == (proxy.silent, store._connection.session_id)
+
+
+def test_nodes_that_are_read_at_once_are_all_answered(
+    proxy: Proxy, raw: KazooClient, name: str
+) -> None:
+    """In the order of the question, a missing one as None, whichever answer was lost on the way."""
+    names = [f"/{name}-{n}" for n in range(20)]
+    for n in range(0, 20, 2):
+        raw.create(names[n], str(n).encode())
+    expected = [None if n % 2 else str(n).encode() for n in range(20)]
+    connection = Connection(proxy.hosts, CONFIG)
+    for skip in range(3):
+        proxy.lose, proxy.skip = min(skip, 1), skip
+        found = connection.get_each(names, time.monotonic() + 30)
+        assert expected == [node and node.data for node in found]
+    connection.close()
+    assert proxy.lost > 0
 
 
 @pytest.mark.parametrize("size", [10, 3_000_000])

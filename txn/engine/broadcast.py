@@ -37,6 +37,9 @@ log = logging.getLogger("txn")
 MOST_WAITING = 5_000
 """Events that wait for one observer. They hold on to the metadata of the batches that they tell of,
 which of a source with thousands of partitions is large."""
+PAUSE_SECS = 0.1
+"""For so long events gather before an observer takes them. A thread that is woken for each of them,
+hundreds of times a second, takes Python from the threads of the run each time."""
 DRAIN_SECS = 5.0
 """For so long the end of a run waits for its observers, all together."""
 _NOT_BEGUN = frozenset({"plan", "ack"})
@@ -204,6 +207,7 @@ class _Outlet:
         self._raised = 0
         self._error = ""
         self._left_behind = False
+        self._ending = threading.Event()
         self._since = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="txn-observer", daemon=True)
 
@@ -240,6 +244,7 @@ class _Outlet:
         self._tell_missing(last)
         self._waiting.put(last)
         self._waiting.put(None)
+        self._ending.set()
 
     def join(self, until: float) -> str:
         """Wait for the thread's end; what is to be told of this observer, if anything.
@@ -276,6 +281,8 @@ class _Outlet:
                     self._observer.observe(event)
                 except BaseException as error:  # noqa: BLE001 - the run is none of its business
                     self._note(event, error)
+                if self._waiting.empty():
+                    self._ending.wait(PAUSE_SECS)
 
     def _note(self, event: RunEvent, error: BaseException) -> None:
         self._raised += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -20,7 +20,7 @@ from txn.protocol.records import (
     QuarantineRecord,
     ReplayRequests,
 )
-from txn.zookeeper.connection import Connection, Delete, Operation, Put
+from txn.zookeeper.connection import Connection, Delete, Node, Operation, Put
 from txn.zookeeper.znodes import (
     NEVER_GUESSED,
     Paths,
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 R = TypeVar("R", bound=BaseModel)
+T = TypeVar("T", BatchRecord, QuarantineRecord)
 
 
 @dataclass(frozen=True)
@@ -100,16 +101,10 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
     # is named meanwhile is none of the orphans either.
     parts = require(connection.children(paths.parts, deadline), paths.parts)
     committed = _read(connection, paths, CommittedRecord, paths.committed, deadline)
-    batches: dict[int, Stored[BatchRecord]] = {}
-    for txid in _txids(connection, paths.batches, deadline):
-        batch = _read(connection, paths, BatchRecord, paths.batch(txid), deadline)
-        _check_txid(txid, batch.record.txid, paths.batch(txid))
-        batches[txid] = batch
-    quarantine: dict[int, Stored[QuarantineRecord]] = {}
-    for txid in _txids(connection, paths.quarantine, deadline):
-        entry = _read(connection, paths, QuarantineRecord, paths.quarantined(txid), deadline)
-        _check_txid(txid, entry.record.txid, paths.quarantined(txid))
-        quarantine[txid] = entry
+    batches = _read_each(connection, paths, BatchRecord, paths.batches, paths.batch, deadline)
+    quarantine = _read_each(
+        connection, paths, QuarantineRecord, paths.quarantine, paths.quarantined, deadline
+    )
     # Without records a request means nothing; a leader that never quarantined pays no read for it.
     requests = read_requests(connection, paths, deadline)[0].replay if quarantine else ()
     columns = _read_columns(connection, paths, deadline)
@@ -233,20 +228,48 @@ def removals(connection: Connection, paths: Paths, deadline: float) -> list[Oper
 def _read(
     connection: Connection, paths: Paths, model: type[R], path: str, deadline: float
 ) -> Stored[R]:
-    node = require(connection.get(path, deadline), path)
+    return _stored(connection, paths, model, path, connection.get(path, deadline), deadline)
+
+
+def _read_each(
+    connection: Connection,
+    paths: Paths,
+    model: type[T],
+    parent: str,
+    path_of: Callable[[int], str],
+    deadline: float,
+) -> dict[int, Stored[T]]:
+    """The records of the txids below a node, by ascending txid."""
+    names = require(connection.children(parent, deadline), parent)
+    txids = sorted(txid_of(name, parent) for name in names)
+    nodes = connection.get_each([path_of(txid) for txid in txids], deadline)
+    found: dict[int, Stored[T]] = {}
+    for txid, node in zip(txids, nodes, strict=True):
+        stored = _stored(connection, paths, model, path_of(txid), node, deadline)
+        _check_txid(txid, stored.record.txid, path_of(txid))
+        found[txid] = stored
+    return found
+
+
+def _stored(
+    connection: Connection,
+    paths: Paths,
+    model: type[R],
+    path: str,
+    found: Node | None,
+    deadline: float,
+) -> Stored[R]:
+    node = require(found, path)
     index = decode_index(node.data, path)
     if index is None:
         return Stored(decode(model, node.data, path), node.version)
     names = tuple(index.names())
+    parts = [paths.part(name) for name in names]
     pieces = [
-        require(connection.get(paths.part(name), deadline), paths.part(name)).data for name in names
+        require(piece, part).data
+        for part, piece in zip(parts, connection.get_each(parts, deadline), strict=True)
     ]
     return Stored(decode(model, join_parts(index, pieces, path), path), node.version, names)
-
-
-def _txids(connection: Connection, parent: str, deadline: float) -> Iterator[int]:
-    names = require(connection.children(parent, deadline), parent)
-    return iter(sorted(txid_of(name, parent) for name in names))
 
 
 def _check_txid(expected: int, found: int, path: str) -> None:

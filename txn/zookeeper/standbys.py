@@ -85,6 +85,7 @@ def read_standbys(
         ProgressUnreadableError: a node does not hold what a standby writes.
     """
     names = connection.children(paths.standbys, deadline) or []
-    nodes = ((paths.standby(name), connection.get(paths.standby(name), deadline)) for name in names)
+    each = [paths.standby(name) for name in names]
+    nodes = zip(each, connection.get_each(each, deadline), strict=True)
     found = [decode(StandbyIdentity, node.data, path) for path, node in nodes if node is not None]
     return tuple(sorted(found, key=lambda standby: (standby.since, standby.pid)))
