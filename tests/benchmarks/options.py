@@ -29,6 +29,8 @@ class Options:
     """None: build/bench/<date>."""
     data: Path
     quiet_secs: float
+    warm_secs: float | None
+    """None: as the sizes say."""
     report: Path | None
     """A folder whose tables and charts are to be made anew; nothing is measured."""
     paste: Path | None
@@ -74,6 +76,12 @@ def parse(arguments: Sequence[str]) -> Options:
         help="longest wait for an idle machine before each process (default: 60; --quick: 0)",
     )
     parser.add_argument(
+        "--warm-secs",
+        type=float,
+        help="how long each contender of (a), (b), (d), (e) warms up (default: 40); "
+        "0: not at all, and only its first run is timed",
+    )
+    parser.add_argument(
         "--report", type=Path, metavar="FOLDER", help="measure nothing: tables and charts anew"
     )
     parser.add_argument(
@@ -92,6 +100,7 @@ def parse(arguments: Sequence[str]) -> Options:
         out=given.out,
         data=given.data.expanduser(),
         quiet_secs=given.quiet_secs if given.quiet_secs is not None else 60.0 * (not given.quick),
+        warm_secs=given.warm_secs,
         report=given.report,
         paste=given.paste,
     )

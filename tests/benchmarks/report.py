@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tests import pasting
 from tests.benchmarks.goals import GOALS, Goal, Verdict, judge
 from tests.benchmarks.results import Failure, Key, Results, Run, Summary
-from tests.benchmarks.sizes import FULL
+from tests.benchmarks.sizes import FULL, QUICK
 from tests.benchmarks.workloads import WORKLOADS, Workload
 
 __all__ = ["BEGIN", "END", "figures", "goal_table", "markdown", "number", "pasted"]
@@ -131,8 +131,12 @@ def _about(results: Results) -> Iterator[str]:
     about = results.about
     machine = about.get("machine", {})
     packages = ", ".join(f"{name} {it}" for name, it in machine.get("packages", {}).items())
-    if about.get("sizes") != FULL.name:
+    sizes = str(about.get("sizes"))
+    if sizes.startswith(QUICK.name):
         yield "**Quick sizes: these figures show that the benchmark works, and nothing else.**"
+        yield ""
+    elif sizes != FULL.name:
+        yield f"**Sizes: {sizes}.**"
         yield ""
     for one in about.get("sessions", ()):
         yield f"- measured {one['began']}, commit {one['commit']}, {one['rounds']} rounds:"

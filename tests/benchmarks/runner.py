@@ -43,6 +43,7 @@ class Runner:
         only: names of contenders; empty: all.
         quiet_secs: how long to wait for an idle machine before each process.
         limit_secs: how long one process may take.
+        warm_secs: how long contenders warm up; None: as the sizes say.
     """
 
     sizes: Sizes
@@ -52,6 +53,7 @@ class Runner:
     only: tuple[str, ...] = ()
     quiet_secs: float = 60.0
     limit_secs: float = 1800.0
+    warm_secs: float | None = None
 
     def chosen(self, workload: Workload) -> list[Contender]:
         """The contenders of a workload that are to run."""
@@ -114,6 +116,7 @@ class Runner:
             contender.x,
             contender.options,
             workload.far,
+            self.warm_secs,
         )
         command = [sys.executable, "-m", "tests.benchmarks.child", task.to_json()]
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["FULL", "QUICK", "Rows", "Sizes"]
 
@@ -39,7 +39,8 @@ class Sizes:
 
     name: str
     warm_secs: float
-    """How long a contender warms up at least: as long for each, whatever one run of it takes."""
+    """How long a contender warms up at least: as long for each, whatever one run of it takes.
+    Negative: not at all."""
     timed_secs: float
     """For how long the timed run is repeated; at least once."""
     big: Rows
@@ -82,6 +83,13 @@ class Sizes:
     """(g)."""
     memory_every: int
     """(g): batches between two looks."""
+
+    def warmed(self, seconds: float) -> Sizes:
+        """These, after another warm-up; 0: after none, and the first run alone is timed."""
+        told = f"{seconds:g} s of" if seconds else "no"
+        timed = self.timed_secs if seconds else 0.0
+        name = f"{self.name}, {told} warm-up"
+        return replace(self, name=name, warm_secs=seconds or -1.0, timed_secs=timed)
 
 
 FULL = Sizes(

@@ -62,6 +62,8 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)
     far: bool = False
     """Whether input and tables lie on a store far away."""
+    warm_secs: float | None = None
+    """As for `Sizes.warmed`; None: as the sizes say."""
 
     @property
     def place(self) -> Place:
@@ -76,7 +78,8 @@ class Task:
     @property
     def size(self) -> Sizes:
         """The sizes of all workloads."""
-        return QUICK if self.sizes == QUICK.name else FULL
+        sizes = QUICK if self.sizes == QUICK.name else FULL
+        return sizes if self.warm_secs is None else sizes.warmed(self.warm_secs)
 
     @property
     def input(self) -> DataSet:
@@ -119,6 +122,8 @@ def warm_up(task: Task, run: Callable[[Path], object], label: str = "warm") -> N
     after one of them than one whose run is long.
     """
     seconds = task.size.far_warm_secs if task.far else task.size.warm_secs
+    if seconds < 0:
+        return
     for folder in repeated(task, seconds, label):
         run(folder)
         shutil.rmtree(folder, ignore_errors=True)

@@ -235,6 +235,15 @@ def test_what_warmed_up_is_gone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_a_warm_up_the_first_run_is_the_one(tmp_path: Path) -> None:
+    """`--warm-secs 0` runs nothing before, times one run, and its figures say so."""
+    options = parse(["--warm-secs", "0", "--only", "a"])
+    task = Task("a", "log", "module", str(tmp_path), warm_secs=options.warm_secs)
+    warm_up(Task.from_json(task.to_json()), lambda _: pytest.fail("it warms up"))
+    assert (0.0, "full, no warm-up") == (task.size.timed_secs, task.size.name)
+    assert "**Sizes: full, no warm-up.**" in markdown(Results({"sizes": task.size.name}))
+
+
 def test_the_command_line_has_three_rounds_of_everything_by_default() -> None:
     """Without arguments: all letters, three rounds, full sizes; --quick: one round, tiny sizes."""
     full, quick = parse([]), parse(["--quick"])

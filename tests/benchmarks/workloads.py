@@ -110,6 +110,7 @@ def _large(_: Sizes) -> Iterator[Contender]:
             yield Contender(f"no guarantee, {layout}", f"{_PEERS}.unguarded", options)
     yield Contender("one Spark job", f"{_PEERS}.plain")
     yield Contender("Flink", f"{_PEERS}.flink")
+    yield Contender("Flink, Parquet", f"{_PEERS}.flink", {"format": "parquet"})
     yield Contender("SS MERGE", f"{_PEERS}.streaming", {"mode": "merge"})
     yield Contender("SS stateful", f"{_PEERS}.streaming", {"mode": "stateful"})
 
