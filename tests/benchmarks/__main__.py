@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         return 0
     began = time.strftime("%Y-%m-%d %H:%M")
     stamp = began.replace(" ", "-").replace(":", "")
-    out = options.out or _ROOT / "build" / "bench" / stamp
+    out = (options.out or _ROOT / "build" / "bench" / stamp).resolve()
     out.mkdir(parents=True, exist_ok=True)
     machine = facts(out)
     session = {

@@ -4,6 +4,10 @@ The first txid brings every key, each of the others some rows with random keys. 
 is read, and the values of 1, 100 and 10,000 keys. Beside it the same rows in a plain Delta table,
 of which a reader knows nothing: all of it, or those that a semi-join with the keys leaves.
 
+Then the run goes on, as fast as it can, and all of the state, all of the plain table and 100 keys
+are read in turn meanwhile. Last, another topology asks the state for the keys of each of its
+batches.
+
     python -m tests.benchmarks.reads --keys 1000000 log upsert plain
 """
 
@@ -21,8 +25,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel
 
 from committers.aggregates import Count, Sum
+from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from tests.benchmarks.meter import Meter
+from tests.benchmarks.ours import stations_ms, together_ms
 from tests.benchmarks.results import percentile
 from tests.benchmarks.task import Answer, Task, answer, session
 from txn import Topology, TopologyConfig, TransactionAttempt
@@ -38,6 +44,10 @@ __all__ = ["Way", "measure", "run"]
 Way = Literal["upsert", "log", "plain"]
 ROWS = 1_000
 """In each txid after the first."""
+LATER = 1_000_000
+"""Txids that a run beside which the state is read never comes to the end of."""
+QUERIED, WARM = 20, 5
+"""Batches of a topology that asks the state, and those that are not counted."""
 ASKED = (1, 100, 10_000)
 """How many keys are asked for at once."""
 _STRIDE = 2_654_435_761
@@ -58,13 +68,15 @@ class AllThenSome(Spout[Numbers]):
         keys: how many there are.
         batches: txids after the first.
         rows: in each of these.
+        first: rows of the first; None: one of each key.
     """
 
     kind = SpoutKind.TRANSACTIONAL
     metadata_type = Numbers
 
-    def __init__(self, keys: int, batches: int, rows: int) -> None:
+    def __init__(self, keys: int, batches: int, rows: int, first: int | None = None) -> None:
         self._keys, self._batches, self._rows = keys, batches, rows
+        self._first = (0, keys) if first is None else (keys, first)
 
     def open(self, spark: SparkSession, previous: Numbers | None) -> StructType:
         """The columns are known."""
@@ -76,7 +88,7 @@ class AllThenSome(Spout[Numbers]):
         """The numbers of the next rows."""
         if attempt.txid > 1 + self._batches:
             return None
-        start, count = (0, self._keys) if previous is None else (previous.end, self._rows)
+        start, count = self._first if previous is None else (previous.end, self._rows)
         return Numbers(start=start, end=start + count)
 
     def emit_batch(
@@ -111,7 +123,9 @@ def measure(
 
     Returns:
         "full_ms" and "get_ms" (number of keys -> milliseconds): a list of laps each; "correct";
-        "files" and "bytes" of the table.
+        "files" and "bytes" of the table. Of a state also "busy_ms", what was read beside a run ->
+        a list of laps, and "staged_ms", milliseconds that a batch takes to be staged by a topology
+        that asks the state for its keys ("query") and by one that does not ("none").
     """
     from pyspark.sql import functions as sf
 
@@ -138,9 +152,6 @@ def measure(
         asked = spark.createDataFrame([(key,) for key in wanted], "key long")
         return read().join(sf.broadcast(asked), "key", "left_semi")
 
-    def full() -> None:
-        read().write.format("noop").mode("overwrite").save()
-
     lists = {count: [n * _STRIDE % keys for n in range(min(count, keys // 2))] for count in ASKED}
     found = {count: get(wanted).collect() for count, wanted in lists.items()}
     correct = all(
@@ -152,10 +163,10 @@ def measure(
     some = spark.createDataFrame([tuple(row) for row in found[100]], read().schema)
     correct = correct and not some.select(*columns).exceptAll(expected.select(*columns)).count()
     files = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
-    return {
+    told = {
         "way": way,
         "keys": keys,
-        "full_ms": _timed(full, laps),
+        "full_ms": _timed(lambda: _drain(read()), laps),
         "get_ms": {
             count: _timed(lambda wanted=wanted: get(wanted).collect(), laps)
             for count, wanted in lists.items()
@@ -165,26 +176,82 @@ def measure(
         "files": files["numFiles"],
         "bytes": files["sizeInBytes"],
     }
+    if way != "plain":
+        expected.coalesce(2).write.format("delta").save(str(folder / "plain"))
+        told["busy_ms"] = _beside_a_run(spark, folder, way, keys, rows, laps, lists[100])
+        told["staged_ms"] = {
+            name: _staged(spark, folder / name, keys, rows, asks)
+            for name, asks in (("query", state), ("none", None))
+        }
+    return told
 
 
-def _timed(run: Callable[[], object], laps: int) -> list[float]:
-    """Milliseconds of each lap."""
+def _drain(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _timed(run: Callable[[], object], laps: int, *, untimed: int = 2) -> list[float]:
+    """Milliseconds of each lap, after some untimed ones."""
     times = []
-    for _ in range(laps + 2):
+    for _ in range(laps + untimed):
         began = time.perf_counter()
         run()
         times.append(round((time.perf_counter() - began) * 1000, 1))
-    return times[2:]
+    return times[untimed:]
+
+
+def _beside_a_run(
+    spark: SparkSession, folder: Path, way: Way, keys: int, rows: int, laps: int, some: list[int]
+) -> dict[str, list[float]]:
+    """Milliseconds of each reading while the topology goes on."""
+    state, plain = StateTable(folder / "table"), str(folder / "plain")
+    readings: dict[str, Callable[[], object]] = {
+        "all": lambda: _drain(state.read(spark)),
+        "plain": lambda: _drain(spark.read.format("delta").load(plain)),
+        "100 keys": lambda: state.get(spark, some).collect(),
+    }
+    times: dict[str, list[float]] = {name: [] for name in readings}
+    with EmbeddedZooKeeper(folder / "zookeeper", protect=True) as server:
+        running = _topology(folder, way, keys, LATER, rows).start(spark, zookeeper=server.hosts)
+        try:
+            for _ in range(laps + 2):
+                for name, read in readings.items():
+                    times[name] += _timed(read, 1, untimed=0)
+        finally:
+            report = running.stop()
+    assert len(report.batches) > laps, "the run stood still"
+    return {name: each[2:] for name, each in times.items()}
+
+
+def _staged(
+    spark: SparkSession, folder: Path, keys: int, rows: int, state: StateTable | None
+) -> float | None:
+    """Milliseconds, p50, from a txid's START until its batch is staged; one at a time."""
+    topology = Topology("queries", TopologyConfig(max_spout_pending=1))
+    stream = topology.stream("rows", AllThenSome(keys, WARM + QUERIED - 1, rows, first=rows))
+    stream = stream.transform(lambda batch: batch.withColumnRenamed("amount", "more"))
+    if state is not None:
+        stream = stream.state_query(state, on="key")
+    stream.partition_persist(AppendTable(folder / "table"))
+    zookeeper = f"embedded:{folder}/zookeeper"
+    report = topology.run(spark, zookeeper=zookeeper, until="caught_up")
+    stations = stations_ms(list(report.batches)[WARM:])
+    return percentile(together_ms(stations, ("processing", "staged")), 0.5)
 
 
 def _run(spark: SparkSession, folder: Path, way: Way, keys: int, batches: int, rows: int) -> None:
+    topology = _topology(folder, way, keys, batches, rows)
+    with EmbeddedZooKeeper(folder / "zookeeper", protect=True) as server:
+        topology.run(spark, zookeeper=server.hosts, until="caught_up")
+
+
+def _topology(folder: Path, way: Way, keys: int, batches: int, rows: int) -> Topology:
     topology = Topology("reads", TopologyConfig(max_spout_pending=8))
     buckets = max(4, keys // 500_000)
     table = StateTable(folder / "table", "opaque", layout=way, buckets=buckets)
     stream = topology.stream("rows", AllThenSome(keys, batches, rows))
     stream.group_by("key").persistent_aggregate(table, rows=Count(), amount=Sum("amount"))
-    with EmbeddedZooKeeper(folder / "zookeeper", protect=True) as server:
-        topology.run(spark, zookeeper=server.hosts, until="caught_up")
+    return topology
 
 
 def run(task: Task) -> Iterator[Answer]:
@@ -204,7 +271,7 @@ def run(task: Task) -> Iterator[Answer]:
     spark.stop()
     for series, laps in (("all", told["full_ms"]), ("100 keys", told["get_ms"][100])):
         value = percentile(laps, 0.5) or 0.0
-        detail = {name: told[name] for name in ("full_ms", "get_ms", "build_s", "files", "bytes")}
+        detail = {name: told[name] for name in told.keys() - {"way", "keys", "correct"}}
         yield answer(value, meter, correct=told["correct"], contender=f"{way}, {series}", **detail)
 
 
@@ -231,6 +298,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             told["full_p50"] = percentile(told["full_ms"], 0.5)
             told["get_p50"] = {n: percentile(ms, 0.5) for n, ms in told["get_ms"].items()}
+            busy = told.get("busy_ms", {}).items()
+            told["busy_p50"] = {name: percentile(ms, 0.5) for name, ms in busy}
         print(json.dumps(told), flush=True)
     spark.stop()
     return 0
