@@ -170,6 +170,13 @@ GOALS: tuple[Goal, ...] = (
         1.5,
         against=Key("plain, all", _STATES[-1]),
     ),
+    Goal(
+        "j",
+        f"the same, at the end of a busy run, {_state(_STATES[-1])}, time",
+        Key("log, all, worst", _STATES[-1]),
+        3,
+        against=Key("plain, all", _STATES[-1]),
+    ),
     Goal("f", "coordination per batch, 5,000 partitions, p50", Key("batch", 5_000), 20, unit="ms"),
     Goal(
         "f", "coordination per batch, 50,000 partitions, p50", Key("batch", 50_000), 100, unit="ms"
