@@ -62,16 +62,18 @@ def asked(
     operation: str,
     ask: Callable[[], T],
     answers: tuple[type[BaseException], ...] = (),
+    sent: float | None = None,
 ) -> T:
     """The answer of a request, whose time is told.
 
     Args:
         answers: what `ask` raises although it was answered, such as "there is no such node".
+        sent: when it was sent, by `time.perf_counter`, if `ask` only waits for its answer.
     """
     if not (listeners := _listeners):
         return ask()
     error: str | None = None
-    began = time.perf_counter()
+    began = time.perf_counter() if sent is None else sent
     try:
         return ask()
     except BaseException as raised:

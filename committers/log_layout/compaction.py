@@ -5,6 +5,9 @@ Size-tiered: a tier holds the files (or results of compactions) of about the sam
 ones are merged by key into one. Where batches have mostly the same keys, the result is as large as
 one of the files and takes its place; where keys are new, it belongs to the next tier. So of n bytes
 a table has at most `factor` files per tier, log_factor(n) tiers, and what is split by size.
+Tiers alone would let a table's smaller files outgrow its largest, which has each key once: a reader
+would aggregate several times as many rows as there are keys. So, `factor` files together, all of
+them are merged as soon as the smaller ones have more than `SMALL_SHARE` of the largest one's bytes.
 The cost of compactions is spread over time (`Pace`); up to `MOST_WAITING` times as many files wait.
 """
 
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from committers.publishing.files import ActiveFile
@@ -28,6 +31,8 @@ BYTES_PER_SEC = 25e6
 """Costs of a compaction: a Spark job, and (compressed) bytes of one task on an average machine."""
 SMALLEST_TIER = 64 * 1024
 """Bytes up to which files are in the lowest tier."""
+SMALL_SHARE = 0.5
+"""Up to it a reader merges only the keys of the smaller files (`committers.state.stored`)."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Pace:
 def files_to_compact(
     files: Iterable[ActiveFile], committed: int, factor: int, full: int | None = None
 ) -> tuple[ActiveFile, ...]:
-    """The files of the lowest full tier and of those below it; none when no tier is full.
+    """The files of the lowest full tier and those below it; all, if the smaller ones are too large.
 
     Args:
         files: of the current version of the table.
@@ -87,11 +92,19 @@ def files_to_compact(
         tiers[_tier(sum(file.size for file in run), factor)].append(run)
     enough = full or factor
     lowest = min((tier for tier, found in tiers.items() if len(found) >= enough), default=None)
+    if lowest is None and len(made) >= enough and _has_outgrown(made.values()):
+        lowest = max(tiers)
     if lowest is None:
         return ()
     some = (runs for tier, runs in tiers.items() if tier <= lowest)
     chosen = (file for runs in some for run in runs for file in run)
     return tuple(sorted(chosen, key=lambda file: file.path))
+
+
+def _has_outgrown(runs: Iterable[Sequence[ActiveFile]]) -> bool:
+    """Whether the smaller ones are too large beside the largest."""
+    *smaller, largest = sorted(sum(file.size for file in run) for run in runs)
+    return sum(smaller) > SMALL_SHARE * largest
 
 
 def _run_of(path: str) -> str:

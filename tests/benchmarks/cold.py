@@ -120,7 +120,7 @@ class _Noting:
 
     def observe(self, event: RunEvent) -> None:
         if isinstance(event, BatchCommitted) and not self._at.exists():
-            _note(self._at)
+            _note(self._at, event.at)
 
 
 def _first(spark: SparkSession, data: Path, folder: Path) -> None:
@@ -136,11 +136,11 @@ def _first(spark: SparkSession, data: Path, folder: Path) -> None:
 def _bare(spark: SparkSession, data: Path, folder: Path) -> None:
     rows: DataFrame = spark.read.schema("k string, v bigint").csv(str(data))
     rows.groupBy("k").count().write.format("delta").save(str(folder / "table"))
-    _note(folder / "at")
+    _note(folder / "at", time.time())
 
 
-def _note(at: Path) -> None:
-    at.write_text(str(time.time()), "utf-8")
+def _note(at: Path, when: float) -> None:
+    at.write_text(str(when), "utf-8")
 
 
 PROGRAMS: dict[str, Callable[[SparkSession, Path, Path], None]] = {

@@ -14,6 +14,8 @@ from tests.benchmarks.workloads import WORKLOADS
 __all__ = ["Options", "parse"]
 
 RESULTS = "results.json"
+WARMED = ("a", "b", "e", "h", "i")
+"""Workloads each of whose processes warms up, and then runs again and again."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--warm-secs",
         type=float,
-        help="how long each contender of (a), (b), (d), (e) warms up (default: 40); "
-        "0: not at all, and only its first run is timed",
+        metavar="N",
+        help=f"how long each contender warms up, for {', '.join(WARMED)} alone (default: 40, far "
+        "away 20); 0: not at all, and only its first run is timed",
     )
     parser.add_argument(
         "--report", type=Path, metavar="FOLDER", help="measure nothing: tables and charts anew"
@@ -88,6 +91,11 @@ def parse(arguments: Sequence[str]) -> Options:
         "--paste", type=Path, metavar="FILE", help="write the figures into this document, too"
     )
     given = parser.parse_args(list(arguments))
+    if given.warm_secs is not None:
+        if given.warm_secs < 0:
+            parser.error(f"--warm-secs {given.warm_secs:g}: give 0 or more.")
+        if not set(_letters(parser, given.only)) <= set(WARMED):
+            parser.error(f"--warm-secs is for workloads {', '.join(WARMED)}: name them by --only.")
     if given.report and not (given.report / RESULTS).is_file():
         parser.error(f"--report: there is no {given.report / RESULTS}.")
     if given.paste and not given.paste.is_file():

@@ -89,7 +89,8 @@ class Sizes:
         told = f"{seconds:g} s of" if seconds else "no"
         timed = self.timed_secs if seconds else 0.0
         name = f"{self.name}, {told} warm-up"
-        return replace(self, name=name, warm_secs=seconds or -1.0, timed_secs=timed)
+        warm = seconds or -1.0
+        return replace(self, name=name, warm_secs=warm, far_warm_secs=warm, timed_secs=timed)
 
 
 FULL = Sizes(

@@ -16,7 +16,7 @@ from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.engine.broadcast import Broadcast
 from txn.engine.killpoints import MAINTENANCE_POINTS
-from txn.engine.maintenance import Maintenance
+from txn.engine.maintenance import IDLE_SECS, Maintenance
 from txn.engine.threads import Threads
 from txn.engine.upkeep import Upkeep
 from txn.errors import FencedError
@@ -114,6 +114,22 @@ def test_nothing_is_appended_while_there_is_nothing_to_do(kit: Kit) -> None:
     kit.over(work).committed(TransactionAttempt(7))
     kit.idle()
     assert (work.asked, kit.said) == ([("a", 7), ("b", 7)], [])
+
+
+def test_tables_are_asked_again_while_nothing_is_committed(kit: Kit) -> None:
+    """What a busy time left is done later: a look every few seconds, and none before any commit."""
+    work = Work(lambda table, txid: None)
+    maintenance = kit.over(work)
+    maintenance.idle(100.0)
+    maintenance.committed(TransactionAttempt(7))
+    kit.idle()
+    looks = []
+    for now in (101.0, 102.0, 101.0 + IDLE_SECS):
+        work.asked.clear()
+        maintenance.idle(now)
+        kit.idle()
+        looks.append(work.asked.copy())
+    assert looks == [[("a", 7), ("b", 7)], [], [("a", 7), ("b", 7)]]
 
 
 def test_commits_meanwhile_are_one_more_round(kit: Kit) -> None:

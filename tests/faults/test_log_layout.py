@@ -14,6 +14,7 @@ from committers.aggregates import Count, Sum
 from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
+from tests.faults.harness import wait_for
 from tests.faults.support import Points, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 
@@ -104,14 +105,37 @@ def test_totals_are_exact_while_they_are_compacted(
         ),
         key=str,
     )
-    log = [path.read_text() for path in (warehouse / "totals/_delta_log").glob("*.json")]
-    compactions = [
-        json.loads(text.splitlines()[0])["commitInfo"]["txn_compaction"]["txids"]
-        for text in log
-        if "txn_compaction" in text
-    ]
-    assert compactions
-    assert all(last < LAST for _, last in compactions)
+    compacted_txids = compactions(warehouse)
+    assert compacted_txids
+    assert all(last < LAST for _, last in compacted_txids)
+
+
+def test_what_a_busy_time_left_is_compacted_when_it_is_over(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
+) -> None:
+    """A compaction that had no time while batches came is made without a further commit."""
+    topology = Topology(warehouse.parent.name, TopologyConfig(max_spout_pending=1))
+    stream = topology.stream("s", MemoryTransactionalSpout(BATCHES[:3], SCHEMA))
+    # Too short a time has passed for one, until seconds after the last commit.
+    table = StateTable(
+        warehouse / "totals", "transactional", "log", compact_files=3, compact_share=0.03
+    )
+    stream.group_by("k").persistent_aggregate(table, total=Sum("v"))
+    running = topology.start(spark, zookeeper=zookeeper.hosts)
+    try:
+        wait_for(lambda: compactions(warehouse) != [], what="a compaction")
+    finally:
+        report = running.stop()
+    assert report.committed_txid == 3
+    assert compactions(warehouse) == [[1, 3]]
+    assert {row["k"]: row["total"] for row in table.read(spark).collect()} == totals(BATCHES[:3])
+
+
+def compactions(warehouse: Path) -> list[Any]:
+    """The first and last txid of each compaction of the table."""
+    log = sorted((warehouse / "totals/_delta_log").glob("*.json"))
+    infos = [json.loads(path.read_text().splitlines()[0])["commitInfo"] for path in log]
+    return [info["txn_compaction"]["txids"] for info in infos if "txn_compaction" in info]
 
 
 def test_rows_are_conserved(

@@ -95,6 +95,10 @@ class Nodes:
         assert "\0" not in path
         return Node(self.data[path], 0, 0) if path in self.data else None
 
+    def get_each(self, paths: list[str], deadline: float) -> list[Node | None]:
+        """Each node."""
+        return [self.get(path, deadline) for path in paths]
+
     def children(self, path: str, deadline: float) -> list[str] | None:
         """Names of the children."""
         below = [p.removeprefix(f"{path}/") for p in self.data if p.startswith(f"{path}/")]

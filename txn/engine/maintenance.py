@@ -1,8 +1,9 @@
 """Work on the tables that no commit turn waits for, such as compaction: `Committer.maintain`.
 
-One thread asks one committer after the other, whenever something was committed since. What it has
-staged is made visible on the commit thread, between two turns, so that a turn waits for one append
-at most. A failure is logged once and tried again after a later commit.
+One thread asks one committer after the other, whenever something was committed since, and now and
+then while nothing is: what a busy time has left is done then. What it has staged is made visible on
+the commit thread, between two turns, so that a turn waits for one append at most. A failure is
+logged once and tried again later.
 
 The same thread starts and looks after OPTIMIZE and VACUUM by schedule (`txn.engine.upkeep`).
 """
@@ -31,6 +32,8 @@ __all__ = ["Maintenance"]
 
 log = logging.getLogger("txn")
 
+IDLE_SECS = 3.0
+"""Between two looks at the tables while nothing is committed."""
 CANCEL_SECS = 0.2
 """Between two looks whether the last job has ended: one may begin after it was cancelled."""
 
@@ -64,12 +67,26 @@ class Maintenance:
         self._names = tables.maintained
         self._newest: TransactionAttempt | None = None
         self._running: Future[None] | None = None
+        self._idle_look = 0.0
         self._stopping = threading.Event()
         self._reported: set[tuple[str, str]] = set()
 
     def committed(self, attempt: TransactionAttempt) -> None:
         """Everything up to this txid is durable. Called by the protocol's thread."""
         self._newest = attempt
+        self._begin()
+
+    def idle(self, now: float) -> None:
+        """Nothing is in flight and there is nothing to read. Called by the protocol's thread.
+
+        Args:
+            now: seconds that never go back.
+        """
+        if now >= self._idle_look and self._newest is not None:
+            self._idle_look = now + IDLE_SECS
+            self._begin()
+
+    def _begin(self) -> None:
         if (self._names or self._upkeep.is_on) and (self._running is None or self._running.done()):
             self._running = self._threads.maintenance.submit(self._run, about="maintenance")
 
@@ -120,7 +137,7 @@ class Maintenance:
             self._shell.halt(error)
         except CancelledError:
             pass  # the run has ended: the commit thread begins nothing more
-        except Exception as error:  # noqa: BLE001 - tried again after a later commit
+        except Exception as error:  # noqa: BLE001 - tried again later
             if self._stopping.is_set():
                 return
             kind, text = (table, type(error).__name__), cause_line(error)

@@ -393,6 +393,7 @@ class Pipeline(Shell):
         if order.idle:
             if not self._state.batches:
                 self._settle()
+                self._maintenance.idle(self._monotonic())
             wait = max(interval, IDLE_POLL_SECS)
         else:
             wait = max(0.0, self._last_start + interval - self._monotonic())

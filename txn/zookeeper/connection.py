@@ -68,6 +68,9 @@ log = logging.getLogger("txn.zookeeper")
 
 T = TypeVar("T")
 
+_AT_ONCE = 100
+"""Requests that are under way together. kazoo tells its thread of each by a byte in a socket, and
+who sends some 280 of them while it takes none waits without a limit."""
 _POLL_SECS = 0.01
 _LOOK_SECS = 0.2
 _TELL_SECS = 2.0
@@ -240,10 +243,12 @@ class Connection:
             return None
 
     def get_each(self, paths: Sequence[str], deadline: float) -> list[Node | None]:
-        """As `get`, of several nodes: asked for all at once, answered in this order."""
-        if not paths:
-            return []
-        return self._reading(paths[0], deadline, partial(self._ask_each, paths, deadline))
+        """As `get`, of several nodes: a hundred of them in one round trip, in this order."""
+        found: list[Node | None] = []
+        for start in range(0, len(paths), _AT_ONCE):
+            some = paths[start : start + _AT_ONCE]
+            found += self._reading(some[0], deadline, partial(self._ask_each, some, deadline))
+        return found
 
     def children(self, path: str, deadline: float) -> list[str] | None:
         """Names of the children, sorted, or None when the node does not exist."""
@@ -384,10 +389,11 @@ class Connection:
         self, paths: Sequence[str], deadline: float, client: KazooClient
     ) -> list[Node | None]:
         found: list[Node | None] = []
+        sent = time.perf_counter()
         for path, request in [(path, client.get_async(path)) for path in paths]:
             answer = partial(self._answer, request, deadline)
             try:
-                found.append(_node(*asked("zookeeper", "get", answer, (NoNodeError,))))
+                found.append(_node(*asked("zookeeper", "get", answer, (NoNodeError,), sent)))
             except NoNodeError:
                 found.append(None)
             except NoAuthError as error:

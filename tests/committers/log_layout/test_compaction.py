@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from committers.log_layout.compaction import (
     BYTES_PER_SEC,
+    SMALL_SHARE,
     SMALLEST_TIER,
     Pace,
     files_to_compact,
@@ -65,6 +66,15 @@ def test_a_large_result_is_not_rewritten_with_the_next_small_files() -> None:
     assert chosen([*staged(2), *large]) == paths([*staged(2), *large])
 
 
+def test_smaller_files_do_not_outgrow_the_largest() -> None:
+    """With `factor` files in all, more than half of its bytes beside it are merged with it."""
+    large = file("data/compaction-a/part-0.parquet", 60 * SMALLEST_TIER)
+    middle = [file(f"data/compaction-b{n}/part-0.parquet", 10 * SMALLEST_TIER) for n in range(3)]
+    assert chosen([large, *middle]) == set()
+    assert chosen([large, *middle, *staged(1)]) == paths([large, *middle, *staged(1)])
+    assert chosen([large, *middle[:2], *staged(3)]) == set()
+
+
 def test_a_result_split_by_size_counts_once() -> None:
     """The files that one compaction wrote are compacted together or not at all."""
     parts = [file(f"data/compaction-a/part-{n}.parquet", 100 * SMALLEST_TIER) for n in range(9)]
@@ -90,6 +100,8 @@ def test_the_number_of_files_is_bounded(sizes: list[int], factor: int, overlap: 
             files.append(file(f"data/compaction-{txid}/part-0.parquet", merged, txid))
         tiers = 1 + math.ceil(math.log(max(sum(sizes) / SMALLEST_TIER, 1), factor) + 1e-9)
         assert len(files) <= (factor - 1) * tiers
+        *smaller, largest = sorted(f.size for f in files)
+        assert len(files) < factor or sum(smaller) <= SMALL_SHARE * largest
 
 
 def test_compactions_take_a_share_of_the_time() -> None:
