@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from committers.publishing.files import ActiveFile
-from txn.delta.folders import COMPACTION, job_folder
+from committers.state.stored import run_of
 from txn.interfaces import StagedFile
 
 __all__ = ["MOST_WAITING", "Compaction", "Pace", "files_to_compact"]
@@ -83,10 +83,11 @@ def files_to_compact(
         factor: how many times as large the files of the next tier are; 2 or more.
         full: how many files make a tier full; None: `factor`.
     """
-    made: dict[str, list[ActiveFile]] = defaultdict(list)
+    # What one compaction or one attempt wrote counts once: it was split by size, and by key.
+    made: dict[tuple[str, int], list[ActiveFile]] = defaultdict(list)
     for file in files:
         if not file.may_hold(committed + 1):
-            made[_run_of(file.path)].append(file)
+            made[run_of(file) or (file.path, 0)].append(file)
     tiers: dict[int, list[list[ActiveFile]]] = defaultdict(list)
     for run in made.values():
         tiers[_tier(sum(file.size for file in run), factor)].append(run)
@@ -105,12 +106,6 @@ def _has_outgrown(runs: Iterable[Sequence[ActiveFile]]) -> bool:
     """Whether the smaller ones are too large beside the largest."""
     *smaller, largest = sorted(sum(file.size for file in run) for run in runs)
     return sum(smaller) > SMALL_SHARE * largest
-
-
-def _run_of(path: str) -> str:
-    """Files that one compaction wrote are one: they were split by size, and by key."""
-    folder = job_folder(path)
-    return folder if folder is not None and folder.startswith(COMPACTION) else path
 
 
 def _tier(size: int, factor: int) -> int:

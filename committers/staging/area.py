@@ -25,7 +25,7 @@ from committers.expressions import side_by_side
 from committers.staging.nearby import Nearby
 from committers.staging.parquet_stats import delta_stats
 from committers.staging.row_digest import Summary, row_digest, summarize
-from committers.staging.writing import RowWriter, write_options
+from committers.staging.writing import ROW_GROUPS, RowWriter, write_options
 from txn.attempts import TransactionAttempt
 from txn.delta.commits import TXID
 from txn.delta.folders import DATA, SCRATCH, staged_txid
@@ -214,8 +214,10 @@ class StagingArea:
             first.storage.delete_folder(folder)
 
     def write_folder(self, rows: DataFrame, folder: str) -> tuple[StagedFile, ...]:
-        """Like `write`, into a folder that the caller deletes."""
-        found = self._run(rows, self._at(folder), folder, None, digest=False)
+        """Like `write`, into a folder that the caller deletes; several tasks can read each file."""
+        storage = self._at(folder)
+        writer = RowWriter(storage, {**write_options(storage, self._unique), **ROW_GROUPS})
+        found = self._run(rows, storage, folder, None, digest=False, writer=writer)
         return tuple(file for file, _ in found)
 
     def _run(
@@ -226,6 +228,7 @@ class StagingArea:
         partition_by: str | None,
         *,
         digest: bool,
+        writer: RowWriter | None = None,
     ) -> list[_Found]:
         """One Spark job that writes into a new folder; its files, as far as they have rows.
 
@@ -235,7 +238,7 @@ class StagingArea:
         if self._session is not None:
             rows = to_write(rows, self._session())
         with overflows_of(self._storage.location):
-            written = self._writer(storage).write(rows, folder, partition_by)
+            written = (writer or self._writer(storage)).write(rows, folder, partition_by)
         if not digest and all(file.stats is not None for file in written):
             return [(_told(file), {}) for file in written]
         return self._describe(storage, written)

@@ -17,7 +17,11 @@ from txn.storage.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["RowWriter", "throw_away_table", "write_options"]
+__all__ = ["ROW_GROUPS", "RowWriter", "throw_away_table", "write_options"]
+
+ROW_GROUPS = {"parquet.block.size": str(8 * 1024 * 1024)}
+"""Options of a file that one task writes, and that several are to read: a row group is not split.
+Spark's own are sixteen times as large."""
 
 # Hadoop's usual file system writes a checksum file beside each file, and starts `chmod` twice for
 # either of them; this one starts it once. Not from its cache: that is asked by name alone.

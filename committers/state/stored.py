@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["StoredState", "find_stored"]
+__all__ = ["StoredState", "find_stored", "run_of"]
 
 _MOST_FILES = 1_000
 """Beyond it Delta's reader, which skips files by statistics, is the better one."""
@@ -90,14 +90,14 @@ class StoredState:
         """
         runs: dict[tuple[str, int], list[ActiveFile]] = defaultdict(list)
         for file in self.files:
-            run = _run_of(file)
+            run = run_of(file)
             if run is not None:
                 runs[run].append(file)
         if not runs:
             return None
         largest = max(runs, key=lambda run: sum(file.size for file in runs[run]))
         once = self._of(runs[largest])
-        rest = self._of(file for file in self.files if _run_of(file) != largest)
+        rest = self._of(file for file in self.files if run_of(file) != largest)
         if not rest.files or rest.size > min(_SMALL_BYTES, _SMALL_SHARE * once.size):
             return None
         return once, rest
@@ -130,7 +130,7 @@ def find_stored(session: SparkSession, storage: Storage, version: int | None) ->
     return StoredState(session, storage, files, columns, properties, columns_without_null(table))
 
 
-def _run_of(file: ActiveFile) -> tuple[str, int] | None:
+def run_of(file: ActiveFile) -> tuple[str, int] | None:
     """Files that one compaction or one attempt wrote; None: it is not known who wrote this one."""
     folder = job_folder(file.path)
     if folder is None:

@@ -79,6 +79,8 @@ def test_a_result_split_by_size_counts_once() -> None:
     """The files that one compaction wrote are compacted together or not at all."""
     parts = [file(f"data/compaction-a/part-{n}.parquet", 100 * SMALLEST_TIER) for n in range(9)]
     assert chosen(parts) == set()
+    large = [file(f"data/1-0-x/part-{n}.parquet", 100 * SMALLEST_TIER) for n in range(9)]
+    assert chosen([*large, *staged(3, first=2)]) == set()
 
 
 @given(

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from pyarrow import parquet
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from committers.aggregates import Aggregate, Avg, Count, CountDistinct, Fold, Last, Max, Sum
 from committers.log_layout import compacted_rows
+from committers.staging.writing import ROW_GROUPS
 from committers.state_table import StateTable
 from txn.errors import FencedError, RecoveryRefusedError, TableRefusedError, TopologyError
 from txn.interfaces import Committer, Member, Publication, Staged
@@ -206,6 +208,19 @@ def test_compaction_is_one_version_that_changes_no_row(log: Any) -> None:
     changes = [a[kind]["dataChange"] for a in actions for kind in ("add", "remove") if kind in a]
     assert changes == [False] * 3
     assert actions[0]["commitInfo"]["txn_compaction"]["txids"] == [1, 2]
+
+
+def test_several_tasks_can_read_what_one_has_compacted(
+    log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction is cut into row groups: Spark gives one to a task at least, however large."""
+    monkeypatch.setitem(ROW_GROUPS, "parquet.block.size", str(8 * 1024))
+    table = log()
+    for txid in (1, 2):
+        table.commit(txid, [(f"k{n * 7919 % 10_007}", n) for n in range(txid, 9_000)])
+    table.compact(committed=2)
+    (name,) = DeltaTable(str(table.path)).file_uris()
+    assert parquet.ParquetFile(name).num_row_groups > 3
 
 
 def test_what_was_published_last_is_found_behind_a_compaction(log: Any) -> None:
