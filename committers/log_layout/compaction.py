@@ -7,7 +7,8 @@ one of the files and takes its place; where keys are new, it belongs to the next
 a table has at most `factor` files per tier, log_factor(n) tiers, and what is split by size.
 Tiers alone would let a table's smaller files outgrow its largest, which has each key once: a reader
 would aggregate several times as many rows as there are keys. So, `factor` files together, all of
-them are merged as soon as the smaller ones have more than `SMALL_SHARE` of the largest one's bytes.
+them are merged as soon as the smaller ones have more than `SMALL_SHARE` of the largest one's bytes:
+up to it a reader merges only the keys of the smaller ones.
 The cost of compactions is spread over time (`Pace`); up to `MOST_WAITING` times as many files wait.
 """
 
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from committers.publishing.files import ActiveFile
-from committers.state.stored import run_of
+from committers.state.stored import SMALL_SHARE, run_of
 from txn.interfaces import StagedFile
 
 __all__ = ["MOST_WAITING", "Compaction", "Pace", "files_to_compact"]
@@ -31,8 +32,6 @@ BYTES_PER_SEC = 25e6
 """Costs of a compaction: a Spark job, and (compressed) bytes of one task on an average machine."""
 SMALLEST_TIER = 64 * 1024
 """Bytes up to which files are in the lowest tier."""
-SMALL_SHARE = 0.5
-"""Up to it a reader merges only the keys of the smaller files (`committers.state.stored`)."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["StoredState", "find_stored", "run_of"]
+__all__ = ["SMALL_SHARE", "StoredState", "find_stored", "run_of"]
 
 _MOST_FILES = 1_000
 """Beyond it Delta's reader, which skips files by statistics, is the better one."""
@@ -33,7 +33,7 @@ _SMALL_BYTES = 16 * 1024 * 1024
 """Compressed bytes that one task reads in less time than further tasks take to begin."""
 _FEW_FILES = 32
 """As many on a local disk; in an object store, opening one takes longer than a task."""
-_SMALL_SHARE = 0.5
+SMALL_SHARE = 0.5
 """Of the largest part, compressed: what the rest may have, or everything is merged at once."""
 
 
@@ -98,7 +98,7 @@ class StoredState:
         largest = max(runs, key=lambda run: sum(file.size for file in runs[run]))
         once = self._of(runs[largest])
         rest = self._of(file for file in self.files if run_of(file) != largest)
-        if not rest.files or rest.size > min(_SMALL_BYTES, _SMALL_SHARE * once.size):
+        if not rest.files or rest.size > min(_SMALL_BYTES, SMALL_SHARE * once.size):
             return None
         return once, rest
 

@@ -52,12 +52,9 @@ def main(arguments: list[str]) -> int:
         options.quiet_secs,
         warm_secs=options.warm_secs,
     )
-    sizes = options.sizes
-    if options.warm_secs is not None:
-        sizes = sizes.warmed(options.warm_secs)
-    results = _continued(out, sizes.name, options, runner)
+    results = _continued(out, options, runner)
     results.about["machine"] = machine
-    results.about["sizes"] = sizes.name
+    results.about["sizes"] = options.sizes.name
     results.about["sessions"] = [*results.about.get("sessions", ()), session]
     try:
         for line in runner.run(options.letters, results):
@@ -71,16 +68,16 @@ def main(arguments: list[str]) -> int:
     return 0 if results.well else 1
 
 
-def _continued(out: Path, sizes: str, options: Options, runner: Runner) -> Results:
+def _continued(out: Path, options: Options, runner: Runner) -> Results:
     """What the folder has already, without what is measured now."""
     path = out / RESULTS
     if not path.is_file():
         return Results({})
     results = Results.load(path)
-    if results.about.get("sizes") != sizes:
+    if results.about.get("sizes") != options.sizes.name:
         raise SystemExit(
             f"{path} has figures of sizes {results.about.get('sizes')!r}; those of "
-            f"{sizes!r} cannot stand beside them. Give --out another folder."
+            f"{options.sizes.name!r} cannot stand beside them. Give --out another folder."
         )
     runner.forget(options.letters, results)
     return results

@@ -91,20 +91,22 @@ def parse(arguments: Sequence[str]) -> Options:
         "--paste", type=Path, metavar="FILE", help="write the figures into this document, too"
     )
     given = parser.parse_args(list(arguments))
+    letters, sizes = _letters(parser, given.only), QUICK if given.quick else FULL
     if given.warm_secs is not None:
         if given.warm_secs < 0:
             parser.error(f"--warm-secs {given.warm_secs:g}: give 0 or more.")
-        if not set(_letters(parser, given.only)) <= set(WARMED):
+        if not set(letters) <= set(WARMED):
             parser.error(f"--warm-secs is for workloads {', '.join(WARMED)}: name them by --only.")
+        sizes = sizes.warmed(given.warm_secs)
     if given.report and not (given.report / RESULTS).is_file():
         parser.error(f"--report: there is no {given.report / RESULTS}.")
     if given.paste and not given.paste.is_file():
         parser.error(f"--paste: there is no file {given.paste}.")
     return Options(
-        letters=_letters(parser, given.only),
+        letters=letters,
         contenders=tuple(name.strip() for name in given.contenders.split(";") if name.strip()),
         rounds=given.rounds or (1 if given.quick else 3),
-        sizes=QUICK if given.quick else FULL,
+        sizes=sizes,
         out=given.out,
         data=given.data.expanduser(),
         quiet_secs=given.quiet_secs if given.quiet_secs is not None else 60.0 * (not given.quick),

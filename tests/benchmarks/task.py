@@ -78,7 +78,7 @@ class Task:
     @property
     def size(self) -> Sizes:
         """The sizes of all workloads."""
-        sizes = QUICK if self.sizes == QUICK.name else FULL
+        sizes = QUICK if self.sizes.startswith(QUICK.name) else FULL
         return sizes if self.warm_secs is None else sizes.warmed(self.warm_secs)
 
     @property

@@ -16,6 +16,7 @@ from committers.state_table import StateTable
 from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.harness import wait_for
 from tests.faults.support import Points, observing, rows_of
+from tests.logs import commits
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ def test_what_a_busy_time_left_is_compacted_when_it_is_over(
     stream.group_by("k").persistent_aggregate(table, total=Sum("v"))
     running = topology.start(spark, zookeeper=zookeeper.hosts)
     try:
-        wait_for(lambda: compactions(warehouse) != [], what="a compaction")
+        log = warehouse / "totals/_delta_log"
+        wait_for(lambda: log.is_dir() and compactions(warehouse) != [], what="a compaction")
     finally:
         report = running.stop()
     assert report.committed_txid == 3
@@ -133,8 +135,8 @@ def test_what_a_busy_time_left_is_compacted_when_it_is_over(
 
 def compactions(warehouse: Path) -> list[Any]:
     """The first and last txid of each compaction of the table."""
-    log = sorted((warehouse / "totals/_delta_log").glob("*.json"))
-    infos = [json.loads(path.read_text().splitlines()[0])["commitInfo"] for path in log]
+    log = commits(warehouse / "totals")
+    infos = [json.loads(text.splitlines()[0])["commitInfo"] for _, text in log]
     return [info["txn_compaction"]["txids"] for info in infos if "txn_compaction" in info]
 
 

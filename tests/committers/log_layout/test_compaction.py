@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from committers.log_layout.compaction import (
     BYTES_PER_SEC,
-    SMALL_SHARE,
     SMALLEST_TIER,
     Pace,
     files_to_compact,
 )
 from committers.log_layout.intents import Intents
 from committers.publishing.files import ActiveFile
+from committers.state.stored import SMALL_SHARE
 from txn.delta.commits import Commit
 from txn.interfaces import StagedFile
 from txn.storage.storage import Storage

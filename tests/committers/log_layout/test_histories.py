@@ -180,7 +180,7 @@ class World:
         assert [p.name for p in self.path.glob("_txn/*")] == []
         for share in (0.0, 100.0):  # all of it merged at once, and in two parts
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(stored, "_SMALL_SHARE", share)
+                patch.setattr(stored, "SMALL_SHARE", share)
                 shown = self.state.read(self.driver.spark).collect()
             assert len(shown) == len(self.expected[max(self.expected)])
             assert {k: (n, s) for k, n, s in shown} == self.expected[max(self.expected)]
