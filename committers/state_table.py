@@ -16,6 +16,7 @@ from committers.log_layout.compaction import Pace
 from committers.reading import read_table
 from committers.staging.area import random_id
 from committers.state.key_lookup import rows_of_keys
+from committers.state.keys import keys_reader
 from committers.state.partials import mergeable
 from committers.state.shape import StateShape
 from committers.state.stored import StoredState, find_stored
@@ -223,15 +224,7 @@ class StateTable(State):
             TableRefusedError: there is no such table or version, it is no state table, or an
                 aggregate must be handed in.
         """
-        stored, shape = self._stored(spark, version, aggregates)
-        if not isinstance(stored, StoredState):
-            return shape.shown(stored)
-        parts = stored.in_two() if shape.splits else None
-        if parts is None:
-            return shape.shown(stored.rows())
-        once, rest = parts
-        has_null = rest.may_have_null(shape.keys)
-        return shape.shown_in_two(once.rows(), rest.rows(), has_null=has_null)
+        return _shown(*self._stored(spark, version, aggregates))
 
     def newest(
         self, spark: SparkSession, aggregates: Mapping[str, Aggregate] | None = None
@@ -239,8 +232,12 @@ class StateTable(State):
         """As `snapshot` of the newest version now, and which of its files are gone later."""
         storage = self._storage()
         version = newest_version(storage)
-        rows = self.snapshot(spark, version, aggregates)
-        return StoredRows(rows, lambda: missing_file(storage, version))
+        stored, shape = self._stored(spark, version, aggregates)
+        of_keys = None
+        if isinstance(stored, StoredState):
+            of_keys = keys_reader(stored.rows(), shape.keys, stored.size, shape.shown)
+        rows = _shown(stored, shape)
+        return StoredRows(rows, lambda: missing_file(storage, version), of_keys)
 
     def create_view(
         self,
@@ -280,6 +277,20 @@ class StateTable(State):
 
     def _storage(self) -> Storage:
         return Storage(self.path, self._options)
+
+
+def _shown(stored: StoredState | DataFrame, shape: StateShape) -> DataFrame:
+    """Keys and values as readers see them."""
+    if not isinstance(stored, StoredState):
+        return shape.shown(stored)
+    parts = stored.in_two() if shape.splits else None
+    if parts is None:
+        return shape.shown(stored.rows())
+    once, rest = parts
+    if not rest.files:
+        return shape.shown_once(once.rows())
+    has_null = rest.may_have_null(shape.keys)
+    return shape.shown_in_two(once.rows(), rest.rows(), has_null=has_null)
 
 
 def _refuse_names(

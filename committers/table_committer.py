@@ -30,6 +30,7 @@ from txn.errors import (
 from txn.interfaces import (
     Committer,
     CommitterContext,
+    KeysReader,
     Prepared,
     Publication,
     Published,
@@ -276,9 +277,11 @@ class TableCommitter(Committer):
         """
         return up_to_date(read, self._log, self._storage)
 
-    def _stored_rows(self, rows: DataFrame, paths: Sequence[str]) -> StoredRows:
+    def _stored_rows(
+        self, rows: DataFrame, paths: Sequence[str], of_keys: KeysReader | None = None
+    ) -> StoredRows:
         """Rows that are read from these files."""
-        return StoredRows(rows, lambda: first_missing(self._storage, paths))
+        return StoredRows(rows, lambda: first_missing(self._storage, paths), of_keys)
 
     # --- publish -----------------------------------------------------------------------------
 

@@ -180,7 +180,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
         if self._log.version < 0 or self._staged_schema is None:
             return None
         now = self._log.files_now()
-        files = self._compactor.choose(now, committed)
+        files = self._compactor.choose(now, committed, self._log.version)
         if not files:
             return None
         compaction = self._compact(files, now, committed)

@@ -10,6 +10,9 @@ would aggregate several times as many rows as there are keys. So, `factor` files
 them are merged as soon as the smaller ones have more than `SMALL_SHARE` of the largest one's bytes:
 up to it a reader merges only the keys of the smaller ones.
 The cost of compactions is spread over time (`Pace`); up to `MOST_WAITING` times as many files wait.
+
+A table that had no new version for `STILL_SECS` is read more than it is written: all of its files
+become one, unless the smaller ones have at most `STILL_SHARE` of the largest one's bytes.
 """
 
 from __future__ import annotations
@@ -27,6 +30,11 @@ __all__ = ["MOST_WAITING", "Compaction", "Pace", "files_to_compact"]
 
 MOST_WAITING = 4
 """How many times as many files as make a tier full wait at most for their time to come."""
+STILL_SECS = 30.0
+"""Without a new version."""
+STILL_SHARE = 1 / 16
+"""Of the largest part, compressed: what the rest may have in a quiet time without being merged. So
+that writes some 16 bytes for each new one at most."""
 JOB_SECS = 0.3
 BYTES_PER_SEC = 25e6
 """Costs of a compaction: a Spark job, and (compressed) bytes of one task on an average machine."""
@@ -60,7 +68,8 @@ class Pace:
     def __init__(self, share: float, clock: Callable[[], float]) -> None:
         self._rest = 1 / share - 1
         self._clock = clock
-        self._since = clock()
+        self._since = self._still_since = clock()
+        self._version = -1
 
     def begin(self, size: int) -> bool:
         """Return whether the time since the last one pays for one of this size (compressed)."""
@@ -70,9 +79,25 @@ class Pace:
         """A compaction has ended, whatever came of it."""
         self._since = self._clock()
 
+    def is_still(self, version: int) -> bool:
+        """Return whether the table has had this version for `STILL_SECS`.
+
+        Args:
+            version: the newest now.
+        """
+        now = self._clock()
+        if version != self._version:
+            self._version, self._still_since = version, now
+        return now - self._still_since >= STILL_SECS
+
 
 def files_to_compact(
-    files: Iterable[ActiveFile], committed: int, factor: int, full: int | None = None
+    files: Iterable[ActiveFile],
+    committed: int,
+    factor: int,
+    full: int | None = None,
+    *,
+    still: bool = False,
 ) -> tuple[ActiveFile, ...]:
     """The files of the lowest full tier and those below it; all, if the smaller ones are too large.
 
@@ -81,6 +106,7 @@ def files_to_compact(
         committed: files that may hold rows of later txids are left alone.
         factor: how many times as large the files of the next tier are; 2 or more.
         full: how many files make a tier full; None: `factor`.
+        still: whether nothing was added for a while.
     """
     # What one compaction or one attempt wrote counts once: it was split by size, and by key.
     made: dict[tuple[str, int], list[ActiveFile]] = defaultdict(list)
@@ -92,7 +118,8 @@ def files_to_compact(
         tiers[_tier(sum(file.size for file in run), factor)].append(run)
     enough = full or factor
     lowest = min((tier for tier, found in tiers.items() if len(found) >= enough), default=None)
-    if lowest is None and len(made) >= enough and _has_outgrown(made.values()):
+    outgrown = lowest is None and len(made) >= enough and _outgrown(made.values(), SMALL_SHARE)
+    if outgrown or (still and _outgrown(made.values(), STILL_SHARE)):
         lowest = max(tiers)
     if lowest is None:
         return ()
@@ -101,10 +128,10 @@ def files_to_compact(
     return tuple(sorted(chosen, key=lambda file: file.path))
 
 
-def _has_outgrown(runs: Iterable[Sequence[ActiveFile]]) -> bool:
-    """Whether the smaller ones are too large beside the largest."""
-    *smaller, largest = sorted(sum(file.size for file in run) for run in runs)
-    return sum(smaller) > SMALL_SHARE * largest
+def _outgrown(runs: Iterable[Sequence[ActiveFile]], share: float) -> bool:
+    """Whether the smaller ones have more than this share of the largest one's bytes."""
+    *smaller, largest = sorted(sum(file.size for file in run) for run in runs) or [0]
+    return sum(smaller) > share * largest
 
 
 def _tier(size: int, factor: int) -> int:

@@ -50,15 +50,22 @@ class Compactor:
         self._ended: list[tuple[str, bool]] = []
         """Folders of compactions that are done with, and whether to delete them."""
 
-    def choose(self, now: Sequence[ActiveFile], committed: int) -> tuple[ActiveFile, ...]:
+    def choose(
+        self, now: Sequence[ActiveFile], committed: int, version: int
+    ) -> tuple[ActiveFile, ...]:
         """The files of the table that are to be compacted now, if any.
 
         Args:
             now: all of its files.
             committed: the newest committed txid.
+            version: of the table.
         """
         if self._factor is None:
             return ()
+        if self._pace.is_still(version):
+            files = files_to_compact(now, committed, self._factor, still=True)
+            if self._pace.begin(sum(file.size for file in files)):
+                return files
         files = files_to_compact(now, committed, self._factor)
         if files and not self._pace.begin(sum(file.size for file in files)):
             files = files_to_compact(now, committed, self._factor, MOST_WAITING * self._factor)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from committers.log_layout.columns import LogLayout
 from committers.publishing.log import DeltaLog
 from committers.reading import strict_reader
+from committers.state.keys import keys_reader
 from committers.state.merging import touched
 from committers.state.removal import marks_of, without_removed
 from txn.delta.commits import TXID
-from txn.interfaces import Staged
+from txn.interfaces import KeysReader, Staged
 from txn.spark.rows import no_rows
 from txn.storage.storage import Storage
 
@@ -43,10 +44,13 @@ class LogReader:
         self._log = log
         self._schema = schema
 
-    def as_of(self, txid: int, session: SparkSession) -> tuple[DataFrame, list[str]]:
-        """(keys and values as of `txid`, the files that they are read from)."""
+    def as_of(
+        self, txid: int, session: SparkSession
+    ) -> tuple[DataFrame, list[str], KeysReader | None]:
+        """(keys and values as of `txid`, the files that they are read from, those of some keys)."""
         rows, paths = self.before(txid + 1, session)
-        return self._layout.shown(rows), paths
+        shown, size = self._layout.shown, sum(file.size for file in self._log.files_now())
+        return shown(rows), paths, keys_reader(rows, self._layout.keys, size, shown)
 
     def before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
         """(the table's rows of txids before this one, None: all; the files that have them)."""

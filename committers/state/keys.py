@@ -7,14 +7,17 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from committers.expressions import passing
+from txn.interfaces import KeysReader
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["bucket_of", "joined_by_key", "same_key", "with_keys_of"]
+__all__ = ["bucket_of", "joined_by_key", "keys_reader", "same_key", "with_keys_of"]
 
+LARGE_BYTES = 4 * 1024 * 1024
+"""Compressed, of a state: below, reading all of it takes less time than a job that counts keys."""
 _KEY = passing("key")
 
 
@@ -46,6 +49,31 @@ def with_keys_of(
         has_null: whether `wanted` may have a NULL; without, Spark compares numbers as numbers.
     """
     return joined_by_key(rows, wanted, keys, "left_semi", has_null=has_null)
+
+
+def keys_reader(
+    rows: DataFrame, keys: Sequence[str], size: int, shown: Callable[[DataFrame], DataFrame]
+) -> KeysReader | None:
+    """Reads some keys of a state; None: it is so small that all of it is read as soon.
+
+    Args:
+        rows: of its files.
+        keys: its key columns.
+        size: bytes of the files.
+        shown: what readers see of rows, if those of a key are all there.
+    """
+    if not keys or size < LARGE_BYTES:
+        return None
+
+    types = {field.name: field.dataType for field in rows.schema if field.name in keys}
+
+    def read(wanted: DataFrame, has_null: bool) -> DataFrame:
+        # Values of other types are compared by the rules of the user's session, not by ours.
+        if types != {field.name: field.dataType for field in wanted.schema}:
+            return shown(rows)
+        return shown(with_keys_of(rows, wanted, keys, has_null=has_null))
+
+    return read
 
 
 def joined_by_key(

@@ -125,6 +125,10 @@ class StateShape:
         """Whether `shown_in_two` can show it: partials by key, of which none is void."""
         return self.layout == "log" and bool(self.keys) and not self.keeps_removed
 
+    def shown_once(self, rows: DataFrame) -> DataFrame:
+        """As `shown` of rows of a log table without removed keys that have each key once."""
+        return self._results(rows)
+
     def shown_in_two(self, once: DataFrame, rest: DataFrame, *, has_null: bool) -> DataFrame:
         """As `shown` of the rows of both: only keys that `rest` has are merged.
 
@@ -137,10 +141,8 @@ class StateShape:
 
         keys = sf.broadcast(rest)
         alone = joined_by_key(once, keys, self.keys, "left_anti", has_null=has_null)
-        # One task for what is merged: so few rows are merged before further tasks have begun.
         touched = with_keys_of(once, keys, self.keys, has_null=has_null)
-        both = rest.unionByName(touched).repartition(1)
-        return self._results(alone).unionByName(self._merged(both))
+        return self._results(alone).unionByName(self._merged(rest.unionByName(touched)))
 
     def _merged(self, rows: DataFrame) -> DataFrame:
         if self.keeps_removed:

@@ -31,6 +31,8 @@ _MOST_FILES = 1_000
 """Beyond it Delta's reader, which skips files by statistics, is the better one."""
 _SMALL_BYTES = 16 * 1024 * 1024
 """Compressed bytes that one task reads in less time than further tasks take to begin."""
+LARGE_BYTES = 1024 * 1024
+"""Compressed, of what has each key once: below it, all rows are merged as soon as some."""
 _FEW_FILES = 32
 """As many on a local disk; in an object store, opening one takes longer than a task."""
 SMALL_SHARE = 0.5
@@ -84,7 +86,7 @@ class StoredState:
         return self._of(file for file in self.files if file.bucket in wanted)
 
     def in_two(self) -> tuple[StoredState, StoredState] | None:
-        """(files that have each key once, the rest); None: the rest is none, or not small.
+        """(files that have each key once, the rest); None: merging all takes no longer.
 
         Each key once has what one compaction wrote, or one attempt of one txid.
         """
@@ -98,7 +100,8 @@ class StoredState:
         largest = max(runs, key=lambda run: sum(file.size for file in runs[run]))
         once = self._of(runs[largest])
         rest = self._of(file for file in self.files if run_of(file) != largest)
-        if not rest.files or rest.size > min(_SMALL_BYTES, SMALL_SHARE * once.size):
+        is_small = rest.size <= min(_SMALL_BYTES, SMALL_SHARE * once.size)
+        if rest.files and not (is_small and once.size >= LARGE_BYTES):
             return None
         return once, rest
 

@@ -9,8 +9,10 @@ from committers.publishing.files import BUCKET
 from committers.publishing.log import DeltaLog
 from committers.publishing.rewritten import first_missing
 from committers.reading import strict_reader
+from committers.state.keys import keys_reader
 from committers.upsert_layout.columns import UpsertLayout
 from txn.errors import StateError, TableRefusedError
+from txn.interfaces import KeysReader
 from txn.spark.names import quoted
 from txn.spark.rows import no_rows
 from txn.storage.storage import Storage
@@ -47,8 +49,8 @@ class UpsertReader:
         self._session = session
         self._schema = schema
 
-    def as_of(self, txid: int, *, exact: bool) -> tuple[DataFrame, list[str]]:
-        """(keys and values as of `txid`, the files that they are read from).
+    def as_of(self, txid: int, *, exact: bool) -> tuple[DataFrame, list[str], KeysReader | None]:
+        """(keys and values as of `txid`, the files that they are read from, those of some keys).
 
         A table without previous values that holds `txid` in one version with later ones is read
         as of the txid before them.
@@ -62,7 +64,7 @@ class UpsertReader:
             files = self._log.files_now()
             reverts = any(file.may_hold(txid + 1) for file in files)
             paths = [file.path for file in files]
-            return self._state_in(paths, txid + 1 if reverts else None), paths
+            return self._with_reader(self._state_in(paths, txid + 1 if reverts else None), paths)
         newest, found = self._log.files_before(txid + 1)
         if exact and newest < txid <= self._newest_txid():
             raise StateError(
@@ -75,7 +77,13 @@ class UpsertReader:
             )
         paths = sorted(found)
         self._require_former(txid, found - {file.path for file in self._log.files_now()})
-        return self._state_in(paths, None), paths
+        return self._with_reader(self._state_in(paths, None), paths)
+
+    def _with_reader(
+        self, rows: DataFrame, paths: list[str]
+    ) -> tuple[DataFrame, list[str], KeysReader | None]:
+        size = sum(file.size for file in self._log.files_now())
+        return rows, paths, keys_reader(rows, self._layout.keys, size, lambda some: some)
 
     def _require_former(self, txid: int, paths: Collection[str]) -> None:
         """Refuse a state whose files VACUUM has deleted: later versions lack them too."""

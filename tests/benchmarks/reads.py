@@ -49,7 +49,7 @@ ROWS = 1_000
 """In each txid after the first."""
 LATER = 1_000_000
 """Txids that a run beside which the state is read never comes to the end of."""
-STILL_SECS = 20
+STILL_SECS = 45
 """Without a new version for so long, no compaction is due."""
 QUERIED, WARM = 20, 5
 """Batches of a topology that asks the state, and those that are not counted."""

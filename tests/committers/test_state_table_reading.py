@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from committers.aggregates import Aggregate, Avg, Count, Max, Sum
 from committers.publishing.files import ActiveFile
+from committers.state import stored as stored_files
 from committers.state.stored import StoredState
 from committers.state_table import StateTable
 from txn.errors import TableRefusedError
@@ -266,12 +267,16 @@ def test_a_table_with_features_of_readers(driver: Any, warehouse: Path, layout: 
 
 @pytest.mark.parametrize("small", [[(None, 1)], []], ids=["null", "no null"])
 def test_only_keys_of_small_files_are_merged(
-    driver: Any, warehouse: Path, small: list[tuple[None, int]]
+    driver: Any,
+    warehouse: Path,
+    small: list[tuple[None, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the largest part alone has is shown as it is; the sum is what it is of all.
 
     Keys are compared with care for NULL only where the small files have one.
     """
+    monkeypatch.setattr(stored_files, "LARGE_BYTES", 0)
     state = StateTable(warehouse / "t", layout="log")
     committer = state.bind(["k"], {"n": Count(), "s": Sum("v")})
     driver.open(committer, SCHEMA)
@@ -317,15 +322,20 @@ def active(path: str, size: int, low: int | None, high: int | None) -> ActiveFil
         ([active("data/1-0-x/a", 90, 1, 2), active("data/2-0-y/a", 9, 2, 2)], None),
         ([active("data/1-0-x/a", 90, None, 1), active("data/2-0-y/a", 9, 2, 2)], None),
         ([active("part-0.parquet", 90, 1, 1), active("data/2-0-y/a", 9, 2, 2)], None),
-        # Nothing is left, or too much.
-        ([active("data/1-0-x/a", 90, 1, 1)], None),
+        # Nothing is left, or too much; or all of it is small.
+        ([active("data/1-0-x/a", 9, 1, 1)], ["data/1-0-x/a"]),
         ([active("data/1-0-x/a", 90, 1, 1), active("data/2-0-y/a", 60, 2, 2)], None),
+        ([active("data/1-0-x/a", 79, 1, 1), active("data/2-0-y/a", 9, 2, 2)], None),
     ],
 )
 def test_which_files_have_each_key_once(
-    spark: SparkSession, files: list[ActiveFile], once: list[str] | None
+    spark: SparkSession,
+    files: list[ActiveFile],
+    once: list[str] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What one compaction or one attempt of one txid wrote, if the rest is small beside it."""
+    monkeypatch.setattr(stored_files, "LARGE_BYTES", 80)
     stored = StoredState(spark, Storage("/t"), tuple(files), StructType(), {})
     parts = stored.in_two()
     if once is None:

@@ -72,12 +72,14 @@ class Program(_Model):
         config: of the topology.
         conf: settings of the user's Spark session.
         compiled: whether Spark compiles its plans, or interprets them, which is quicker here.
+        large: whether its states count as large: queries read only the keys of their batches.
     """
 
     seed: int
     config: dict[str, Any] = {}
     conf: dict[str, str] = {}
     compiled: bool = False
+    large: bool = False
     sources: tuple[Source, ...]
     steps: tuple[Step, ...]
     lives: tuple[Life, ...]

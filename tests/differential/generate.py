@@ -120,6 +120,7 @@ class _Generator:
             config=self._config(),
             conf=self._conf(),
             compiled=draw.random() < 0.125,
+            large=self.seed % 2 == 0,
             sources=tuple(sources),
             steps=tuple(self.steps),
             lives=lives,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
+from committers.state import keys
 from tests.differential.aggregation import OutOfRangeError
 from tests.differential.build import build
 from tests.differential.columns import columns_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Verdict", "judge"]
 
 Row = dict[str, Any]
+LARGE_BYTES = keys.LARGE_BYTES
 WATCH_SECS = 90.0
 OVERFLOW = re.compile(r"overflow|out of range|leaves the range|cannot be represented", re.I)
 RAW = re.compile(r"Py4J|An error occurred while calling|\bo\d+\.|Traceback|java\.lang")
@@ -82,6 +84,7 @@ def judge(program: Program, spark: SparkSession, folder: Path) -> Verdict:
         place = traceback.format_exc(limit=-4)
         return Verdict("failed", f"{type(error).__name__}: {str(error)[:600]}\n{place}")
     finally:
+        keys.LARGE_BYTES = LARGE_BYTES
         for life in lives:
             life.let_go()
         shutil.rmtree(folder, ignore_errors=True)
@@ -125,6 +128,7 @@ def _run(
 ) -> TxnError | None:
     """Live through all lives; the error that ended one of them, or None."""
     nodes = MemoryNodes()
+    keys.LARGE_BYTES = 0 if program.large else LARGE_BYTES
     session = _session(spark, program.conf, compiled=program.compiled)
     for life in program.lives:
         topology = build(program, f"d{program.seed}", folder)

@@ -9,6 +9,7 @@ from committers.aggregates import Sum
 from committers.table_committer import TableCommitter
 from tests.differential import oracle
 from tests.differential.declaration import Life, Program, Source, Step
+from txn.dataflow import evaluation
 from txn.dataflow.graph import Join, Merge, StateQuery
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def everything() -> Program:
     )
     # The second txid is in the first table when the run dies; its replay has other rows.
     lives = (Life(crash="between-publications", nth=2), Life())
-    return Program(seed=0, sources=(left, right), steps=steps, lives=lives)
+    return Program(seed=0, large=True, sources=(left, right), steps=steps, lives=lives)
 
 
 def inner(self: Join, inputs: Sequence[DataFrame]) -> DataFrame:
@@ -73,11 +74,15 @@ def first_only(self: Merge, inputs: Sequence[DataFrame]) -> DataFrame:
     return inputs[0]
 
 
-asked = StateQuery.compute
+asked, asked_for = StateQuery.compute, evaluation.rows_for
 
 
 def without_null(self: StateQuery, inputs: Sequence[DataFrame]) -> DataFrame:
     return asked(self, [inputs[0], inputs[1].where("k IS NOT NULL")])
+
+
+def without_null_keys(batch: DataFrame, *others: Any) -> DataFrame:
+    return asked_for(batch.where("k IS NOT NULL"), *others)
 
 
 def once(step: Step, row: dict[str, Any], txid: int) -> list[dict[str, Any]]:
@@ -88,6 +93,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "a left join is an inner one": (Join, "compute", inner),
     "a merge loses a stream": (Merge, "compute", first_only),
     "NULL is no key of a query": (StateQuery, "compute", without_null),
+    "NULL is no key that a query asks for": (evaluation, "rows_for", without_null_keys),
     "a sum forgets what was stored": (
         Sum,
         "combine_as",

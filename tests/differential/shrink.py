@@ -55,6 +55,8 @@ def candidates(program: Program) -> Iterator[Program]:
 
 def _plainer(program: Program) -> Iterator[Program]:
     """With fewer settings."""
+    if program.large:
+        yield program.model_copy(update={"large": False})
     if program.compiled:
         yield program.model_copy(update={"compiled": False})
     if program.conf:

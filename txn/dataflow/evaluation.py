@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
+from txn.dataflow.asked_keys import keys_of, rows_for
 from txn.dataflow.expectations import Expectation, Judged, SetAside
 from txn.dataflow.graph import (
     Aggregation,
@@ -31,6 +33,8 @@ from txn.dataflow.graph import (
     explain,
 )
 from txn.errors import UserError
+from txn.interfaces import StoredRows
+from txn.text import placed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,6 +99,7 @@ class Evaluation:
         share: called on the DataFrame of a node with several consumers.
         attempt: handed to transforms that ask for it.
         lookup: the rows of a table: its new values in this txid, or what a query reads.
+        reading: what a job over the batch's rows runs in.
         idle: no rows, with the columns of a stream that is idle; None: they are not known.
         assumed: streams whose columns are those of earlier runs. What does not fit them is
             unknown, not wrong: the program may have changed since.
@@ -106,7 +111,8 @@ class Evaluation:
     consumers: Mapping[Node, int]
     share: Callable[[DataFrame], DataFrame]
     attempt: TransactionAttempt = field(default_factory=lambda: TransactionAttempt(1))
-    lookup: Callable[[Lookup], DataFrame | Unknown] = _no_table
+    lookup: Callable[[Lookup], StoredRows | Unknown] = _no_table
+    reading: Callable[[], AbstractContextManager[None]] = nullcontext
     idle: Callable[[str], DataFrame | None] = _no_stream
     assumed: Collection[str] = frozenset()
     rules: Mapping[Node, Sequence[Expectation]] = field(default_factory=dict)
@@ -114,6 +120,8 @@ class Evaluation:
     judged: dict[Node, Judged] = field(default_factory=dict)
     """Stream -> its rows with a verdict on each of its rules."""
     done: dict[Node, Result] = field(default_factory=dict)
+    kept: set[Node] = field(default_factory=set)
+    """Nodes whose rows are shared."""
     doubts: dict[str, UserError] = field(default_factory=dict)
     """Errors with the columns of earlier runs, by stream name of `Unknown.waits_for`."""
 
@@ -124,11 +132,20 @@ class Evaluation:
                 self.rows(parent)
             found = self.fitting(node, lambda: self._compute(node))
             several = self.consumers.get(node, 0) > 1
-            # What rules are judged on is shared already.
-            if isinstance(found, Rows) and several and not isinstance(node, Expectation):
-                found = replace(found, frame=self.share(found.frame))
             self.done[node] = found
+            if isinstance(found, Rows) and several:
+                self._shared(node)
         return self.done[node]
+
+    def _shared(self, node: Node) -> Rows:
+        """The rows of `node`, computed once for everything that reads them."""
+        rows = self.done[node]
+        assert isinstance(rows, Rows)
+        # What rules are judged on is shared already.
+        if node not in self.kept and not isinstance(node, Expectation):
+            self.kept.add(node)
+            rows = self.done[node] = replace(rows, frame=self.share(rows.frame))
+        return rows
 
     def fitting(self, node: Node, compute: Callable[[], Result]) -> Result:
         """The result of `compute`; Unknown if columns of earlier runs do not fit.
@@ -163,7 +180,7 @@ class Evaluation:
             return self._source(node)
         if isinstance(node, NewValues):
             values = self.lookup(node)
-            return values if isinstance(values, Unknown) else Rows(values)
+            return values if isinstance(values, Unknown) else Rows(values.rows)
         if isinstance(node, Merge):
             return _merged(node, [self.rows(parent) for parent in node.parents])
         if isinstance(node, Join):
@@ -246,7 +263,15 @@ class Evaluation:
             if whole is None:
                 return replace(rows, lacks=rows.lacks | state.waits_for)
             return replace(rows, frame=whole)
-        frame = explain(node, lambda: node.compute([rows.frame, state]))
+        node.require_keys(rows.frame)
+        found = state.rows
+        if state.of_keys is not None and not rows.empty:
+            # Here jobs run, whose errors are not of the query.
+            with self.reading(), placed(f"the rows of stream '{node.parent.label()}'"):
+                rows = self._shared(node.parent)
+                keys = explain(node, lambda: keys_of(rows.frame, node.on))
+                found = rows_for(keys, state.rows, state.of_keys)
+        frame = explain(node, lambda: node.compute([rows.frame, found]))
         return replace(rows, frame=frame)
 
 

@@ -102,6 +102,7 @@ class Emissions:
         )
         emission = Emission(evaluation, parts, metadata, shared, counts, one_task=one_task)
         evaluation.lookup = lambda node: self._lookups.find(node, emission)
+        evaluation.reading = emission.reading
         self._alive[attempt] = emission
         return emission
 

@@ -11,13 +11,13 @@ from txn.engine.attempt import Emission, table_publication
 from txn.engine.staging import Stager
 from txn.engine.tables import Committed, Tables
 from txn.errors import StateError, TableAbsentError, TopologyError
-from txn.interfaces import StoredRows
+from txn.interfaces import KeysReader, StoredRows
 from txn.spark.names import quoted
 from txn.spark.own_session import moved
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["Lookups"]
 
@@ -30,27 +30,34 @@ class Lookups:
         self._tables = tables
         self._stager = stager
 
-    def columns(self, node: NewValues | StateQuery, evaluation: Evaluation) -> DataFrame | Unknown:
+    def columns(self, node: NewValues | StateQuery, evaluation: Evaluation) -> StoredRows | Unknown:
         """No rows, with the columns that `node` takes from a table."""
         if node.sink is None:
             state = self._elsewhere(node)
-            return state if isinstance(state, Unknown) else state.rows.limit(0)
+            return state if isinstance(state, Unknown) else StoredRows(state.rows.limit(0))
         found = self._stager.known_partials(node.sink, evaluation)
         if isinstance(found, Unknown):
             return Unknown(found.waits_for, empty=True)
         schema, committer = found.frame.schema, node.sink.committer
         if isinstance(node, NewValues):
-            return no_rows(self._spark, committer.changes_schema(schema))
+            return StoredRows(no_rows(self._spark, committer.changes_schema(schema)))
         empty = no_rows(self._spark, committer.values_schema(schema))
-        return empty.select(*map(quoted, (*node.on, *(node.aggregates or ()))))
+        return StoredRows(empty.select(*map(quoted, (*node.on, *(node.aggregates or ())))))
 
-    def find(self, node: NewValues | StateQuery, emission: Emission) -> DataFrame | Unknown:
+    def find(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
         """The rows that a stream takes from a table."""
         found = self._stored(node, emission)
         if isinstance(found, Unknown):
             return found
         emission.stored.append(found)
-        return moved(found.rows, self._spark)
+        return StoredRows(
+            moved(found.rows, self._spark),
+            # Rows that are counted as they come out of a source must be read by staging jobs only.
+            of_keys=None if emission.planned else self._moved(found.of_keys),
+        )
+
+    def _moved(self, of_keys: KeysReader | None) -> KeysReader | None:
+        return of_keys and (lambda keys, has_null: moved(of_keys(keys, has_null), self._spark))
 
     def _stored(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
         evaluation = emission.evaluation
@@ -64,8 +71,7 @@ class Lookups:
             )
         prepared = emission.prepared[name]
         if prepared.read_version < 0 and not prepared.adds:
-            nothing = self.columns(node, evaluation)
-            return nothing if isinstance(nothing, Unknown) else StoredRows(nothing)
+            return self.columns(node, evaluation)
         own = table_publication(publication, prepared.staged)
         return node.sink.committer.changes(prepared, own)
 
@@ -97,8 +103,7 @@ class Lookups:
             )
         version = None if node.sink is None else committed.versions.get(node.sink.name)
         if node.sink is None or version is None:
-            nothing = self.columns(node, evaluation)
-            return nothing if isinstance(nothing, Unknown) else StoredRows(nothing)
+            return self.columns(node, evaluation)
         found = node.sink.committer.state_as_of(committed.txid, exact=exact)
         return found or StoredRows(node.state.snapshot(self._spark, version, node.aggregates))
 

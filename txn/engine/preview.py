@@ -25,6 +25,7 @@ from txn.engine.table_keeper import TableKeeper
 from txn.engine.tables import Tables
 from txn.engine.violations import count_violations
 from txn.errors import TopologyError, TxnError
+from txn.interfaces import StoredRows
 from txn.protocol.events import Metadata, Plan
 from txn.spark.names import quoted
 from txn.spark.own_session import moved, own_session
@@ -156,12 +157,12 @@ class _Rehearsal:
             return partials
         return Rows(sink.committer.shown(partials.frame))
 
-    def _found(self, node: NewValues | StateQuery, emission: Emission) -> DataFrame | Unknown:
+    def _found(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
         if isinstance(node, StateQuery):
             return self._lookups.find(node, emission)
         return self._new_values(node.sink, emission.evaluation)
 
-    def _new_values(self, sink: Sink, evaluation: Evaluation) -> DataFrame | Unknown:
+    def _new_values(self, sink: Sink, evaluation: Evaluation) -> StoredRows | Unknown:
         """The values of an empty state after the batch; there are none before it."""
         from pyspark.sql import functions as sf
 
@@ -175,7 +176,7 @@ class _Rehearsal:
             .alias(field.name)
             for field in sink.committer.changes_schema(partials.frame.schema)
         ]
-        return seen.select(*columns)
+        return StoredRows(seen.select(*columns))
 
     def _held(self, sink: Sink, found: Rows, rows: int) -> DataFrame:
         """The first rows of a table, computed, so that they outlive the batch."""

@@ -15,6 +15,7 @@ from txn.interfaces.aggregate import (
 )
 from txn.interfaces.committer import (
     Committer,
+    KeysReader,
     Semantics,
     State,
     StoredRows,
@@ -57,6 +58,7 @@ __all__ = [
     "CommitterContext",
     "Inlet",
     "Keeper",
+    "KeysReader",
     "Lag",
     "Member",
     "PartitionPositions",

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Committer", "Semantics", "State", "StoredRows"]
+__all__ = ["Committer", "KeysReader", "Semantics", "State", "StoredRows"]
+
+KeysReader = Callable[["DataFrame", bool], "DataFrame"]
+"""Called with some keys, each once, and whether one has a NULL: rows of a state, all that have
+these keys among them. Other columns than its keys, or of other types, may give any of its rows."""
 
 
 class Semantics(str, Enum):
@@ -46,6 +50,8 @@ class StoredRows:
     rows: DataFrame
     missing: Callable[[], str | None] = lambda: None
     """Called after the job failed: a file that is gone from storage, or None if none is."""
+    of_keys: KeysReader | None = None
+    """Reads those of `rows` that have some keys; None: that takes no less work."""
 
 
 class Committer(ABC):

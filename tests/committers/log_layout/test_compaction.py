@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 from committers.log_layout.compaction import (
     BYTES_PER_SEC,
     SMALLEST_TIER,
+    STILL_SECS,
+    STILL_SHARE,
     Pace,
     files_to_compact,
 )
+from committers.log_layout.compactor import Compactor
 from committers.log_layout.intents import Intents
 from committers.publishing.files import ActiveFile
 from committers.state.stored import SMALL_SHARE
@@ -120,6 +124,38 @@ def test_compactions_take_a_share_of_the_time() -> None:
     now = 118.0
     assert not tenth.begin(size)
     assert tenth.begin(0)
+
+
+def test_a_table_is_still_once_it_has_kept_its_version_for_a_while() -> None:
+    """A version that was seen `STILL_SECS` ago, and at every look since."""
+    looks = {0: 7, 0.99: 7, 1.01: 8, 2.0: 8, 2.02: 8, 2.03: 9}
+    times = iter([0, *(STILL_SECS * part for part in looks)])
+    pace = Pace(1, lambda: next(times))
+    assert [pace.is_still(looks[part]) for part in looks] == [*[False] * 4, True, False]
+
+
+def test_all_files_of_a_still_table_become_one() -> None:
+    """However few they are, unless they have little beside the largest; never uncommitted ones."""
+    large = file("data/compaction-a/part-0.parquet", 64_000)
+    little = round(64_000 * STILL_SHARE)
+    small = file("data/2-0-x/part-0.parquet", little + 1, txid=2)
+    assert files_to_compact([large, small], 2, 4) == ()
+    assert paths(files_to_compact([large, small], 2, 4, still=True)) == paths([large, small])
+    assert files_to_compact([large, replace(small, size=little)], 2, 4, still=True) == ()
+    assert files_to_compact([large, small], 1, 4, still=True) == ()
+    assert files_to_compact([large], 2, 4, still=True) == ()
+    assert files_to_compact([], 2, 4, still=True) == ()
+
+
+def test_a_still_table_compacts_what_it_has_the_time_for(tmp_path: Path) -> None:
+    """All of it once that is paid for; until then a full tier, and nothing before that is."""
+    second = round(BYTES_PER_SEC)
+    large, small = file("data/compaction-a/part-0.parquet", 40 * second), staged(4, second)
+    looks = {0.0: [], 5.0: small, STILL_SECS + 1: small, 50.0: [large, *small]}
+    now = [0.0]
+    compactor = Compactor(Storage(str(tmp_path)), 4, Pace(0.5, lambda: now[0]), lambda: "a")
+    for now[0], due in looks.items():
+        assert paths(compactor.choose([large, *small], 9, 1)) == paths(due), now
 
 
 def test_files_that_wait_are_bounded() -> None:

@@ -1,0 +1,65 @@
+"""What a batch reads of a large state: the rows of its own keys."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from txn.interfaces import KeysReader
+from txn.spark.names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+__all__ = ["keys_of", "rows_for"]
+
+MOST_KEYS = 200_000
+"""Beyond it, all of the state is read: every task would have to be sent more keys than this."""
+
+
+def keys_of(batch: DataFrame, on: Sequence[str]) -> DataFrame:
+    """The keys of a batch, each once.
+
+    Args:
+        batch: what reading again finds unchanged: it is read once more with the result.
+        on: its columns that are named like the state's keys.
+    """
+    from pyspark.sql import functions as sf
+
+    return batch.select(*(sf.col(quoted(name)) for name in dict.fromkeys(on))).distinct()
+
+
+def rows_for(keys: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFrame:
+    """Those rows of a state that have some keys, if these are few; else all.
+
+    A job counts the keys first, because Spark knows no size of most sources, and would sort all of
+    the state to join it with a batch of any size.
+
+    Args:
+        keys: `keys_of` a batch.
+        state: its rows.
+        of_keys: `StoredRows.of_keys`.
+    """
+    from pyspark.sql import functions as sf
+
+    names = keys.columns
+    if not names:
+        return state
+    nulls = (sf.col(quoted(name)).isNull() for name in names)
+    is_null = functools.reduce(lambda one, other: one | other, nulls)
+    ((count, has_null),) = keys.agg(sf.count(sf.lit(1)), sf.bool_or(is_null)).collect()
+    if count > MOST_KEYS:
+        return state
+    found = of_keys(sf.broadcast(keys), bool(has_null))
+    values = [field.dataType for field in found.schema if field.name not in names]
+    return sf.broadcast(found) if all(map(_is_short, values)) else found
+
+
+def _is_short(kind: DataType) -> bool:
+    """Whether every value has a few bytes, so that each task may have as many as there are keys."""
+    from pyspark.sql import types as st
+
+    short = st.NumericType | st.BooleanType | st.DateType | st.TimestampType | st.TimestampNTZType
+    return isinstance(kind, short)
