@@ -68,16 +68,26 @@ class Pace:
     def __init__(self, share: float, clock: Callable[[], float]) -> None:
         self._rest = 1 / share - 1
         self._clock = clock
-        self._since = self._still_since = clock()
+        self._since = self._still_since = self._began = clock()
+        self._took = 0.0
         self._version = -1
 
     def begin(self, size: int) -> bool:
-        """Return whether the time since the last one pays for one of this size (compressed)."""
-        return self._clock() - self._since >= self._rest * (JOB_SECS + size / BYTES_PER_SEC)
+        """Return whether the time since the last one pays for that one, and for one of this size.
+
+        Args:
+            size: compressed bytes.
+        """
+        now, cost = self._clock(), JOB_SECS + size / BYTES_PER_SEC
+        if now - self._since < self._rest * max(cost, self._took):
+            return False
+        self._began = now
+        return True
 
     def end(self) -> None:
         """A compaction has ended, whatever came of it."""
         self._since = self._clock()
+        self._took = self._since - self._began
 
     def is_still(self, version: int) -> bool:
         """Return whether the table has had this version for `STILL_SECS`.

@@ -126,6 +126,20 @@ def test_compactions_take_a_share_of_the_time() -> None:
     assert tenth.begin(0)
 
 
+def test_a_compaction_that_took_long_is_paid_for_before_the_next() -> None:
+    """Where a machine needs longer than is estimated, the share of the time is kept as well."""
+    now = 100.0
+    tenth = Pace(0.1, lambda: now)
+    now = 110.0
+    assert tenth.begin(0)
+    now = 112.0
+    tenth.end()
+    now = 129.9
+    assert not tenth.begin(0)
+    now = 130.1
+    assert tenth.begin(0)
+
+
 def test_a_table_is_still_once_it_has_kept_its_version_for_a_while() -> None:
     """A version that was seen `STILL_SECS` ago, and at every look since."""
     looks = {0: 7, 0.99: 7, 1.01: 8, 2.0: 8, 2.02: 8, 2.03: 9}
