@@ -1,10 +1,10 @@
 """Records/s of the Kafka spout beside Structured Streaming's Kafka source, on the same topic.
 
     python -m tests.benchmarks.kafka [--records 1000000] [--per-batch 100000] [--rounds 3]
-        [--streaming-per-batch 100000] [--ways spout batch]
+        [--streaming-per-batch 100000] [--ways spout batch] [--warm-rounds 1]
 
-Five ways to read the whole topic, one after the other, round by round, in one Spark session; the
-first round warms up and is not counted. All ways to Delta write the same columns.
+Five ways to read the whole topic, one after the other, round by round, in one Spark session; at
+first a round to warm up, which is not counted. All ways to Delta write the same columns.
 
 - spout:        a topology of a KafkaSpout and an AppendTable: exactly once, in ZooKeeper and Delta
 - streaming:    readStream Kafka -> writeStream Delta with a checkpoint, trigger availableNow
@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("--per-batch", type=int, default=100_000)
     parser.add_argument("--streaming-per-batch", type=int, help="default: as --per-batch")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm-rounds", type=int, default=1, help="before them, and not counted")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     options = parser.parse_args()
     rates: dict[str, list[float]] = {way: [] for way in options.ways}
@@ -139,7 +140,7 @@ def main() -> None:
         fill(broker, options.records)
         conf = {"spark.driver.memory": "2g"}
         spark = delta_session("kafka", "local[2]", conf, packages=KafkaSpout.packages)
-        for number in range(options.rounds + 1):
+        for number in range(1 - options.warm_rounds, options.rounds + 1):
             for way, found in rates.items():
                 folder = Path(name) / f"{way.replace(' ', '-')}-{number}"
                 began = time.monotonic()
