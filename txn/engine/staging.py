@@ -76,7 +76,7 @@ class Stager:
     # --- of one attempt ----------------------------------------------------------------------
 
     def require_columns(self, emission: Emission) -> None:
-        """Refuse an attempt if a table to be staged now has to wait for columns. Runs no job.
+        """Refuse an attempt if a table to be staged now has to wait for columns.
 
         Raises:
             ColumnsUnknownError: columns that nobody knows yet would go into it.
