@@ -53,7 +53,7 @@ class StateTable(State):
             Only with layout="upsert".
         compact_files: only with layout="log": as soon as there are so many files of about the same
             size, they become one in the background, 2 or more; None: never. Fewer make
-            reading cheaper and compaction more frequent.
+            reading cheaper and compaction more frequent. After 30 s without input all become one.
         compact_share: share of the time that compaction may take, above 0 and up to 1: while it
             has had more, up to four times `compact_files` wait. 1: they never wait.
         remove_where: SQL condition over keys and values as readers see them, such as

@@ -169,7 +169,7 @@ class LogCommitter(StateCommitter[LogLayout], AppendingCommitter):
     # --- compaction --------------------------------------------------------------------------
 
     def maintain(self, committed: int) -> Callable[[], None] | None:
-        """Compact files of committed txids, if there are many.
+        """Compact files of committed txids, if there are many or the table is quiet.
 
         What it returns publishes the result.
 

@@ -34,7 +34,7 @@ STILL_SECS = 30.0
 """Without a new version."""
 STILL_SHARE = 1 / 16
 """Of the largest part, compressed: what the rest may have in a quiet time without being merged. So
-that writes some 16 bytes for each new one at most."""
+that writes some 17 bytes for each new one at most."""
 JOB_SECS = 0.3
 BYTES_PER_SEC = 25e6
 """Costs of a compaction: a Spark job, and (compressed) bytes of one task on an average machine."""
@@ -72,17 +72,18 @@ class Pace:
         self._took = 0.0
         self._version = -1
 
-    def begin(self, size: int) -> bool:
-        """Return whether the time since the last one pays for that one, and for one of this size.
+    def may_begin(self, size: int) -> bool:
+        """Return whether the time since the last one pays for that one and would for this one.
 
         Args:
             size: compressed bytes.
         """
-        now, cost = self._clock(), JOB_SECS + size / BYTES_PER_SEC
-        if now - self._since < self._rest * max(cost, self._took):
-            return False
-        self._began = now
-        return True
+        cost = JOB_SECS + size / BYTES_PER_SEC
+        return self._clock() - self._since >= self._rest * max(cost, self._took)
+
+    def begin(self) -> None:
+        """A compaction begins, paid for or not."""
+        self._began = self._clock()
 
     def end(self) -> None:
         """A compaction has ended, whatever came of it."""

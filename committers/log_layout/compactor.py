@@ -64,10 +64,10 @@ class Compactor:
             return ()
         if self._pace.is_still(version):
             files = files_to_compact(now, committed, self._factor, still=True)
-            if self._pace.begin(sum(file.size for file in files)):
+            if self._pace.may_begin(sum(file.size for file in files)):
                 return files
         files = files_to_compact(now, committed, self._factor)
-        if files and not self._pace.begin(sum(file.size for file in files)):
+        if files and not self._pace.may_begin(sum(file.size for file in files)):
             files = files_to_compact(now, committed, self._factor, MOST_WAITING * self._factor)
         return files
 
@@ -88,6 +88,7 @@ class Compactor:
             Exception: the Spark job failed; nothing is left of it.
         """
         folder = self._intents.begin(version)
+        self._pace.begin()
         try:
             adds = area.write_folder(rows(), folder)
         except BaseException:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bucket_of", "joined_by_key", "keys_reader", "same_key", "with_keys_of"]
 
-LARGE_BYTES = 4 * 1024 * 1024
+NARROWED_FROM_BYTES = 4 * 1024 * 1024
 """Compressed, of a state: below, reading all of it takes less time than a job that counts keys."""
 _KEY = passing("key")
 
@@ -54,7 +54,7 @@ def with_keys_of(
 def keys_reader(
     rows: DataFrame, keys: Sequence[str], size: int, shown: Callable[[DataFrame], DataFrame]
 ) -> KeysReader | None:
-    """Reads some keys of a state; None: it is so small that all of it is read as soon.
+    """Reads some keys of a state; None: it has no keys, or is so small that all is read as fast.
 
     Args:
         rows: of its files.
@@ -62,15 +62,15 @@ def keys_reader(
         size: bytes of the files.
         shown: what readers see of rows, if those of a key are all there.
     """
-    if not keys or size < LARGE_BYTES:
+    if not keys or size < NARROWED_FROM_BYTES:
         return None
 
     types = {field.name: field.dataType for field in rows.schema if field.name in keys}
 
-    def read(wanted: DataFrame, has_null: bool) -> DataFrame:
+    def read(wanted: DataFrame, has_null: bool) -> DataFrame | None:
         # Values of other types are compared by the rules of the user's session, not by ours.
         if types != {field.name: field.dataType for field in wanted.schema}:
-            return shown(rows)
+            return None
         return shown(with_keys_of(rows, wanted, keys, has_null=has_null))
 
     return read

@@ -31,7 +31,7 @@ _MOST_FILES = 1_000
 """Beyond it Delta's reader, which skips files by statistics, is the better one."""
 _SMALL_BYTES = 16 * 1024 * 1024
 """Compressed bytes that one task reads in less time than further tasks take to begin."""
-LARGE_BYTES = 1024 * 1024
+SPLIT_FROM_BYTES = 1024 * 1024
 """Compressed, of what has each key once: below it, all rows are merged as soon as some."""
 _FEW_FILES = 32
 """As many on a local disk; in an object store, opening one takes longer than a task."""
@@ -101,7 +101,7 @@ class StoredState:
         once = self._of(runs[largest])
         rest = self._of(file for file in self.files if run_of(file) != largest)
         is_small = rest.size <= min(_SMALL_BYTES, SMALL_SHARE * once.size)
-        if rest.files and not (is_small and once.size >= LARGE_BYTES):
+        if rest.files and not (is_small and once.size >= SPLIT_FROM_BYTES):
             return None
         return once, rest
 

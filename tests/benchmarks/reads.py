@@ -49,7 +49,7 @@ ROWS = 1_000
 """In each txid after the first."""
 LATER = 1_000_000
 """Txids that a run beside which the state is read never comes to the end of."""
-STILL_SECS = 120
+SETTLED_SECS = 120
 """Without a new version for so long, no compaction is due, however long it takes."""
 QUERIED, WARM = 20, 5
 """Batches of a topology that asks the state, and those that are not counted."""
@@ -222,7 +222,7 @@ def _compacted(
     with EmbeddedZooKeeper(folder / "zookeeper", protect=True) as server:
         running = _topology(folder, way, keys, batches, rows).start(spark, zookeeper=server.hosts)
         try:
-            while len(seen) < STILL_SECS or len(set(seen[-STILL_SECS:])) > 1:
+            while len(seen) < SETTLED_SECS or len(set(seen[-SETTLED_SECS:])) > 1:
                 time.sleep(1)
                 table = DeltaTable(path)
                 seen.append(table.version())

@@ -276,7 +276,7 @@ def test_only_keys_of_small_files_are_merged(
 
     Keys are compared with care for NULL only where the small files have one.
     """
-    monkeypatch.setattr(stored_files, "LARGE_BYTES", 0)
+    monkeypatch.setattr(stored_files, "SPLIT_FROM_BYTES", 0)
     state = StateTable(warehouse / "t", layout="log")
     committer = state.bind(["k"], {"n": Count(), "s": Sum("v")})
     driver.open(committer, SCHEMA)
@@ -302,6 +302,23 @@ def test_only_keys_of_small_files_are_merged(
 def active(path: str, size: int, low: int | None, high: int | None) -> ActiveFile:
     """A file of a log table with its bounds of `txid`."""
     return ActiveFile(path, size, {}, low, high)
+
+
+def test_a_log_table_of_one_txid_is_shown_as_it_lies(driver: Any, warehouse: Path) -> None:
+    """Each key has one row, so nothing is grouped; with a second txid it is."""
+    state = StateTable(warehouse / "t", layout="log")
+    committer = state.bind(["k"], {"n": Count(), "s": Sum("v")})
+    driver.open(committer, SCHEMA)
+    for txid, total in ((1, 3), (2, 6)):
+        driver.commit(committer, driver.frame([("a", 1), ("a", 2), (None, 5)], SCHEMA), txid)
+        shown = state.read(driver.spark)
+        plan = shown._jdf.queryExecution().optimizedPlan().toString()
+        assert ("Aggregate" in plan) is (txid > 1)
+        assert rows(shown) == rows(
+            driver.frame(
+                [("a", 2 * txid, total), (None, txid, 5 * txid)], "k string, n long, s long"
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -335,7 +352,7 @@ def test_which_files_have_each_key_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What one compaction or one attempt of one txid wrote, if the rest is small beside it."""
-    monkeypatch.setattr(stored_files, "LARGE_BYTES", 80)
+    monkeypatch.setattr(stored_files, "SPLIT_FROM_BYTES", 80)
     stored = StoredState(spark, Storage("/t"), tuple(files), StructType(), {})
     parts = stored.in_two()
     if once is None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Verdict", "judge"]
 
 Row = dict[str, Any]
-LARGE_BYTES = keys.LARGE_BYTES
+NARROWED_FROM_BYTES = keys.NARROWED_FROM_BYTES
 WATCH_SECS = 90.0
 OVERFLOW = re.compile(r"overflow|out of range|leaves the range|cannot be represented", re.I)
 RAW = re.compile(r"Py4J|An error occurred while calling|\bo\d+\.|Traceback|java\.lang")
@@ -84,7 +84,7 @@ def judge(program: Program, spark: SparkSession, folder: Path) -> Verdict:
         place = traceback.format_exc(limit=-4)
         return Verdict("failed", f"{type(error).__name__}: {str(error)[:600]}\n{place}")
     finally:
-        keys.LARGE_BYTES = LARGE_BYTES
+        keys.NARROWED_FROM_BYTES = NARROWED_FROM_BYTES
         for life in lives:
             life.let_go()
         shutil.rmtree(folder, ignore_errors=True)
@@ -128,7 +128,7 @@ def _run(
 ) -> TxnError | None:
     """Live through all lives; the error that ended one of them, or None."""
     nodes = MemoryNodes()
-    keys.LARGE_BYTES = 0 if program.large else LARGE_BYTES
+    keys.NARROWED_FROM_BYTES = 0 if program.large else NARROWED_FROM_BYTES
     session = _session(spark, program.conf, compiled=program.compiled)
     for life in program.lives:
         topology = build(program, f"d{program.seed}", folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,14 @@ from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.harness import read_log, wait_for
 from tests.faults.support import Points, observing, rows_of
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
+from txn.dataflow import asked_keys, evaluation
 from txn.errors import TopologyError, TxnError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from txn.embedded import EmbeddedZooKeeper
+    from txn.interfaces import KeysReader
 
 SCHEMA = "k string, v bigint"
 LAST_OF_TIDY = 8
@@ -42,10 +45,21 @@ def topology(warehouse: Path) -> Topology:
 
 
 @pytest.fixture(params=[False, True], ids=["a small state", "a large one"])
-def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether states count as large, of which only the keys of the batch are read."""
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whether states count as large, of which only the keys of the batch are combined."""
+    narrowed: list[bool] = []
+
+    def rows_for(found: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFrame:
+        rows = asked_keys.rows_for(found, state, of_keys)
+        narrowed.append(rows is not state)
+        return rows
+
+    monkeypatch.setattr(evaluation, "rows_for", rows_for)
     if request.param:
-        monkeypatch.setattr(keys, "LARGE_BYTES", 0)
+        monkeypatch.setattr(keys, "NARROWED_FROM_BYTES", 0)
+    yield
+    assert any(narrowed) is request.param
+    assert all(narrowed)
 
 
 def before(batches: list[list[Any]]) -> list[tuple[Any, ...]]:

@@ -302,8 +302,8 @@ def _close_anyway(self: Any, tracking: Any, done: Any) -> None:
 _close = CommitTurn.close
 
 
-def _compact_anything(files: Any, committed: int, factor: int, full: int | None = None) -> Any:
-    return _files_to_compact(files, committed + 100, factor, full)
+def _compact_anything(files: Any, committed: int, *more: Any, **named: Any) -> Any:
+    return _files_to_compact(files, committed + 100, *more, **named)
 
 
 _files_to_compact = committers.log_layout.compactor.files_to_compact

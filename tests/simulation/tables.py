@@ -94,7 +94,7 @@ class SimLogReader(LogReader):
 
     def as_of(self, txid: int, session: Any) -> Any:
         rows, paths = self.before(txid + 1, session)
-        return Frame(model.merge(rows.rows)), paths
+        return Frame(model.merge(rows.rows)), paths, None
 
     def rows(self, paths: Sequence[str], below: int | None, session: Any) -> Any:
         current_world().io("query")

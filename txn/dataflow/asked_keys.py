@@ -53,6 +53,8 @@ def rows_for(keys: DataFrame, state: DataFrame, of_keys: KeysReader) -> DataFram
     if count > MOST_KEYS:
         return state
     found = of_keys(sf.broadcast(keys), bool(has_null))
+    if found is None:
+        return state
     values = [field.dataType for field in found.schema if field.name not in names]
     return sf.broadcast(found) if all(map(_is_short, values)) else found
 

@@ -17,7 +17,7 @@ from txn.spark.own_session import moved
 from txn.spark.rows import no_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Lookups"]
 
@@ -57,7 +57,14 @@ class Lookups:
         )
 
     def _moved(self, of_keys: KeysReader | None) -> KeysReader | None:
-        return of_keys and (lambda keys, has_null: moved(of_keys(keys, has_null), self._spark))
+        if of_keys is None:
+            return None
+
+        def read(keys: DataFrame, has_null: bool) -> DataFrame | None:
+            found = of_keys(keys, has_null)
+            return None if found is None else moved(found, self._spark)
+
+        return read
 
     def _stored(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
         evaluation = emission.evaluation

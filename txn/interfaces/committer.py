@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Committer", "KeysReader", "Semantics", "State", "StoredRows"]
 
-KeysReader = Callable[["DataFrame", bool], "DataFrame"]
-"""Called with some keys, each once, and whether one has a NULL: rows of a state, all that have
-these keys among them. Other columns than its keys, or of other types, may give any of its rows."""
+KeysReader = Callable[["DataFrame", bool], "DataFrame | None"]
+"""Called with a DataFrame of a state's key columns, each key once, and whether any of them has a
+NULL. Returns the rows with these keys (NULL equals NULL), or None if it does not compare columns of
+these names and types."""
 
 
 class Semantics(str, Enum):
@@ -51,7 +52,7 @@ class StoredRows:
     missing: Callable[[], str | None] = lambda: None
     """Called after the job failed: a file that is gone from storage, or None if none is."""
     of_keys: KeysReader | None = None
-    """Reads those of `rows` that have some keys; None: that takes no less work."""
+    """Reads those of `rows` that have some keys; None: reading all of them costs no more."""
 
 
 class Committer(ABC):

@@ -117,27 +117,31 @@ def test_compactions_take_a_share_of_the_time() -> None:
     now = 100.0
     tenth, at_once = Pace(0.1, lambda: now), Pace(1, lambda: now)
     size = round(0.7 * BYTES_PER_SEC)  # a second, the job included
-    assert (tenth.begin(size), at_once.begin(size)) == (False, True)
+    assert (tenth.may_begin(size), at_once.may_begin(size)) == (False, True)
     now = 109.1
-    assert tenth.begin(size)
+    assert tenth.may_begin(size)
+    tenth.begin()
     tenth.end()
     now = 118.0
-    assert not tenth.begin(size)
-    assert tenth.begin(0)
+    assert not tenth.may_begin(size)
+    assert tenth.may_begin(0)
 
 
 def test_a_compaction_that_took_long_is_paid_for_before_the_next() -> None:
-    """Where a machine needs longer than is estimated, the share of the time is kept as well."""
+    """Where a machine needs longer than is estimated, the share of the time is kept as well, and
+    one that was not paid for counts from its own beginning.
+    """
     now = 100.0
     tenth = Pace(0.1, lambda: now)
-    now = 110.0
-    assert tenth.begin(0)
-    now = 112.0
-    tenth.end()
-    now = 129.9
-    assert not tenth.begin(0)
-    now = 130.1
-    assert tenth.begin(0)
+    for began in (110.0, 113.0):
+        now = began
+        tenth.begin()
+        now = began + 2
+        tenth.end()
+    now = 115.0 + 17.9
+    assert not tenth.may_begin(0)
+    now = 115.0 + 18.1
+    assert tenth.may_begin(0)
 
 
 def test_a_table_is_still_once_it_has_kept_its_version_for_a_while() -> None:

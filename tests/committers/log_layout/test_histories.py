@@ -181,7 +181,7 @@ class World:
         for share in (0.0, 100.0):  # all of it merged at once, and in two parts
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(stored, "SMALL_SHARE", share)
-                patch.setattr(stored, "LARGE_BYTES", 0)
+                patch.setattr(stored, "SPLIT_FROM_BYTES", 0)
                 shown = self.state.read(self.driver.spark).collect()
             assert len(shown) == len(self.expected[max(self.expected)])
             assert {k: (n, s) for k, n, s in shown} == self.expected[max(self.expected)]
