@@ -235,7 +235,7 @@ class StateTable(State):
         stored, shape = self._stored(spark, version, aggregates)
         of_keys = None
         if isinstance(stored, StoredState):
-            of_keys = keys_reader(stored.rows(), shape.keys, stored.size, shape.shown)
+            of_keys = keys_reader(stored.rows, shape.keys, stored.size, shape.shown)
         rows = _shown(stored, shape)
         return StoredRows(rows, lambda: missing_file(storage, version), of_keys)
 

@@ -62,14 +62,11 @@ class Compactor:
         """
         if self._factor is None:
             return ()
-        if self._pace.is_still(version):
-            files = files_to_compact(now, committed, self._factor, still=True)
+        for still in (True, False) if self._pace.is_still(version) else (False,):
+            files = files_to_compact(now, committed, self._factor, still=still)
             if self._pace.may_begin(sum(file.size for file in files)):
                 return files
-        files = files_to_compact(now, committed, self._factor)
-        if files and not self._pace.may_begin(sum(file.size for file in files)):
-            files = files_to_compact(now, committed, self._factor, MOST_WAITING * self._factor)
-        return files
+        return files_to_compact(now, committed, self._factor, MOST_WAITING * self._factor)
 
     def write(
         self,

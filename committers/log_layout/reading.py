@@ -49,8 +49,12 @@ class LogReader:
     ) -> tuple[DataFrame, list[str], KeysReader | None]:
         """(keys and values as of `txid`, the files that they are read from, those of some keys)."""
         rows, paths = self.before(txid + 1, session)
-        shown, size = self._layout.shown, sum(file.size for file in self._log.files_now())
-        return shown(rows), paths, keys_reader(rows, self._layout.keys, size, shown)
+        shown = self._layout.shown
+        return (
+            shown(rows),
+            paths,
+            keys_reader(lambda: rows, self._layout.keys, self._log.size, shown),
+        )
 
     def before(self, txid: int | None, session: SparkSession) -> tuple[DataFrame, list[str]]:
         """(the table's rows of txids before this one, None: all; the files that have them)."""

@@ -119,6 +119,11 @@ class FollowedTable:
         with self._files_lock:
             return tuple(self._files.values())
 
+    @property
+    def size(self) -> int:
+        """Bytes of the files of `version`."""
+        return self._bytes
+
     def published(
         self, version: int, adds: Sequence[StagedFile], *, skipped: bool = False
     ) -> Published:

@@ -52,7 +52,10 @@ def with_keys_of(
 
 
 def keys_reader(
-    rows: DataFrame, keys: Sequence[str], size: int, shown: Callable[[DataFrame], DataFrame]
+    rows: Callable[[], DataFrame],
+    keys: Sequence[str],
+    size: int,
+    shown: Callable[[DataFrame], DataFrame],
 ) -> KeysReader | None:
     """Reads some keys of a state; None: it has no keys, or is so small that all is read as fast.
 
@@ -65,13 +68,13 @@ def keys_reader(
     if not keys or size < NARROWED_FROM_BYTES:
         return None
 
-    types = {field.name: field.dataType for field in rows.schema if field.name in keys}
-
     def read(wanted: DataFrame, has_null: bool) -> DataFrame | None:
+        found = rows()
+        types = {field.name: field.dataType for field in found.schema if field.name in keys}
         # Values of other types are compared by the rules of the user's session, not by ours.
         if types != {field.name: field.dataType for field in wanted.schema}:
             return None
-        return shown(with_keys_of(rows, wanted, keys, has_null=has_null))
+        return shown(with_keys_of(found, wanted, keys, has_null=has_null))
 
     return read
 

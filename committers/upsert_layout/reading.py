@@ -82,8 +82,8 @@ class UpsertReader:
     def _with_reader(
         self, rows: DataFrame, paths: list[str]
     ) -> tuple[DataFrame, list[str], KeysReader | None]:
-        size = sum(file.size for file in self._log.files_now())
-        return rows, paths, keys_reader(rows, self._layout.keys, size, lambda some: some)
+        of_keys = keys_reader(lambda: rows, self._layout.keys, self._log.size, lambda some: some)
+        return rows, paths, of_keys
 
     def _require_former(self, txid: int, paths: Collection[str]) -> None:
         """Refuse a state whose files VACUUM has deleted: later versions lack them too."""

@@ -95,12 +95,17 @@ def test_keys_of_other_types_are_left_to_the_join(
     """A state is narrowed only by keys of its own columns and types: Spark compares others by the
     settings of the user's session.
     """
-    read = keys_reader(state, ["k", "n"], keys.NARROWED_FROM_BYTES, lambda rows: rows)
+    large = keys.NARROWED_FROM_BYTES
+    read = keys_reader(lambda: state, ["k", "n"], large, lambda rows: rows)
     assert read is not None
     asked = spark.createDataFrame([], columns)
     assert (read(asked, True) is not None) is narrows
     assert rows_for(asked, state, read).count() == (0 if narrows else len(STATE))
     plan = asked.crossJoin(rows_for(asked, state, read))._jdf.queryExecution().analyzed().toString()  # type: ignore[operator]
     assert ("broadcast" in plan) is narrows
-    assert keys_reader(state, ["k", "n"], keys.NARROWED_FROM_BYTES - 1, lambda rows: rows) is None
-    assert keys_reader(state, [], keys.NARROWED_FROM_BYTES, lambda rows: rows) is None
+    assert (
+        keys_reader(lambda: state, ["k", "n"], keys.NARROWED_FROM_BYTES - 1, lambda rows: rows)
+        is None
+    )
+    assert keys_reader(lambda: state, ["k", "n"], large - 1, lambda rows: rows) is None
+    assert keys_reader(lambda: state, [], large, lambda rows: rows) is None
