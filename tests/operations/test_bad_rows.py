@@ -20,6 +20,10 @@ ROWS = [
     BadRow(2, "s", "known key", None, '{"k":null}', "not true: k IS NOT NULL"),
     BadRow(4, "t", "known key", "c.csv", '{"k":null}', "not true: k IS NOT NULL"),
 ]
+POOLS: list[pa.MemoryPool] = []
+"""Memory pools that tests have made: Arrow's threads may free what they hold after a test's end,
+and crash the interpreter, or harm other tests, if the pool has gone.
+"""
 PROGRAM = """
 from committers.append_table import AppendTable
 from spouts.memory import MemoryTransactionalSpout
@@ -98,6 +102,7 @@ def test_a_txid_may_have_set_aside_very_many_rows(tmp_path: Path) -> None:
     assert table is not None
     before = pa.default_memory_pool()
     measured = pa.proxy_memory_pool(before)
+    POOLS.append(measured)
     pa.set_memory_pool(measured)
     try:
         found = table.newest(3)

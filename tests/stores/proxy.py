@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime, parsedate_to_datetime
 from http import HTTPStatus
+from itertools import accumulate
 from random import Random
 from types import TracebackType
 from typing import Any, Protocol
@@ -43,6 +44,7 @@ __all__ = [
     "Reset",
     "Rule",
     "Skew",
+    "Together",
     "lists",
     "puts",
 ]
@@ -308,6 +310,33 @@ class Hold:
     async def _wait(self) -> None:
         while not self._released.is_set():  # noqa: ASYNC110 - it is set in another thread
             await asyncio.sleep(0.002)
+
+
+@dataclass
+class Together:
+    """Forward requests by rounds, each when all of its round have come: who asks one by one what
+    belongs to one round waits in vain.
+
+    Args:
+        rounds: how many requests each round has.
+        secs: how long a request waits for the others of its round.
+    """
+
+    rounds: Sequence[int]
+    secs: float = 10.0
+    come: int = 0
+    alone: list[Request] = field(default_factory=list)
+    """Those that waited in vain."""
+
+    async def __call__(self, proxy: Proxy, request: Request, forward: Forward) -> Answer:
+        self.come += 1
+        round_ends = next((end for end in accumulate(self.rounds) if end >= self.come), self.come)
+        while self.come < round_ends:
+            if time.monotonic() - request.at > self.secs:
+                self.alone.append(request)
+                break
+            await asyncio.sleep(0.002)
+        return await forward(request)
 
 
 @dataclass(frozen=True)
