@@ -25,8 +25,8 @@ class Request:
 
     service: Service
     operation: str
-    """Of ZooKeeper "get", "get_children", "get_acls", "sync" or "multi"; of storage a method of
-    `txn.storage.store.Store`."""
+    """Of ZooKeeper "get", "get_children", "get_acls", "exists", "sync" or "multi"; of storage a
+    method of `txn.storage.store.Store`."""
     seconds: float
     error: str | None
     """The name of what was raised instead of an answer."""

@@ -1,21 +1,22 @@
 """All that looks at a run: metrics that are scraped, traces that are sent, a page that is read.
 
-    python -m tests.benchmarks.watching URL ...    # reads them once a second, and says what it got
+    python -m tests.benchmarks.watching TOPOLOGY PORT METRICS_PORT    # what reads the two
 
 What belongs to the run (the exporters, their threads) is in its process; the page, the receiver of
 traces and whoever reads are processes of their own on the same machine, as with `txn run
---dashboard`. The reader asks what the page of one topology asks in a browser, as often.
+--dashboard`. The reader does what a browser does in which the page of one topology is open.
 """
 
 from __future__ import annotations
 
+import http.client
 import os
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from tests.benchmarks.tracing import RECEIVER
 from tests.children import free_ports
@@ -29,7 +30,7 @@ START_SECS = 30.0
 EVERY_SECS = 1.0
 SLOW_SECS = 3.0
 """Until a run is known to the page, and what a machine that is busy makes of a second."""
-READS, ANSWERED = "reads", b"200\n"
+READS, ANSWERED = "reads", "200"
 
 
 @contextmanager
@@ -41,18 +42,14 @@ def watching(zookeeper: str, topology: str) -> Iterator[list[Observer]]:
         topology: its name.
     """
     scraped, shown = free_ports(2)
-    page = f"http://127.0.0.1:{shown}/api"
-    questions = [
-        f"{page}/{what}?name={topology}" for what in ("topology", "series", "transactions")
-    ]
     # Its own only, as with `txn run --dashboard`: those of all runs before would cost more.
     serve = ("-m", "txn", "dashboard", topology, "--zookeeper", zookeeper, "--port", str(shown))
-    read = ("-m", __name__, *questions, f"http://127.0.0.1:{scraped}/metrics")
+    read = ("-m", __name__, topology, str(shown), str(scraped))
     with ExitStack() as stack:
         receiver = stack.enter_context(_child("-c", RECEIVER))
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{_line(receiver)}"
         stack.enter_context(_child(*serve))
-        _get(f"{page}/overview", START_SECS)
+        _wait(shown, START_SECS)
         reader = stack.enter_context(_child(*read))
         assert _line(reader) == READS
         began = time.monotonic()
@@ -60,31 +57,38 @@ def watching(zookeeper: str, topology: str) -> Iterator[list[Observer]]:
         lasted = time.monotonic() - began
         reader.kill()
         assert reader.stdout is not None
-        answers = reader.stdout.read().count(ANSWERED)
+        answers = reader.stdout.read().split().count(ANSWERED.encode())
         told = f"{answers} answers in {lasted:.0f} s"
-        assert answers > len(questions) * (lasted / EVERY_SECS - SLOW_SECS), told
+        assert answers > lasted / EVERY_SECS - SLOW_SECS, told
 
 
-def main(urls: list[str]) -> None:
+def main(topology: str, page: str, metrics: str) -> None:
+    """Listen to the page as a browser does that shows one topology, and ask what it asks then."""
     print(READS, flush=True)
-    while True:
-        for url in urls:
-            try:
-                _get(url, 0)
-            except OSError:  # nobody has heard of the topology yet, or it is over
-                continue
-            sys.stdout.buffer.write(ANSWERED)
-        sys.stdout.flush()
-        time.sleep(EVERY_SECS)
+    asking = http.client.HTTPConnection("127.0.0.1", int(page), timeout=10)
+    scraped_at = 0.0
+    for line in urllib.request.urlopen(f"http://127.0.0.1:{page}/api/events", timeout=30):
+        if not line.startswith(b"data:"):
+            continue
+        for what in ("topology", "series"):
+            asking.request("GET", f"/api/{what}?name={topology}")
+            answer = asking.getresponse()
+            answer.read()
+        if answer.status == 200:
+            print(ANSWERED, flush=True)
+        if time.monotonic() - scraped_at >= EVERY_SECS:
+            scraped_at = time.monotonic()
+            with suppress(OSError):  # the run has not begun, or is over
+                urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=10).read()
 
 
-def _get(url: str, seconds: float) -> None:
+def _wait(port: int, seconds: float) -> None:
+    """Until the page answers."""
     until = time.monotonic() + seconds
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                answer.read()
-                return
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/overview", timeout=10).read()
+            return
         except OSError:
             if time.monotonic() > until:
                 raise
@@ -109,4 +113,4 @@ def _line(child: subprocess.Popen[bytes]) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

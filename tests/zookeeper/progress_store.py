@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 from txn.config import TopologyConfig
 from txn.protocol.records import BatchRecord, CommittedRecord, Progress
 from txn.zookeeper import ZooKeeperProgress
+from txn.zookeeper.connection import Connection
 
 CONFIG = TopologyConfig(zookeeper_timeout_secs=4.0, zookeeper_deadline_secs=30.0)
 
@@ -72,10 +73,15 @@ def reloaded(store: ZooKeeperProgress) -> Progress:
 
 
 def expire(store: ZooKeeperProgress) -> None:
-    """End a store's session behind its back: whoever knows id and password may close it."""
-    session = store._connection._session
+    """End a store's session behind its back."""
+    expire_session(store._connection)
+
+
+def expire_session(connection: Connection) -> None:
+    """End a connection's session: whoever knows its id and password may close it."""
+    session = connection._session
     assert session is not None
-    thief = KazooClient(store._connection.servers, client_id=session.client.client_id)
+    thief = KazooClient(connection.servers, client_id=session.client.client_id)
     thief.start()
     thief.stop()
     thief.close()

@@ -361,7 +361,8 @@ def _member(watched: Watched, one: IndexedTxid, parts: tuple[Part, ...]) -> Memb
 def _queries(table: WatchedTable, one: IndexedTxid, part: Part) -> list[dict[str, str]]:
     """How to read the table as of the txid: in SQL, in Python with Spark, without Spark."""
     name, version, txid = table.name, part.version, one.txid
-    kind, columns = (table.facts.kind, table.facts.columns) if table.facts else ("", {})
+    facts = table.ask_facts()
+    kind, columns = (facts.kind, facts.columns) if facts else ("", {})
     quoted = name.replace("`", "``")
     sql = f"SELECT * FROM delta.`{quoted}` VERSION AS OF {version}"  # noqa: S608 - for people, never run
     plain = f"DeltaTable({name!r}, version={version}).to_pyarrow_table()"
@@ -410,6 +411,7 @@ def tables(watched: Watched) -> dict[str, Any]:
     for table in watched.tables:
         follower = table.follower
         compaction = watched.index.newest_version(table.number, "compaction")
+        facts = table.ask_facts()
         listed.append(
             {
                 "name": table.name,
@@ -418,7 +420,7 @@ def tables(watched: Watched) -> dict[str, Any]:
                 "oldest_version": follower.oldest if follower and follower.newest >= 0 else None,
                 "committed_version": committed.get(table.name),
                 "span": watched.index.span(table.number),
-                "facts": table.facts.to_json() if table.facts else None,
+                "facts": facts.to_json() if facts else None,
                 "compacted_ms": compaction.at_ms if compaction else None,
                 "compacted_version": compaction.version if compaction else None,
             }

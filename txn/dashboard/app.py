@@ -37,6 +37,10 @@ ASSETS = Path(__file__).parent / "assets"
 _LONGEST_TEXT = 500
 _LARGEST = 2**53
 _LOOK_SECS = 0.25
+_SETTLED_SECS = 0.1
+"""What ZooKeeper, logs and notes say of one moment comes one after the other, within this time."""
+_APART_SECS = 0.5
+"""A stream says nothing more often: a reader asks for more each time."""
 _AT_LEAST_SECS = 10.0
 """How often a stream says something although nothing has changed: proxies end silent ones."""
 _DOCTOR_SECS = 60.0
@@ -201,7 +205,7 @@ class _Views:
     # --- live --------------------------------------------------------------------------------
 
     async def events(self, request: Request) -> Response:
-        """Server-sent events: the overview whenever it changes, at most four times a second."""
+        """Server-sent events: the overview whenever it changes, at most twice a second."""
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return Response(None, 200, headers, "text/event-stream")
@@ -212,12 +216,18 @@ class _Views:
         told_at = 0.0
         yield "retry: 2000\n\n"
         while not await request.is_disconnected():
-            now = (self._watch.revisions, self._watch.look.error)
-            if now != seen or time.monotonic() - told_at > _AT_LEAST_SECS:
-                seen, told_at = now, time.monotonic()
+            silent = time.monotonic() - told_at
+            if (self._state() != seen and silent >= _APART_SECS) or silent > _AT_LEAST_SECS:
+                await asyncio.sleep(_SETTLED_SECS)
+                seen = now = self._state()
+                told_at = time.monotonic()
                 told = await asyncio.to_thread(self._overview, now)
                 yield f"event: overview\ndata: {told}\n\n"
             await asyncio.sleep(_LOOK_SECS)
+
+    def _state(self) -> Any:
+        """What the overview follows from."""
+        return self._watch.revisions, self._watch.look.error
 
     def _overview(self, state: Any) -> str:
         """The overview as JSON; one for all streams that ask within a moment."""

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -242,18 +243,26 @@ class Connection:
         except NoNodeError:
             return None
 
-    def get_each(self, paths: Sequence[str], deadline: float) -> list[Node | None]:
+    def get_each(
+        self,
+        paths: Sequence[str],
+        deadline: float,
+        watches: Sequence[Callable[[Any], None] | None] = (),
+    ) -> list[Node | None]:
         """As `get`, of several nodes: a hundred of them in one round trip, in this order."""
         found: list[Node | None] = []
+        asked = list(zip_longest(paths, watches))
         for start in range(0, len(paths), _AT_ONCE):
-            some = paths[start : start + _AT_ONCE]
-            found += self._reading(some[0], deadline, partial(self._ask_each, some, deadline))
+            some = asked[start : start + _AT_ONCE]
+            found += self._reading(some[0][0], deadline, partial(self._ask_each, some, deadline))
         return found
 
-    def children(self, path: str, deadline: float) -> list[str] | None:
+    def children(
+        self, path: str, deadline: float, watch: Callable[[Any], None] | None = None
+    ) -> list[str] | None:
         """Names of the children, sorted, or None when the node does not exist."""
         try:
-            return sorted(self._read("get_children_async", path, deadline))
+            return sorted(self._read("get_children_async", path, deadline, watch))
         except NoNodeError:
             return None
 
@@ -386,11 +395,14 @@ class Connection:
                 raise self._forbidden(path) from error
 
     def _ask_each(
-        self, paths: Sequence[str], deadline: float, client: KazooClient
+        self,
+        some: Sequence[tuple[str, Callable[[Any], None] | None]],
+        deadline: float,
+        client: KazooClient,
     ) -> list[Node | None]:
         found: list[Node | None] = []
         sent = time.perf_counter()
-        for path, request in [(path, client.get_async(path)) for path in paths]:
+        for path, request in [(path, client.get_async(path, watch)) for path, watch in some]:
             answer = partial(self._answer, request, deadline)
             try:
                 found.append(_node(*asked("zookeeper", "get", answer, (NoNodeError,), sent)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from txn.zookeeper.foundation import check_format
 from txn.zookeeper.image import Image, read_image, read_notices
 from txn.zookeeper.incarnation import read_incarnation
 from txn.zookeeper.leadership import read_epoch, read_leader
+from txn.zookeeper.remembering import RememberingConnection
 from txn.zookeeper.standbys import read_standbys
 from txn.zookeeper.znodes import Paths, check_topology_name
 
@@ -43,6 +45,8 @@ _LOOKS = 50
 _SURE = 3
 """Looks in a row at something unreadable, without a commit in between."""
 _PAUSE_SECS = 0.02
+_PASSING = re.compile(r"/(committed|batches|(batches|parts)/[^/]*)$")
+"""Paths of what is another one with each batch."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,8 @@ def read_status(
 class StatusReader:
     """Reads topologies over one connection, as often as asked. Creates and changes nothing.
 
-    Each answer waits for ZooKeeper no longer than `zookeeper_connect_secs`.
+    What has not changed since it was last read is not asked for again; for one thread. Each answer
+    waits for ZooKeeper no longer than `zookeeper_connect_secs`.
     """
 
     def __init__(
@@ -105,7 +110,9 @@ class StatusReader:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connection = Connection(hosts, config, sleep=sleep, clock=clock)
+        self._connection = RememberingConnection(
+            hosts, config, sleep=sleep, clock=clock, passing=_is_passing
+        )
         self._patience = config.zookeeper_connect_secs
         self._sleep = sleep
         self._clock = clock
@@ -208,6 +215,10 @@ def existing_topology(
     deadline = clock() + config.zookeeper_connect_secs
     with _connected(hosts, config, sleep, clock) as connection:
         yield connection, _existing(connection, topology, deadline), deadline
+
+
+def _is_passing(path: str) -> bool:
+    return _PASSING.search(path) is not None
 
 
 def _existing(connection: Connection, topology: str, deadline: float) -> Paths:

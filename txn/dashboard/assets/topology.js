@@ -102,6 +102,5 @@ export function topology(root, at) {
 
   drawHead();
   load();
-  const ticking = setInterval(() => { if (topologyNamed(name)?.live) load(); }, 1000);
-  return { changed() { drawHead(); load(); }, painted() { rate.redraw(); slow.redraw(); lagChart?.redraw(); }, close() { clearInterval(ticking); stop.abort(); rate.close(); slow.close(); lagChart?.close(); } };
+  return { changed() { drawHead(); load(); }, painted() { rate.redraw(); slow.redraw(); lagChart?.redraw(); }, close() { stop.abort(); rate.close(); slow.close(); lagChart?.close(); } };
 }

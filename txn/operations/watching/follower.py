@@ -65,10 +65,11 @@ class LogFollower:
             if start is None:
                 return 0
             self._begin(start)
-        # One file ahead: most looks find that there is nothing new.
-        last, *texts = self._texts(range(max(0, self.newest), self.newest + 2))
+        # One file ahead of what is known to be there: most looks end with that.
+        ahead = min(max(self.newest, hint or 0), self.newest + _AT_ONCE) + 2
+        last, *texts = self._texts(range(max(0, self.newest), ahead))
         if self.newest < 0:
-            texts = [last]
+            texts = [last, *texts]
         if _digest(last) != self._last if self._last else texts[0] is None:
             self._begin_again(is_there=last is not None)
             return 0
@@ -80,6 +81,8 @@ class LogFollower:
             self._last = _digest(texts[len(commits) - 1])
             count += len(commits)
             self._let_go()
+            if len(commits) < len(texts):
+                break
             texts = self._texts(range(self.newest + 1, self.newest + 1 + _AT_ONCE))
         return count
 

@@ -26,14 +26,18 @@ from txn.text import first_line
 __all__ = ["EVERY_SECS", "NOT_YET", "WatchedTable"]
 
 NOT_YET = "There is no Delta table there yet."
-EVERY_SECS = 0.5
-"""How often a local table is looked at."""
+EVERY_SECS = 1.2
+"""How often a local table is looked at when ZooKeeper, which is looked at once a second, says
+nothing new.
+"""
 _FOREIGN_SECS = 30.0
 """How often an object store is asked for versions that ZooKeeper does not know of."""
 _AGAIN_SECS = 10.0
 """How long a table that cannot be read is left alone."""
 _ABSENT_SECS = 2.0
 """How long one that is not there is."""
+_ASKED_SECS = 10.0
+"""How long a table's files are counted anew after somebody has asked for them."""
 _FACTS_SECS = 3.0
 _FACTS_PAUSE = 30.0
 """How many times as long as it took to load a table it is left alone."""
@@ -65,7 +69,7 @@ class WatchedTable:
         self.error: str | None = None
         """Why its log cannot be read."""
         self.facts: TableFacts | None = None
-        """Its files and properties, at a version that may be a few seconds old."""
+        """Its files and properties, as last counted; `ask_facts` keeps them up to date."""
         self.hint: int | None = None
         """A version that it has, as ZooKeeper knows."""
         self.bad_rows: tuple[object, dict[str, Any]] | None = None
@@ -77,6 +81,8 @@ class WatchedTable:
         self._index = index
         self._again = 0.0
         """When it is read again, in monotonic seconds."""
+        self._asked = 0.0
+        """When somebody last asked for `facts`, in monotonic seconds."""
         self._facts_again = 0.0
         self._facts_of = 0
         """Incarnation of the table that `facts` are of."""
@@ -87,6 +93,11 @@ class WatchedTable:
         if self.follower is None or self.follower.newest < 0:
             return self.error is None
         return not self.follower.complete
+
+    def ask_facts(self) -> TableFacts | None:
+        """The newest `facts`; for some seconds they are kept up to date. None: not counted yet."""
+        self._asked = time.monotonic()
+        return self.facts
 
     def leave(self) -> None:
         """It is no table of the topology any more: end its thread."""
@@ -166,6 +177,9 @@ class WatchedTable:
         incarnation = self.follower.incarnation
         known = (self.facts.version, self._facts_of) if self.facts else None
         if known == (self.follower.newest, incarnation) or now < self._facts_again:
+            return False
+        # It takes a core for a while, each time that there is a new version.
+        if known is not None and incarnation == self._facts_of and now > self._asked + _ASKED_SECS:
             return False
         try:
             if self.storage.is_local:
