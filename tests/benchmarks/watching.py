@@ -70,10 +70,9 @@ def main(topology: str, page: str, metrics: str) -> None:
     for line in urllib.request.urlopen(f"http://127.0.0.1:{page}/api/events", timeout=30):
         if not line.startswith(b"data:"):
             continue
-        for what in ("topology", "series"):
-            asking.request("GET", f"/api/{what}?name={topology}")
-            answer = asking.getresponse()
-            answer.read()
+        asking.request("GET", f"/api/topology?name={topology}&minutes=60")
+        answer = asking.getresponse()
+        answer.read()
         if answer.status == 200:
             print(ANSWERED, flush=True)
         if time.monotonic() - scraped_at >= EVERY_SECS:

@@ -40,6 +40,7 @@ __all__ = [
 
 PAGE = 100
 MOST_ROWS = 100
+_MOMENT_SECS = 0.25
 _RATE_SECS = 60
 _SPARK_MINUTES = 30
 _SPARK_POINTS = 60
@@ -64,7 +65,14 @@ def overview(watch: Watch) -> dict[str, Any]:
 
 
 def summary(watched: Watched) -> dict[str, Any]:
-    """One topology in short."""
+    """One topology in short; one for all who ask within a moment, as a page does that was told."""
+    kept, now = watched.summary, time.monotonic()
+    if kept is None or kept[0] != watched.revision or now - kept[1] > _MOMENT_SECS:
+        watched.summary = kept = watched.revision, now, _summary(watched)
+    return kept[2]
+
+
+def _summary(watched: Watched) -> dict[str, Any]:
     now = _now_ms()
     status, note = watched.status, watched.note if watched.is_live else None
     rows, _ = watched.index.rate(now, _RATE_SECS * 1000)
@@ -116,8 +124,12 @@ def _spark(watched: Watched, now: int) -> list[float]:
 # --- one topology ----------------------------------------------------------------------------
 
 
-def topology(watched: Watched) -> dict[str, Any]:
-    """One topology: its graph, what is in flight, what ZooKeeper says."""
+def topology(watched: Watched, minutes: int | None = None) -> dict[str, Any]:
+    """One topology: its graph, what is in flight, what ZooKeeper says.
+
+    Args:
+        minutes: how far back its `series` go; None: without them.
+    """
     told = watched.status.to_json() if watched.status else {}
     note = watched.note if watched.is_live else None
     open_ones = [
@@ -138,6 +150,7 @@ def topology(watched: Watched) -> dict[str, Any]:
             if not str(setting.get("name", "")).startswith("zookeeper_")
         ],
         "last_run": _last_run(watched),
+        **({} if minutes is None else {"series": series(watched, minutes)}),
     }
 
 

@@ -66,8 +66,8 @@ def page(watch: Watch, hosts: Collection[str] | None, token: str | None = None) 
     views = _Views(watch)
     answers: dict[str, Answer] = {
         "overview": lambda _: api.overview(watch),
-        "topology": lambda r: api.topology(views.topology(r)),
-        "series": lambda r: api.series(views.topology(r), _number(r, "minutes", 60, 600_000) or 0),
+        "topology": lambda r: api.topology(views.topology(r), _minutes(r)),
+        "series": lambda r: api.series(views.topology(r), _minutes(r, 60) or 0),
         "transactions": views.transactions,
         "transaction": lambda r: api.transaction(views.topology(r), _needed(r, "txid")),
         "tables": lambda r: api.tables(views.topology(r)),
@@ -209,13 +209,14 @@ class _Views:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return Response(None, 200, headers, "text/event-stream")
-        return StreamingResponse(self._stream(request), 200, headers, "text/event-stream")
+        # Starlette ends the stream with the client's connection.
+        return StreamingResponse(self._stream(), 200, headers, "text/event-stream")
 
-    async def _stream(self, request: Request) -> AsyncIterator[str]:
+    async def _stream(self) -> AsyncIterator[str]:
         seen: Any = None
         told_at = 0.0
         yield "retry: 2000\n\n"
-        while not await request.is_disconnected():
+        while True:
             silent = time.monotonic() - told_at
             if (self._state() != seen and silent >= _APART_SECS) or silent > _AT_LEAST_SECS:
                 await asyncio.sleep(_SETTLED_SECS)
@@ -289,6 +290,10 @@ def _number(
     if not (text.isascii() and text.isdecimal() and len(text) <= 16):
         raise UserError(f"{name}= is not a number.")
     return min(int(text), most)
+
+
+def _minutes(request: Request, default: int | None = None) -> int | None:
+    return _number(request, "minutes", default, 600_000)
 
 
 def _needed(request: Request, name: str) -> int:

@@ -336,16 +336,17 @@ class _Attempt:
             self.span.set_status(Status(StatusCode.OK))
         self.span.end(_nanos(at if self.ended is None else self.ended))
         made: dict[tuple[str, str | None], Span] = {}
+        ids = self._ids()
         for station in stations:
             parent = made.get((station.station, None)) if station.table is not None else None
             parent = parent or made.get((_WITHIN.get(station.station, ""), None)) or self.span
             name = (
                 station.station if station.table is None else f"{station.station} {station.table}"
             )
+            about, around = ids | self._about(station), set_span_in_context(parent)
             span = tracer.start_span(
-                name, set_span_in_context(parent), start_time=_nanos(station.began)
+                name, around, attributes=about, start_time=_nanos(station.began)
             )
-            span.set_attributes(self._ids() | self._about(station))
             if station.error is not None:
                 span.add_event("exception", _exception(station.error), _nanos(station.at))
                 span.set_status(Status(StatusCode.ERROR, station.error))

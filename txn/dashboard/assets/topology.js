@@ -90,7 +90,7 @@ export function topology(root, at) {
     if (busy) { again = true; return; }
     busy = true;
     try {
-      const [told, over] = await Promise.all([get("topology", { name }, stop.signal), get("series", { name, minutes }, stop.signal)]);
+      const told = await get("topology", { name, minutes }, stop.signal), over = told.series;
       drawRest(told);
       rate.set([over.t, over.rows_per_s], over.range);
       slow.set([over.t, over.mean_ms, over.max_ms, over.processing_ms], over.range);

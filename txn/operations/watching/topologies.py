@@ -86,6 +86,8 @@ class Watched:
         """Raised with everything that changes."""
         self.told = threading.Event()
         """ZooKeeper has said something new: the next look at logs and notes need not wait."""
+        self.summary: tuple[int, float, dict[str, Any]] | None = None
+        """What was last told of it in short: of which revision, and when in monotonic seconds."""
         self._changing = threading.Lock()
         self.plan: Mapping[str, Any] = known.plan
         self._where = where
