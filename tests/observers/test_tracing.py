@@ -19,6 +19,7 @@ from txn.errors import BatchError, SetupError
 from txn.observers import (
     AttemptBegan,
     AttemptFailed,
+    BadRows,
     BatchCommitted,
     EventsDropped,
     RunBegan,
@@ -186,7 +187,7 @@ def test_no_receiver_costs_the_run_nothing(
     assert traced(spark, warehouse).batches_committed == len(ROWS)
 
 
-def in_memory() -> tuple[InMemorySpanExporter, Traces]:
+def in_memory(**more: float) -> tuple[InMemorySpanExporter, Traces]:
     """Traces, and where their spans are when they have ended."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -195,7 +196,7 @@ def in_memory() -> tuple[InMemorySpanExporter, Traces]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return exporter, Traces(provider)
+    return exporter, Traces(provider, **more)
 
 
 def test_a_txid_that_was_rolled_forward_is_a_trace_without_stations() -> None:
@@ -270,16 +271,52 @@ def test_an_emptied_attempt_has_the_failures_before_it() -> None:
     assert told == {0: 0, 1: 1, 2: 2}
 
 
+def told_of(traces: Traces, txid: int, at: float, *before: Any) -> None:
+    """An attempt with two stations, committed at a time; `before`: what is told of it first."""
+    attempt = TransactionAttempt(txid)
+    for event in before:
+        traces.observe(event)
+    traces.observe(BatchCommitted(at, "t", 1, attempt, (attempt,), {}, {}))
+    for station in ("success", "clean_up"):
+        traces.observe(StationEnded(at, "t", 1, (attempt,), station, at, None, ()))
+
+
+def test_of_what_goes_well_a_sample_has_its_stations() -> None:
+    """Ten seconds' worth at once, then so many a second; each attempt has its own span, which
+    says what was left out; one with bad rows, or after failures, has its stations in any case.
+    """
+    exporter, traces = in_memory(detailed_per_sec=0.5)
+    traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
+    for txid in range(1, 9):
+        told_of(traces, txid, 100.0)
+    told_of(traces, 9, 104.0)
+    told_of(traces, 10, 104.0)
+    told_of(traces, 11, 104.0)
+    bad = BadRows(104.0, "t", 1, TransactionAttempt(12), "s", "rule", 1, set_aside=True)
+    told_of(traces, 12, 104.0, bad)
+    again = AttemptBegan(104.0, "t", 1, TransactionAttempt(13), 104.0, {}, 1, None, None)
+    told_of(traces, 13, 104.0, again)
+    spans = exporter.get_finished_spans()
+    attempts = {span.context.trace_id: span for span in spans if span.name == "attempt"}
+    below: dict[int, list[str]] = {}
+    for span in spans:
+        if span.name != "attempt":
+            below.setdefault(span.context.trace_id, []).append(span.name)
+    detailed: list[Any] = []
+    told: list[Any] = []
+    for trace, span in attempts.items():
+        found = span.attributes or {}
+        assert found["txn.stations"] == len(below.get(trace, []))
+        if trace in below:
+            detailed.append(found["txn.txid"])
+        told.append((found["txn.txid"], found.get("txn.stations_left_out")))
+    assert sorted(detailed) == [1, 2, 3, 4, 5, 9, 10, 12, 13]
+    assert sorted(told) == [(txid, 2 if txid in (6, 7, 8, 11) else None) for txid in range(1, 14)]
+
+
 def test_an_attempt_whose_last_events_were_dropped_is_handed_over() -> None:
     """A later commit ends its trace: nothing else would, before the run does."""
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    traces = Traces(provider)
+    exporter, traces = in_memory()
     one, two = TransactionAttempt(1), TransactionAttempt(2)
     traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
     traces.observe(BatchCommitted(2.0, "t", 1, one, (one,), {}, {}))

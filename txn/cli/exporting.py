@@ -44,14 +44,19 @@ def metering(address: str | None, resources: ExitStack) -> list[Observer]:
     return observers
 
 
-def tracing(wanted: bool | None) -> list[Observer]:
+def tracing(wanted: bool | None, detailed_per_sec: float | None = None) -> list[Observer]:
     """Traces, if they are wanted; None: if the environment asks for them.
+
+    Args:
+        detailed_per_sec: as for `Traces`; None: its default.
 
     An environment may be that of a whole cluster: then a missing package is told, and no error.
     """
-    from txn.tracing import Traces
+    from txn.tracing import DETAILED_PER_SEC, Traces
 
-    return _made(Traces, wanted, partial(is_asked_for, "TRACES"))
+    per_sec = DETAILED_PER_SEC if detailed_per_sec is None else detailed_per_sec
+    make = partial(Traces, detailed_per_sec=per_sec)
+    return _made(make, wanted, partial(is_asked_for, "TRACES"))
 
 
 def following(wanted: bool | None) -> list[Observer]:

@@ -76,6 +76,13 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
     help="Send OpenTelemetry traces. Default: if OTEL_* name an exporter or an endpoint.",
 )
 @click.option(
+    "--detailed-traces",
+    metavar="N",
+    type=click.FloatRange(0),
+    help="Of how many attempts a second, of those that go well, to send the stations, too. "
+    "Default: 2; inf: of all.",
+)
+@click.option(
     "--lineage/--no-lineage",
     default=None,
     help="Send OpenLineage events. Default: if OPENLINEAGE_* say where to.",
@@ -99,6 +106,7 @@ def run(
     standby: bool,
     dashboard: str | None,
     traces: bool | None,
+    detailed_traces: float | None,
     lineage: bool | None,
     metrics: str | None,
     settings: Sequence[str],
@@ -119,7 +127,8 @@ def run(
     address = None if dashboard is None else parse_address(dashboard)
     observer, known = _observer(as_json), Known.of(topology, target)
     with contextlib.ExitStack() as resources:
-        observers = [*metering(metrics, resources), *tracing(traces), *following(lineage)]
+        observers = [*metering(metrics, resources), *tracing(traces, detailed_traces)]
+        observers += following(lineage)
         path = resources.enter_context(logging_to_file(topology.name, log_level, log_format))
         if address is not None:
             resources.enter_context(page_of_run(known, zookeeper, address, observer))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from txn.tracing.traces import Traces
+from txn.tracing.traces import DETAILED_PER_SEC, Traces
 
-__all__ = ["Traces"]
+__all__ = ["DETAILED_PER_SEC", "Traces"]

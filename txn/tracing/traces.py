@@ -8,6 +8,7 @@ is killed leaves no trace of an attempt that was under way, rather than a part o
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -40,11 +41,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, SpanContext, Tracer
 
-__all__ = ["Traces"]
+__all__ = ["DETAILED_PER_SEC", "Traces"]
+
+DETAILED_PER_SEC = 2.0
+"""Of how many attempts a second, of those that go well, the stations are sent."""
 
 _WITHIN = {"emit": "process", "stage": "process", "prepare": "turn", "publish": "turn"}
 """station -> the station in which it is."""
 _COMMITTED = ("committed", "quarantined")
+_AVERAGED_SECS = 10.0
 
 _OfAttempt: TypeAlias = (
     AttemptBegan | AttemptFailed | AttemptBlocked | AttemptCancelled | BadRows | Quarantined
@@ -66,12 +71,15 @@ class Traces:
         SetupError: a package is missing, or a variable `OTEL_*` has a value that it cannot have.
     """
 
-    def __init__(self, provider: TracerProvider | None = None) -> None:
+    def __init__(
+        self, provider: TracerProvider | None = None, *, detailed_per_sec: float = DETAILED_PER_SEC
+    ) -> None:
         try:
             import opentelemetry.sdk.trace  # noqa: F401
         except ImportError as error:
             raise missing(error) from error
         self._given = provider
+        self._details = _Allowance(detailed_per_sec)
         # Here, so that what cannot be is refused where it was asked for.
         self._processors = [] if provider or of_program() else processors(os.environ)
         self._provider: TracerProvider | None = None
@@ -221,7 +229,27 @@ class Traces:
         found = self._open.pop(attempt)
         if found.outcome not in _COMMITTED:
             self._failed[attempt.txid] = (attempt.attempt_id, found.span.get_span_context())
-        found.finish(self._tracer, at)
+        found.finish(self._tracer, at, detailed=found.is_unusual or self._details.take(at))
+
+
+class _Allowance:
+    """So many a second, on average over ten seconds. `at` is the time of events."""
+
+    def __init__(self, per_sec: float) -> None:
+        self._per_sec = per_sec
+        self._most = self._left = per_sec * _AVERAGED_SECS
+        self._at: float | None = None
+
+    def take(self, at: float) -> bool:
+        """Whether there is one more."""
+        if not math.isinf(self._per_sec):
+            passed = 0.0 if self._at is None else max(0.0, at - self._at)
+            self._left = min(self._most, self._left + passed * self._per_sec)
+            self._at = at
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 @dataclass
@@ -255,6 +283,17 @@ class _Attempt:
         if self.outcome not in _COMMITTED:
             return True
         return {"success", "clean_up"} <= {each.station for each in self.stations}
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether somebody may want to know where it was, of all others a sample will do."""
+        return (
+            self.outcome != "committed"
+            or bool(self.notes or self.missing or self.under_way)
+            or bool(self.attributes.get("txn.failures"))
+            or "txn.replay_of" in self.attributes
+            or any(station.error for station in self.stations)
+        )
 
     def link(self, other: _Attempt) -> None:
         """Link to another attempt of the group, once."""
@@ -319,15 +358,23 @@ class _Attempt:
 
     # --- its spans -----------------------------------------------------------------------------
 
-    def finish(self, tracer: Tracer, at: float) -> None:
-        """Make and end its spans."""
+    def finish(self, tracer: Tracer, at: float, *, detailed: bool) -> None:
+        """Make and end its spans; those of its stations only if `detailed`."""
         from opentelemetry.trace import Status, StatusCode, set_span_in_context
 
         stations = sorted([*self.stations, *self._unfinished(at)], key=_outermost_first)
-        self.span.set_attributes(self._ids() | self.attributes | {"txn.outcome": self.outcome})
-        self.span.set_attribute("txn.stations", len(stations))
-        if self.missing:
-            self.span.set_attribute("txn.events_dropped", self.missing)
+        left_out, stations = ([], stations) if detailed else (stations, [])
+        ids = self._ids()
+        self.span.set_attributes(
+            {
+                **ids,
+                **self.attributes,
+                "txn.outcome": self.outcome,
+                "txn.stations": len(stations),
+                **({"txn.stations_left_out": len(left_out)} if left_out else {}),
+                **({"txn.events_dropped": self.missing} if self.missing else {}),
+            }
+        )
         for name, when, attributes in self.notes:
             self.span.add_event(name, attributes, _nanos(when))
         if self.error is not None:
@@ -336,7 +383,6 @@ class _Attempt:
             self.span.set_status(Status(StatusCode.OK))
         self.span.end(_nanos(at if self.ended is None else self.ended))
         made: dict[tuple[str, str | None], Span] = {}
-        ids = self._ids()
         for station in stations:
             parent = made.get((station.station, None)) if station.table is not None else None
             parent = parent or made.get((_WITHIN.get(station.station, ""), None)) or self.span
