@@ -3,7 +3,11 @@ from __future__ import annotations
 import hashlib
 import json
 import tracemalloc
+from datetime import datetime, timezone
+from decimal import Decimal
+from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -86,6 +90,56 @@ def test_metadata_that_is_no_json_is_refused(value: object) -> None:
     record = BatchRecord(txid=3, attempt=0, epoch=1, spouts={"s": value})
     with pytest.raises(BatchError, match="START of txid 3"):
         encode(record, "START of txid 3")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(2026, 11, 27, tzinfo=timezone.utc),
+        Decimal("1.5"),
+        UUID(int=1),
+        {"a": {("k",): 1}},
+        {"a": [1, {b"k": 1}]},
+        float("nan"),
+        ["NaN", float("-inf")],
+    ],
+)
+def test_only_what_pythons_own_encoder_takes_is_taken(value: object) -> None:
+    """The quick encoder would write a date or a set as a text or a list, which comes back so."""
+    record = BatchRecord.model_construct(txid=3, attempt=0, epoch=1, spouts={"s": value})
+    with pytest.raises(BatchError, match="START of txid 3.*is not JSON"):
+        encode(record, "START of txid 3")
+
+
+def test_what_is_written_is_what_pythons_own_encoder_means() -> None:
+    """Random values, among them texts with any character and numbers of any size."""
+    random = Random(5)
+
+    def value(depth: int) -> Any:
+        kind = random.choice("ifstbnldLTE" if depth < 5 else "ifstbn")
+        size = range(random.randrange(4))
+        match kind:
+            case "i":
+                return random.choice([0, -1, 2**63, -(2**70), random.getrandbits(40)])
+            case "f":
+                return random.choice([0.1, -0.0, 1e300, 5e-324, 123456789012345680.0, 1e16])
+            case "s" | "t":
+                return random.choice(["", "NaN", "Infinity", "\x00\x7f\u2028", "é😀", '"\\/'])
+            case "b" | "n":
+                return random.choice([True, False, None])
+            case "T":
+                return tuple(value(depth + 1) for _ in size)
+            case "E":
+                return {random.choice([1, True, None, 1.5]): value(depth + 1)}
+            case "l" | "L":
+                return [value(depth + 1) for _ in size]
+        return {random.choice(["a", "é", "NaN", ""]) + str(i): value(depth + 1) for i in size}
+
+    for _ in range(2_000):
+        spouts = {"s": value(0)}
+        record = BatchRecord.model_construct(txid=3, attempt=0, epoch=1, spouts=spouts)
+        found = json.loads(encode(record, "it"))["spouts"]
+        assert repr(found) == repr(json.loads(json.dumps(spouts)))
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])

@@ -19,9 +19,12 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from itertools import chain
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import to_json
 
 from txn.errors import BatchError, NewerFormatError, ProgressUnreadableError, TopologyError
 from txn.protocol.records import FORMAT_VERSION, Record
@@ -56,6 +59,7 @@ DEPTH_LIMIT = 64
 of Delta's library at 128: a commit that goes deeper could never be read again."""
 
 _NESTING = (dict, list, tuple)  # a union of them takes three times as long to ask
+_PLAIN = {dict, list, str, int, float, bool, type(None)}
 
 NEVER_GUESSED = (
     "Nothing is guessed: restore ZooKeeper's data from a backup, or run `txn recover`, which "
@@ -252,24 +256,16 @@ def encode(record: BaseModel, what: str) -> bytes:
         BatchError: the metadata is not JSON (NaN counts as such), larger than `RECORD_LIMIT`, or
             nested deeper than `DEPTH_LIMIT`.
     """
-    if not _is_flat(value for _, value in record):
+    fields = dict(record)
+    form = _form(fields.values())
+    if form is _Form.DEEP:
         raise BatchError(
             f"The {what} cannot be kept: a spout's metadata has more than {DEPTH_LIMIT} lists "
             "and dicts within each other. Flatten the spout's metadata_type.",
             number="TXN-418",
         )
-    try:
-        # Field by field, not `model_dump`, which copies thousands of positions first.
-        text = json.dumps(dict(record), default=_nested, allow_nan=False, separators=(",", ":"))
-        if "\\ud" in text:
-            _check_characters(json.loads(text))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BatchError(
-            f"The {what} cannot be kept in ZooKeeper, because a spout's metadata is not JSON: "
-            f"{error}. Let the spout's metadata_type hold numbers, strings, lists and dicts only.",
-            number="TXN-418",
-        ) from error
-    data = text.encode("ascii")
+    data = _quickly(fields) if form is _Form.PLAIN else None
+    data = data or _thoroughly(fields, what)
     if len(data) > RECORD_LIMIT:
         raise BatchError(
             f"The {what} has {len(data):,} bytes of JSON; ZooKeeper keeps everything in memory, "
@@ -280,6 +276,35 @@ def encode(record: BaseModel, what: str) -> bytes:
     return data
 
 
+def _quickly(fields: dict[str, Any]) -> bytes | None:
+    """The JSON of values of JSON's own types; None: there may be something that is none.
+
+    Thousands of positions take an eighth of the time that Python's own encoder needs.
+    """
+    try:
+        data = to_json(fields)
+    except ValueError:  # half of a character
+        return None
+    # It writes these where Python's encoder raises; they may stand in a text, too.
+    return None if b"NaN" in data or b"Infinity" in data else data
+
+
+def _thoroughly(fields: dict[str, Any], what: str) -> bytes:
+    """The JSON of any values that Python's encoder takes; raises for others, as `encode`."""
+    try:
+        # Field by field, not `model_dump`, which copies thousands of positions first.
+        text = json.dumps(fields, default=_nested, allow_nan=False, separators=(",", ":"))
+        if "\\ud" in text:
+            _check_characters(json.loads(text))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BatchError(
+            f"The {what} cannot be kept in ZooKeeper, because a spout's metadata is not JSON: "
+            f"{error}. Let the spout's metadata_type hold numbers, strings, lists and dicts only.",
+            number="TXN-418",
+        ) from error
+    return text.encode("ascii")
+
+
 def _check_characters(value: object) -> None:
     """Raise ValueError for half of a character: no reader but Python's takes it.
 
@@ -288,19 +313,29 @@ def _check_characters(value: object) -> None:
     json.dumps(value, ensure_ascii=False).encode("utf-8")
 
 
-def _is_flat(values: Iterable[object]) -> bool:
-    """Return whether nothing is nested deeper than `DEPTH_LIMIT`."""
-    level = [value for value in values if isinstance(value, _NESTING)]
-    for _ in range(DEPTH_LIMIT):
-        if not level:
-            return True
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, _NESTING)
-        ]
-    return not level
+class _Form(Enum):
+    """What values are made of."""
+
+    PLAIN = "JSON's own types, and nothing that only behaves like them"
+    OTHER = "something else"
+    DEEP = "nested deeper than `DEPTH_LIMIT`"
+
+
+def _form(values: Iterable[object]) -> _Form:
+    """Asks sets of types, not thousands of values."""
+    values, kinds = list(values), set[type]()
+    for _ in range(DEPTH_LIMIT + 1):
+        here = set(map(type, values))
+        kinds |= here
+        if not any(issubclass(kind, _NESTING) for kind in here):
+            return _Form.PLAIN if kinds <= _PLAIN else _Form.OTHER
+        level = [value for value in values if isinstance(value, _NESTING)]
+        dicts = [outer for outer in level if isinstance(outer, dict)]
+        if not set(map(type, chain.from_iterable(dicts))) <= {str}:
+            kinds.add(object)
+        inner = (outer.values() if isinstance(outer, dict) else outer for outer in level)
+        values = list(chain.from_iterable(inner))
+    return _Form.DEEP
 
 
 def _nested(value: object) -> dict[str, Any]:
@@ -420,7 +455,7 @@ def _json_object(data: bytes, path: str, advice: str = NEVER_GUESSED) -> dict[st
         raise _unreadable(path, "does not hold JSON", advice) from None
     if not isinstance(raw, dict):
         raise _unreadable(path, "does not hold a JSON object", advice)
-    if not _is_flat(raw.values()):
+    if _form(raw.values()) is _Form.DEEP:
         said = f"has more than {DEPTH_LIMIT} lists and dicts within each other"
         raise _unreadable(path, said, advice)
     return raw
