@@ -486,8 +486,8 @@ class RequestEnded(RunEvent):
 
     service: Literal["zookeeper", "storage"]
     operation: str
-    """Of ZooKeeper "get", "get_children", "get_acls", "sync" or "multi"; of storage a method of
-    `txn.storage.store.Store`, such as "put_if_absent"."""
+    """Of ZooKeeper "get", "get_children", "get_acls", "exists", "sync" or "multi"; of storage a
+    method of `txn.storage.store.Store`, such as "put_if_absent"."""
     seconds: float
     error: str | None = None
     """The name of the exception that came in place of an answer."""

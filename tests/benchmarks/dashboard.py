@@ -114,9 +114,8 @@ def requests(url: str, txids: int, table: str) -> dict[str, str]:
     name = quote(table)
     return {
         "overview": f"{url}api/overview",
-        "topology": f"{url}api/topology?name=t",
-        "series, 1 h": f"{url}api/series?minutes=60",
-        "series, all": f"{url}api/series?minutes=0",
+        "topology, 1 h": f"{url}api/topology?name=t&minutes=60",
+        "topology, all": f"{url}api/topology?name=t&minutes=0",
         "transactions": f"{url}api/transactions",
         "transactions, deep": f"{url}api/transactions?before={txids // 2}",
         "search, a file": f"{url}api/transactions?q={txids - 20:06d}.csv",

@@ -72,9 +72,13 @@ def main(topology: str, page: str, metrics: str) -> None:
     for line in urllib.request.urlopen(f"http://127.0.0.1:{page}/api/events", timeout=30):
         if not line.startswith(b"data:"):
             continue
-        asking.request("GET", f"/api/topology?name={topology}&minutes=60")
-        answer = asking.getresponse()
-        answer.read()
+        try:
+            asking.request("GET", f"/api/topology?name={topology}&minutes=60")
+            answer = asking.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException):
+            asking.close()  # the server ends a connection that is idle; the next one is another
+            continue
         if answer.status == 200:
             print(ANSWERED, flush=True)
         if time.monotonic() - scraped_at >= SCRAPE_SECS:

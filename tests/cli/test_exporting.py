@@ -56,6 +56,8 @@ def test_a_missing_package_is_told_or_refused(
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
     without("opentelemetry.sdk", monkeypatch)
     assert tracing(None) == []
+    with pytest.raises(SetupError, match="none are sent. Add --traces"):
+        tracing(None, 5.0)
     assert "pip install 'txn-spark[otel]'. The run goes on without." in capsys.readouterr().err
     with pytest.raises(SetupError, match=r"txn-spark\[otel\]"):
         tracing(True)

@@ -105,7 +105,7 @@ def test_the_topology_has_its_graph_and_what_is_in_flight(asked: Page) -> None:
 def test_series_cover_the_time_that_is_asked_for(asked: Page) -> None:
     """Evenly spaced; all lists of one length; rows of all buckets are those of the logs."""
     for minutes in (15, 60, 0):
-        told = asked.get("series", name="flights", minutes=minutes)
+        told = asked.get("topology", name="flights", minutes=minutes)["series"]
         steps = {round(b - a, 3) for a, b in zip(told["t"], told["t"][1:], strict=False)}
         (step,) = steps
         assert {len(told[key]) for key in ("rows_per_s", "mean_ms", "max_ms")} == {len(told["t"])}
@@ -120,7 +120,7 @@ def test_series_of_a_topology_without_a_txid(tmp_path: Path) -> None:
     with Watch([Known("t")], "zk1:2181", where=tmp_path, feed=Told) as watch:
         client = TestClient(page(watch, LOOPBACK), "http://localhost")
         for minutes in (60, 0):
-            told = client.get("/api/series", params={"minutes": minutes}).json()
+            told = client.get("/api/topology", params={"minutes": minutes}).json()["series"]
             assert time.time() - 600 < told["t"][0] <= told["t"][-1] <= time.time() + 1
             assert not any(told["rows_per_s"])
 
@@ -393,7 +393,7 @@ def test_questions_that_make_no_sense(asked: Page, what: str, params: dict[str, 
 def test_nobody_gets_more_than_the_page_can_show(asked: Page) -> None:
     """A number above the most stands for the most, however large it is."""
     assert len(asked.get("transactions", limit=10**15)["txids"]) == 100
-    told = asked.get("series", minutes=10**15)
+    told = asked.get("topology", minutes=10**15)["series"]
     assert told["range"][1] - told["range"][0] == pytest.approx(600_000 * 60)
 
 

@@ -244,7 +244,8 @@ def test_charts_have_one_range_and_seconds_where_they_differ(seen: Seen) -> None
     labels, first, last = page.evaluate(drawn, [1795645800, 1795645830])
     assert (first, last) == (1795645800, 1795645830)
     assert len(set(labels)) == len(labels) > 1
-    told = page.evaluate("fetch('api/series?name=flights&minutes=60').then((r) => r.json())")
+    asked = "fetch('api/topology?name=flights&minutes=60').then((r) => r.json())"
+    told = page.evaluate(asked)["series"]
     assert told["range"][1] - told["range"][0] == 3600
     assert seen.is_quiet()
 

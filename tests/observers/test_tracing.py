@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -271,9 +272,9 @@ def test_an_emptied_attempt_has_the_failures_before_it() -> None:
     assert told == {0: 0, 1: 1, 2: 2}
 
 
-def told_of(traces: Traces, txid: int, at: float, *before: Any) -> None:
+def told_of(traces: Traces, txid: int, at: float, *before: Any, attempt_id: int = 0) -> None:
     """An attempt with two stations, committed at a time; `before`: what is told of it first."""
-    attempt = TransactionAttempt(txid)
+    attempt = TransactionAttempt(txid, attempt_id)
     for event in before:
         traces.observe(event)
     traces.observe(BatchCommitted(at, "t", 1, attempt, (attempt,), {}, {}))
@@ -294,8 +295,7 @@ def test_of_what_goes_well_a_sample_has_its_stations() -> None:
     told_of(traces, 11, 104.0)
     bad = BadRows(104.0, "t", 1, TransactionAttempt(12), "s", "rule", 1, set_aside=True)
     told_of(traces, 12, 104.0, bad)
-    again = AttemptBegan(104.0, "t", 1, TransactionAttempt(13), 104.0, {}, 1, None, None)
-    told_of(traces, 13, 104.0, again)
+    told_of(traces, 13, 104.0, attempt_id=1)
     spans = exporter.get_finished_spans()
     attempts = {span.context.trace_id: span for span in spans if span.name == "attempt"}
     below: dict[int, list[str]] = {}
@@ -312,6 +312,51 @@ def test_of_what_goes_well_a_sample_has_its_stations() -> None:
         told.append((found["txn.txid"], found.get("txn.stations_left_out")))
     assert sorted(detailed) == [1, 2, 3, 4, 5, 9, 10, 12, 13]
     assert sorted(told) == [(txid, 2 if txid in (6, 7, 8, 11) else None) for txid in range(1, 14)]
+
+
+def test_a_group_is_detailed_as_a_whole() -> None:
+    """What it shares stands with its first, which has it also for the sake of another one."""
+    exporter, traces = in_memory(detailed_per_sec=0)
+    traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
+    for first, unusual in ((1, False), (3, True)):
+        group = (TransactionAttempt(first), TransactionAttempt(first + 1))
+        traces.observe(StationBegan(2.0, "t", 1, group, "process"))
+        traces.observe(StationEnded(2.5, "t", 1, group, "process", 2.0))
+        if unusual:
+            traces.observe(BadRows(3.0, "t", 1, group[1], "s", "rule", 1, set_aside=True))
+        for attempt in group:
+            traces.observe(BatchCommitted(3.0, "t", 1, attempt, group, {}, {}))
+        for attempt in group:
+            for station in ("success", "clean_up"):
+                traces.observe(StationEnded(4.0, "t", 1, (attempt,), station, 3.5))
+    spans = exporter.get_finished_spans()
+    below = [(span.attributes or {}) for span in spans if span.name != "attempt"]
+    assert sorted((str(one["txn.txid"]), str(one["txn.station"])) for one in below) == [
+        (txid, name)
+        for txid, names in (
+            ("3", ["clean_up", "process", "success"]),
+            ("4", ["clean_up", "success"]),
+        )
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize(("per_sec", "detailed"), [(0.0, 0), (0.05, 1), (0.5, 5), (math.inf, 40)])
+def test_any_number_of_attempts_can_be_detailed(per_sec: float, detailed: int) -> None:
+    """Below one in ten seconds it is one after a while, and none only if none are wanted."""
+    exporter, traces = in_memory(detailed_per_sec=per_sec)
+    traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
+    for txid in range(1, 41):
+        told_of(traces, txid, 100.0)
+    stations = [span for span in exporter.get_finished_spans() if span.name != "attempt"]
+    assert len(stations) == 2 * detailed
+
+
+@pytest.mark.parametrize("number", [-1.0, math.nan])
+def test_a_number_that_is_none_is_refused(number: float) -> None:
+    """Where it is given."""
+    with pytest.raises(SetupError, match="is no number of attempts"):
+        in_memory(detailed_per_sec=number)
 
 
 def test_an_attempt_whose_last_events_were_dropped_is_handed_over() -> None:

@@ -314,29 +314,39 @@ class Hold:
 
 @dataclass
 class Together:
-    """Forward requests by rounds, each when all of its round have come: who asks one by one what
-    belongs to one round waits in vain.
+    """Hold each request until its whole round has come, and every earlier one was answered.
+
+    A client that asks one by one what belongs to one round runs into the timeout.
 
     Args:
         rounds: how many requests each round has.
-        secs: how long a request waits for the others of its round.
+        secs: how long a request is held.
     """
 
     rounds: Sequence[int]
     secs: float = 10.0
-    come: int = 0
-    alone: list[Request] = field(default_factory=list)
-    """Those that waited in vain."""
+    seen: int = field(default=0, init=False)
+    answered: int = field(default=0, init=False)
+    alone: list[Request] = field(default_factory=list, init=False)
+    """Those that were held in vain: the others of their round did not come."""
+    early: list[Request] = field(default_factory=list, init=False)
+    """Those that came before an earlier round was answered."""
 
     async def __call__(self, proxy: Proxy, request: Request, forward: Forward) -> Answer:
-        self.come += 1
-        round_ends = next((end for end in accumulate(self.rounds) if end >= self.come), self.come)
-        while self.come < round_ends:
+        self.seen += 1
+        ends = [0, *accumulate(self.rounds)]
+        last = next((end for end in ends if end >= self.seen), self.seen)
+        before = max(end for end in ends if end < self.seen)
+        if self.answered < before:
+            self.early.append(request)
+        while self.seen < last:
             if time.monotonic() - request.at > self.secs:
                 self.alone.append(request)
                 break
             await asyncio.sleep(0.002)
-        return await forward(request)
+        answer = await forward(request)
+        self.answered += 1
+        return answer
 
 
 @dataclass(frozen=True)

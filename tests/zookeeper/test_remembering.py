@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from random import Random
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from tests.zookeeper.progress_store import (
     CONFIG,
@@ -32,11 +34,14 @@ NAMES = "abcd"
 
 @contextlib.contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """The requests that this process makes of ZooKeeper meanwhile, by operation."""
+    """The requests that this thread makes of ZooKeeper meanwhile, by operation."""
     seen: Counter[str] = Counter()
 
+    here = threading.get_ident()
+
     def count(request: Request) -> None:
-        seen[request.operation] += 1
+        if threading.get_ident() == here:
+            seen[request.operation] += 1
 
     end = listen(count)
     try:
@@ -49,7 +54,7 @@ def counted() -> Iterator[Counter[str]]:
 def remembering(zookeeper: EmbeddedZooKeeper) -> Iterator[RememberingConnection]:
     """A connection that remembers all but what ends with `d`."""
     connection = RememberingConnection(
-        zookeeper.hosts, CONFIG, passing=lambda path: path.endswith("d")
+        zookeeper.hosts, CONFIG, changes_often=lambda path: path.endswith("d")
     )
     with contextlib.closing(connection):
         yield connection
@@ -97,37 +102,68 @@ def test_what_is_remembered_is_what_is_there(
             if step % 20 == 19:
                 expire_session(remembering)
             assert told(remembering, root) == told(fresh, root)
+        assert remembering.generation == 4
 
 
 def test_nothing_is_asked_twice_that_has_not_changed(
-    zookeeper: EmbeddedZooKeeper, remembering: RememberingConnection
+    zookeeper: EmbeddedZooKeeper, remembering: RememberingConnection, name: str
 ) -> None:
-    """Of nodes that are there; the others, and those that always change, are asked for."""
+    """That there is no node is remembered by `get`; what often changes never is."""
+    root = f"/{name}/r"
     with bare_client(zookeeper.hosts) as client:
-        for name in NAMES:
-            client.create(f"/twice/{name}", name.encode(), makepath=True)
+        for each in NAMES:
+            client.create(f"{root}/{each}", each.encode(), makepath=True)
         deadline = time.monotonic() + 20
-        paths = [f"/twice/{name}" for name in (*NAMES, "x")]
+        paths = [f"{root}/{each}" for each in (*NAMES, "x")]
         for _ in range(2):
-            remembering.children("/twice", deadline)
+            remembering.children(root, deadline)
             first = remembering.get_each(paths, deadline)
         with counted() as seen:
             assert remembering.get_each(paths, deadline) == first
             assert [remembering.get(path, deadline) for path in paths] == first
-            assert remembering.children("/twice", deadline) == [*NAMES]
+            assert remembering.children(root, deadline) == [*NAMES]
         assert seen == {"get": 4, "exists": 1}  # d and x, twice; that there is no x is remembered
         with counted() as seen:
-            assert remembering.get("/twice/x", deadline) is None
+            assert remembering.get(f"{root}/x", deadline) is None
         assert not seen
-        client.set("/twice/b", b"new")
-        client.delete("/twice/c")
-        client.create("/twice/x", b"x")
+        client.set(f"{root}/b", b"new")
+        client.delete(f"{root}/c")
+        client.create(f"{root}/x", b"x")
         with counted() as seen:
-            remembering.sync("/twice", deadline)
+            remembering.sync(root, deadline)
             found = remembering.get_each(paths, deadline)
-            assert remembering.children("/twice", deadline) == ["a", "b", "d", "x"]
+            assert remembering.children(root, deadline) == ["a", "b", "d", "x"]
         assert [node.data if node else None for node in found] == [b"a", b"new", None, b"d", b"x"]
         assert seen == {"sync": 1, "get": 4, "get_children": 1}  # b, c, d, x
+
+
+def test_what_zookeeper_may_not_tell_of_is_asked_again_after_a_while(
+    zookeeper: EmbeddedZooKeeper, name: str
+) -> None:
+    """It tells only those of a change who may read the node by then, and forgets the watch."""
+    later = [0.0]
+    root, owner = f"/{name}", "owner:secret"
+    closed = [make_digest_acl("owner", "secret", all=True)]
+    reading = RememberingConnection(
+        zookeeper.hosts,
+        CONFIG,
+        changes_often=lambda _: False,
+        clock=lambda: time.monotonic() + later[0],
+    )
+    with contextlib.closing(reading), bare_client(zookeeper.hosts) as client:
+        client.add_auth("digest", owner)
+        client.create(root, b"")
+        reading.sync(root, 1e9)
+        assert reading.get(f"{root}/a", 1e9) is None
+        client.create(f"{root}/a", b"1", acl=closed)
+        client.set_acls(f"{root}/a", OPEN_ACL_UNSAFE)
+        client.set(f"{root}/a", b"2")
+        reading.sync(root, 1e9)
+        assert reading.get(f"{root}/a", 1e9) is None
+        later[0] = 20.0
+        found = reading.get(f"{root}/a", 1e9)
+        assert found is not None
+        assert found.data == b"2"
 
 
 def test_a_look_at_a_topology_asks_for_what_its_batches_change(
@@ -136,7 +172,7 @@ def test_a_look_at_a_topology_asks_for_what_its_batches_change(
     """Once a second, so what has never changed must cost nothing; it says what a new one says."""
     with (
         leading(zookeeper.hosts, name) as store,
-        contextlib.closing(StatusReader(zookeeper.hosts, CONFIG)) as reader,
+        contextlib.closing(StatusReader(zookeeper.hosts, CONFIG, remembers=True)) as reader,
     ):
         for txid in range(1, 6):
             store.persist_start(start(txid, s=txid))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -47,16 +47,27 @@ def metering(address: str | None, resources: ExitStack) -> list[Observer]:
 def tracing(wanted: bool | None, detailed_per_sec: float | None = None) -> list[Observer]:
     """Traces, if they are wanted; None: if the environment asks for them.
 
+    An environment may be that of a whole cluster: then a missing package is told, and no error.
+
     Args:
         detailed_per_sec: as for `Traces`; None: its default.
 
-    An environment may be that of a whole cluster: then a missing package is told, and no error.
+    Raises:
+        SetupError: `detailed_per_sec` without traces; or as `Traces`.
     """
-    from txn.tracing import DETAILED_PER_SEC, Traces
+    from txn.tracing import Traces
 
-    per_sec = DETAILED_PER_SEC if detailed_per_sec is None else detailed_per_sec
-    make = partial(Traces, detailed_per_sec=per_sec)
-    return _made(make, wanted, partial(is_asked_for, "TRACES"))
+    more: dict[str, Any] = (
+        {} if detailed_per_sec is None else {"detailed_per_sec": detailed_per_sec}
+    )
+    made: list[Observer] = _made(partial(Traces, **more), wanted, partial(is_asked_for, "TRACES"))
+    if more and not made:
+        raise SetupError(
+            "--detailed-traces says how many traces are detailed, but none are sent. Add --traces, "
+            "or set OTEL_EXPORTER_OTLP_ENDPOINT.",
+            number="TXN-119",
+        )
+    return made
 
 
 def following(wanted: bool | None) -> list[Observer]:

@@ -78,9 +78,9 @@ def _parse_until(_: click.Context, __: click.Parameter, value: str) -> Until:
 @click.option(
     "--detailed-traces",
     metavar="N",
-    type=click.FloatRange(0),
-    help="Of how many attempts a second, of those that go well, to send the stations, too. "
-    "Default: 2; inf: of all.",
+    type=float,
+    help="Attempts a second that go well and get a span for each station in their trace, not "
+    "only one span in all; inf: all. Default: 2.",
 )
 @click.option(
     "--lineage/--no-lineage",

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from txn.delta.log import TableLog
 from txn.errors import UserError
@@ -40,7 +41,10 @@ __all__ = [
 
 PAGE = 100
 MOST_ROWS = 100
-_MOMENT_SECS = 0.25
+MOMENT_SECS = 0.25
+"""Within it, all who ask get one answer."""
+_kept: WeakKeyDictionary[Watched, tuple[int, float, dict[str, Any]]] = WeakKeyDictionary()
+"""Topology -> its newest summary, of which revision, made when in monotonic seconds."""
 _RATE_SECS = 60
 _SPARK_MINUTES = 30
 _SPARK_POINTS = 60
@@ -65,10 +69,10 @@ def overview(watch: Watch) -> dict[str, Any]:
 
 
 def summary(watched: Watched) -> dict[str, Any]:
-    """One topology in short; one for all who ask within a moment, as a page does that was told."""
-    kept, now = watched.summary, time.monotonic()
-    if kept is None or kept[0] != watched.revision or now - kept[1] > _MOMENT_SECS:
-        watched.summary = kept = watched.revision, now, _summary(watched)
+    """One topology in short. Kept for a moment: who is told the overview asks for a topology."""
+    kept, now = _kept.get(watched), time.monotonic()
+    if kept is None or kept[0] != watched.revision or now - kept[1] > MOMENT_SECS:
+        _kept[watched] = kept = watched.revision, now, _summary(watched)
     return kept[2]
 
 
@@ -374,8 +378,7 @@ def _member(watched: Watched, one: IndexedTxid, parts: tuple[Part, ...]) -> Memb
 def _queries(table: WatchedTable, one: IndexedTxid, part: Part) -> list[dict[str, str]]:
     """How to read the table as of the txid: in SQL, in Python with Spark, without Spark."""
     name, version, txid = table.name, part.version, one.txid
-    facts = table.ask_facts()
-    kind, columns = (facts.kind, facts.columns) if facts else ("", {})
+    kind, columns = (table.facts.kind, table.facts.columns) if table.facts else ("", {})
     quoted = name.replace("`", "``")
     sql = f"SELECT * FROM delta.`{quoted}` VERSION AS OF {version}"  # noqa: S608 - for people, never run
     plain = f"DeltaTable({name!r}, version={version}).to_pyarrow_table()"

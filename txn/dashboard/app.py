@@ -37,10 +37,11 @@ ASSETS = Path(__file__).parent / "assets"
 _LONGEST_TEXT = 500
 _LARGEST = 2**53
 _LOOK_SECS = 0.25
+"""How often a stream looks for news."""
 _SETTLED_SECS = 0.1
-"""What ZooKeeper, logs and notes say of one moment comes one after the other, within this time."""
+"""News of one moment (ZooKeeper, logs, notes) comes within this time; all of it is waited for."""
 _APART_SECS = 0.5
-"""A stream says nothing more often: a reader asks for more each time."""
+"""The least time between two events of a stream: each makes a browser ask again."""
 _AT_LEAST_SECS = 10.0
 """How often a stream says something although nothing has changed: proxies end silent ones."""
 _DOCTOR_SECS = 60.0
@@ -66,8 +67,7 @@ def page(watch: Watch, hosts: Collection[str] | None, token: str | None = None) 
     views = _Views(watch)
     answers: dict[str, Answer] = {
         "overview": lambda _: api.overview(watch),
-        "topology": lambda r: api.topology(views.topology(r), _minutes(r)),
-        "series": lambda r: api.series(views.topology(r), _minutes(r, 60) or 0),
+        "topology": lambda r: api.topology(views.topology(r), _number(r, "minutes", most=600_000)),
         "transactions": views.transactions,
         "transaction": lambda r: api.transaction(views.topology(r), _needed(r, "txid")),
         "tables": lambda r: api.tables(views.topology(r)),
@@ -234,7 +234,7 @@ class _Views:
         """The overview as JSON; one for all streams that ask within a moment."""
         with self._sharing:
             of, made, text = self._shared
-            if of != state or time.monotonic() - made > _LOOK_SECS:
+            if of != state or time.monotonic() - made > api.MOMENT_SECS:
                 text = self._text(api.overview(self._watch))
                 self._shared = state, time.monotonic(), text
             return text
@@ -290,10 +290,6 @@ def _number(
     if not (text.isascii() and text.isdecimal() and len(text) <= 16):
         raise UserError(f"{name}= is not a number.")
     return min(int(text), most)
-
-
-def _minutes(request: Request, default: int | None = None) -> int | None:
-    return _number(request, "minutes", default, 600_000)
 
 
 def _needed(request: Request, name: str) -> int:

@@ -190,7 +190,7 @@ TABLE: tuple[Metric, ...] = (
         "zookeeper_request_seconds",
         "s",
         "operation",
-        "Requests to ZooKeeper: get, get_children, get_acls, sync or multi.",
+        "Requests to ZooKeeper: get, get_children, get_acls, exists, sync or multi.",
         _REQUEST,
     ),
     _histogram(

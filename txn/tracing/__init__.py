@@ -1,7 +1,7 @@
-"""OpenTelemetry traces: a trace for each attempt, with its stations."""
+"""OpenTelemetry traces: one for each attempt; of those that go well, a sample has its stations."""
 
 from __future__ import annotations
 
-from txn.tracing.traces import DETAILED_PER_SEC, Traces
+from txn.tracing.traces import Traces
 
-__all__ = ["DETAILED_PER_SEC", "Traces"]
+__all__ = ["Traces"]

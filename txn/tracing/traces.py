@@ -1,4 +1,4 @@
-"""OpenTelemetry traces: a trace for each attempt, with its stations (docs/tracing.md).
+"""OpenTelemetry traces: one for each attempt; of those that go well, a sample has its stations.
 
     topology.run(spark, observers=[Traces()])
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from txn.attempts import TransactionAttempt
+from txn.errors import SetupError
 from txn.observers import (
     AttemptBegan,
     AttemptBlocked,
@@ -41,15 +42,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, SpanContext, Tracer
 
-__all__ = ["DETAILED_PER_SEC", "Traces"]
-
-DETAILED_PER_SEC = 2.0
-"""Of how many attempts a second, of those that go well, the stations are sent."""
+__all__ = ["Traces"]
 
 _WITHIN = {"emit": "process", "stage": "process", "prepare": "turn", "publish": "turn"}
 """station -> the station in which it is."""
 _COMMITTED = ("committed", "quarantined")
 _AVERAGED_SECS = 10.0
+"""After a pause, so many seconds' worth of attempts are detailed at once."""
 
 _OfAttempt: TypeAlias = (
     AttemptBegan | AttemptFailed | AttemptBlocked | AttemptCancelled | BadRows | Quarantined
@@ -66,18 +65,28 @@ class Traces:
         provider: where spans go; it stays open. None: the provider that the program has set with
             `opentelemetry.trace.set_tracer_provider`, if any; otherwise, one for each run, which
             the variables `OTEL_*` configure and which sends by OTLP unless they say otherwise.
+        detailed_per_sec: attempts a second, on average over ten seconds, that go well and get a
+            span for each station; a group counts as one. All others have all of their spans.
+            `math.inf`: all have. A span costs the run a tenth of a millisecond of a core.
 
     Raises:
-        SetupError: a package is missing, or a variable `OTEL_*` has a value that it cannot have.
+        SetupError: a package is missing, `detailed_per_sec` is no number from 0, or a variable
+            `OTEL_*` has a value that it cannot have.
     """
 
     def __init__(
-        self, provider: TracerProvider | None = None, *, detailed_per_sec: float = DETAILED_PER_SEC
+        self, provider: TracerProvider | None = None, *, detailed_per_sec: float = 2.0
     ) -> None:
         try:
             import opentelemetry.sdk.trace  # noqa: F401
         except ImportError as error:
             raise missing(error) from error
+        if not detailed_per_sec >= 0:
+            raise SetupError(
+                f"detailed_per_sec={detailed_per_sec!r} is no number of attempts. Give a number "
+                "from 0, or math.inf for all.",
+                number="TXN-119",
+            )
         self._given = provider
         self._details = _Allowance(detailed_per_sec)
         # Here, so that what cannot be is refused where it was asked for.
@@ -205,6 +214,7 @@ class Traces:
         for other in others:
             first.link(other)
             other.link(first)
+            other.first = first
 
     def _station_ended(self, event: StationEnded) -> None:
         first = self._open.get(event.attempts[0])
@@ -229,7 +239,17 @@ class Traces:
         found = self._open.pop(attempt)
         if found.outcome not in _COMMITTED:
             self._failed[attempt.txid] = (attempt.attempt_id, found.span.get_span_context())
-        found.finish(self._tracer, at, detailed=found.is_unusual or self._details.take(at))
+        found.finish(self._tracer, at, detailed=self._is_detailed(found, at))
+
+    def _is_detailed(self, found: _Attempt, at: float) -> bool:
+        """Whether its stations are sent; as the first of its group, which has what all share."""
+        if not found.stations or not found.span.is_recording():
+            return True  # there is nothing to leave out
+        first = found.first or found
+        if first.detailed is None:
+            group = (first, *first.linked.values())
+            first.detailed = any(one.is_unusual for one in group) or self._details.take(at)
+        return first.detailed or found.is_unusual
 
 
 class _Allowance:
@@ -237,7 +257,8 @@ class _Allowance:
 
     def __init__(self, per_sec: float) -> None:
         self._per_sec = per_sec
-        self._most = self._left = per_sec * _AVERAGED_SECS
+        # One now and then, however few there are to be.
+        self._most = self._left = max(1.0, per_sec * _AVERAGED_SECS) if per_sec else 0.0
         self._at: float | None = None
 
     def take(self, at: float) -> bool:
@@ -272,7 +293,11 @@ class _Attempt:
     """Events of its span: name, when, attributes."""
     stations: list[StationEnded] = field(default_factory=list)
     under_way: dict[tuple[Any, ...], StationBegan] = field(default_factory=dict)
-    linked: set[TransactionAttempt] = field(default_factory=set)
+    linked: dict[TransactionAttempt, _Attempt] = field(default_factory=dict)
+    first: _Attempt | None = None
+    """Of its group, which has the stations that the group shares; None: itself, as far as known."""
+    detailed: bool | None = None
+    """Of the first of a group: whether the stations of all are sent; None: not decided yet."""
     published: dict[str, TablePublished] = field(default_factory=dict)
 
     @property
@@ -286,11 +311,11 @@ class _Attempt:
 
     @property
     def is_unusual(self) -> bool:
-        """Whether somebody may want to know where it was, of all others a sample will do."""
+        """Whether its stations are sent in any case; of the others, a sample's."""
         return (
             self.outcome != "committed"
             or bool(self.notes or self.missing or self.under_way)
-            or bool(self.attributes.get("txn.failures"))
+            or self.attempt.attempt_id > 0
             or "txn.replay_of" in self.attributes
             or any(station.error for station in self.stations)
         )
@@ -298,7 +323,7 @@ class _Attempt:
     def link(self, other: _Attempt) -> None:
         """Link to another attempt of the group, once."""
         if other.attempt not in self.linked:
-            self.linked.add(other.attempt)
+            self.linked[other.attempt] = other
             about: Attributes = {"txn.link": "group", "txn.txid": other.attempt.txid}
             self.span.add_link(other.span.get_span_context(), about)
 

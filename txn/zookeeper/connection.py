@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -59,6 +58,7 @@ __all__ = [
     "OutcomeUnknownError",
     "Put",
     "RefusedError",
+    "Watch",
     "split_chroot",
 ]
 
@@ -68,6 +68,9 @@ WAITING = "txn.zookeeper.waiting"
 log = logging.getLogger("txn.zookeeper")
 
 T = TypeVar("T")
+
+Watch = Callable[[Any], None]
+"""Called once, by kazoo's thread, when a node has changed or the connection was lost."""
 
 _AT_ONCE = 100
 """Requests that are under way together. kazoo tells its thread of each by a byte in a socket, and
@@ -234,32 +237,18 @@ class Connection:
                 self._tell_of_the_wait(deadline, session)
             self._sleep(_POLL_SECS)
 
-    def get(
-        self, path: str, deadline: float, watch: Callable[[Any], None] | None = None
-    ) -> Node | None:
+    def get(self, path: str, deadline: float, watch: Watch | None = None) -> Node | None:
         """The node, or None. Tried again until `deadline`: reading twice harms nothing."""
         try:
             return _node(*self._read("get_async", path, deadline, watch))
         except NoNodeError:
             return None
 
-    def get_each(
-        self,
-        paths: Sequence[str],
-        deadline: float,
-        watches: Sequence[Callable[[Any], None] | None] = (),
-    ) -> list[Node | None]:
+    def get_each(self, paths: Sequence[str], deadline: float) -> list[Node | None]:
         """As `get`, of several nodes: a hundred of them in one round trip, in this order."""
-        found: list[Node | None] = []
-        asked = list(zip_longest(paths, watches))
-        for start in range(0, len(paths), _AT_ONCE):
-            some = asked[start : start + _AT_ONCE]
-            found += self._reading(some[0][0], deadline, partial(self._ask_each, some, deadline))
-        return found
+        return self._get_each([(path, None) for path in paths], deadline)
 
-    def children(
-        self, path: str, deadline: float, watch: Callable[[Any], None] | None = None
-    ) -> list[str] | None:
+    def children(self, path: str, deadline: float, watch: Watch | None = None) -> list[str] | None:
         """Names of the children, sorted, or None when the node does not exist."""
         try:
             return sorted(self._read("get_children_async", path, deadline, watch))
@@ -369,6 +358,15 @@ class Connection:
             # In its own thread: stopping waits for a connect in progress, a session timeout long.
             threading.Thread(target=session.stop, name="txn-zk-discard", daemon=True).start()
 
+    def _get_each(
+        self, asked: Sequence[tuple[str, Watch | None]], deadline: float
+    ) -> list[Node | None]:
+        found: list[Node | None] = []
+        for start in range(0, len(asked), _AT_ONCE):
+            some = asked[start : start + _AT_ONCE]
+            found += self._reading(some[0][0], deadline, partial(self._ask_each, some, deadline))
+        return found
+
     def _read(self, method: str, path: str, deadline: float, *args: Any) -> Any:
         def read(client: KazooClient) -> Any:
             return asked(
@@ -395,10 +393,7 @@ class Connection:
                 raise self._forbidden(path) from error
 
     def _ask_each(
-        self,
-        some: Sequence[tuple[str, Callable[[Any], None] | None]],
-        deadline: float,
-        client: KazooClient,
+        self, some: Sequence[tuple[str, Watch | None]], deadline: float, client: KazooClient
     ) -> list[Node | None]:
         found: list[Node | None] = []
         sent = time.perf_counter()

@@ -14,12 +14,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
-from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.protocol.states import Callback, KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
 if TYPE_CHECKING:
@@ -106,6 +107,12 @@ class Session:
         elif state == KazooState.LOST and self._was_connected:
             self.lost = True
         self._on_state(state)
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until kazoo has called the watches that are due by now; False: it needs longer."""
+        done = threading.Event()
+        self.client.handler.dispatch_callback(Callback("settle", done.set, ()))
+        return done.wait(seconds)
 
     def stop(self) -> None:
         """End the session; its ephemeral nodes go at once if the server can be reached."""

@@ -45,8 +45,8 @@ _LOOKS = 50
 _SURE = 3
 """Looks in a row at something unreadable, without a commit in between."""
 _PAUSE_SECS = 0.02
-_PASSING = re.compile(r"/(committed|batches|(batches|parts)/[^/]*)$")
-"""Paths of what is another one with each batch."""
+_OFTEN = re.compile(r"/(committed|batches|(batches|parts)/[^/]*)$")
+"""Paths of nodes that change with each batch: always asked for."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,11 @@ def read_status(
 class StatusReader:
     """Reads topologies over one connection, as often as asked. Creates and changes nothing.
 
-    What has not changed since it was last read is not asked for again; for one thread. Each answer
-    waits for ZooKeeper no longer than `zookeeper_connect_secs`.
+    Each answer waits for ZooKeeper no longer than `zookeeper_connect_secs`.
+
+    Args:
+        remembers: ask again only for what has changed since it was last read; for one thread that
+            reads again and again.
     """
 
     def __init__(
@@ -107,11 +110,16 @@ class StatusReader:
         hosts: str,
         config: TopologyConfig,
         *,
+        remembers: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connection = RememberingConnection(
-            hosts, config, sleep=sleep, clock=clock, passing=_is_passing
+        self._connection = (
+            RememberingConnection(
+                hosts, config, changes_often=_changes_often, sleep=sleep, clock=clock
+            )
+            if remembers
+            else Connection(hosts, config, sleep=sleep, clock=clock)
         )
         self._patience = config.zookeeper_connect_secs
         self._sleep = sleep
@@ -217,8 +225,8 @@ def existing_topology(
         yield connection, _existing(connection, topology, deadline), deadline
 
 
-def _is_passing(path: str) -> bool:
-    return _PASSING.search(path) is not None
+def _changes_often(path: str) -> bool:
+    return _OFTEN.search(path) is not None
 
 
 def _existing(connection: Connection, topology: str, deadline: float) -> Paths:

@@ -78,8 +78,8 @@ def test_what_zookeeper_says_is_taken_in_at_once(
     found = watched(watch, sample.look())
     comes(lambda: found.index.span() == (1, 120) and not found.reads_old, "all txids")
     comes(lambda: all(table.facts for table in found.tables), "the tables' facts")
-    for module in ("topologies", "watched_table"):
-        monkeypatch.setattr(f"txn.operations.watching.{module}.EVERY_SECS", 3600.0)
+    for name in ("topologies._NOTES_SECS", "watched_table.EVERY_SECS"):
+        monkeypatch.setattr(f"txn.operations.watching.{name}", 3600.0)
     Told.last.say(sample.look(running=False))
     before = found.revision
     comes(lambda: found.revision > before, "that it does not run")

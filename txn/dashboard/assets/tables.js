@@ -39,7 +39,7 @@ export function tables(root, at) {
     const table = chosen();
     if (!table) { shownView = null; view.replaceChildren(now.rest[0] ? empty("The topology has no table of that name.") : ""); return; }
     const which = VIEWS.some(([id]) => id === now.params.view) ? now.params.view : "versions";
-    const key = JSON.stringify([table.name, which, now.params]);
+    const key = JSON.stringify([table.name, which, now.params, which === "about" ? table.facts : null]);
     if (key === shownView) return;
     shownView = key;
     viewStop.abort(); viewStop = new AbortController();

@@ -27,7 +27,7 @@ function flight(one, name) {
 
 export function topology(root, at) {
   const name = at.name;
-  let minutes = 60, stop = new AbortController(), busy = false, again = false, lagChart = null, lagKey = null;
+  let told = null, minutes = 60, stop = new AbortController(), busy = false, again = false, lagChart = null, lagKey = null;
   const head = h("div", { class: "head" }), held = h("div", { class: "held" });
   const graphBox = h("div", { class: "graph-box" }), flights = h("div", {}), lagBox = h("div", {}), more = h("div", { class: "stack" });
   const rate = new Chart("Throughput", [{ label: "rows", colour: "accent", fill: true }], (v) => `${short(v)}/s`);
@@ -90,7 +90,8 @@ export function topology(root, at) {
     if (busy) { again = true; return; }
     busy = true;
     try {
-      const told = await get("topology", { name, minutes }, stop.signal), over = told.series;
+      told = await get("topology", { name, minutes }, stop.signal);
+      const over = told.series;
       drawRest(told);
       rate.set([over.t, over.rows_per_s], over.range);
       slow.set([over.t, over.mean_ms, over.max_ms, over.processing_ms], over.range);
@@ -102,5 +103,6 @@ export function topology(root, at) {
 
   drawHead();
   load();
-  return { changed() { drawHead(); load(); }, painted() { rate.redraw(); slow.redraw(); lagChart?.redraw(); }, close() { stop.abort(); rate.close(); slow.close(); lagChart?.close(); } };
+  const ticking = setInterval(() => { if (told?.live) drawRest(told); }, 1000); // what is in flight gets older
+  return { changed() { drawHead(); load(); }, painted() { rate.redraw(); slow.redraw(); lagChart?.redraw(); }, close() { clearInterval(ticking); stop.abort(); rate.close(); slow.close(); lagChart?.close(); } };
 }

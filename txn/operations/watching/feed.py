@@ -175,7 +175,7 @@ class StatusFeed:
         """One connection for all topologies with the same settings."""
         assert self._hosts is not None
         if id(config) not in self._readers:
-            self._readers[id(config)] = StatusReader(self._hosts, config)
+            self._readers[id(config)] = StatusReader(self._hosts, config, remembers=True)
         return self._readers[id(config)]
 
     def _forget_readers(self) -> None:

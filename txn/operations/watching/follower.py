@@ -41,6 +41,8 @@ class LogFollower:
         """Whether the log was there and is no longer."""
         self.incarnation = 0
         """Raised when another table is found in the folder."""
+        self._hinted: int | None = None
+        """The hint of the look before: one that did not hold does not cost more each time."""
         self._last: bytes | None = None
         """Digest of the newest commit file as it was read: another table has another one there."""
         self._index = index
@@ -66,7 +68,9 @@ class LogFollower:
                 return 0
             self._begin(start)
         # One file ahead of what is known to be there: most looks end with that.
-        ahead = min(max(self.newest, hint or 0), self.newest + _AT_ONCE) + 2
+        far = hint if hint is not None and hint != self._hinted else self.newest
+        self._hinted = hint
+        ahead = min(max(self.newest, far), self.newest + _AT_ONCE) + 2
         last, *texts = self._texts(range(max(0, self.newest), ahead))
         if self.newest < 0:
             texts = [last, *texts]

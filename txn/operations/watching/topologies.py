@@ -30,7 +30,7 @@ from txn.operations.watching.run_files import (
     RunNote,
     read_note,
 )
-from txn.operations.watching.watched_table import EVERY_SECS, WatchedTable
+from txn.operations.watching.watched_table import WatchedTable
 
 __all__ = ["Sample", "Watch", "Watched"]
 
@@ -39,6 +39,8 @@ _SAMPLES = 3600
 _SPARSE_SECS = 10
 """Of what is older, one sample each so many seconds is."""
 _SPARSE_SAMPLES = 86_400 // _SPARSE_SECS
+_NOTES_SECS = 0.5
+"""How often notes and logs of runs are read when ZooKeeper says nothing new."""
 _YIELD = 0.3
 """Share of the time of background reading that is left to requests."""
 _END_SECS = 5.0
@@ -86,8 +88,6 @@ class Watched:
         """Raised with everything that changes."""
         self.told = threading.Event()
         """ZooKeeper has said something new: the next look at logs and notes need not wait."""
-        self.summary: tuple[int, float, dict[str, Any]] | None = None
-        """What was last told of it in short: of which revision, and when in monotonic seconds."""
         self._changing = threading.Lock()
         self.plan: Mapping[str, Any] = known.plan
         self._where = where
@@ -345,7 +345,7 @@ class Watch:
                 watched.refresh()
             except Exception:
                 log.exception("topology '%s' could not be looked at", watched.name)
-            watched.told.wait(EVERY_SECS)
+            watched.told.wait(_NOTES_SECS)
             watched.told.clear()
 
     @contextlib.contextmanager

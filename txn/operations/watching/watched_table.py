@@ -36,8 +36,6 @@ _AGAIN_SECS = 10.0
 """How long a table that cannot be read is left alone."""
 _ABSENT_SECS = 2.0
 """How long one that is not there is."""
-_ASKED_SECS = 10.0
-"""How long a table's files are counted anew after somebody has asked for them."""
 _FACTS_SECS = 3.0
 _FACTS_PAUSE = 30.0
 """How many times as long as it took to load a table it is left alone."""
@@ -69,7 +67,7 @@ class WatchedTable:
         self.error: str | None = None
         """Why its log cannot be read."""
         self.facts: TableFacts | None = None
-        """Its files and properties, as last counted; `ask_facts` keeps them up to date."""
+        """Its files and properties, as last counted; see `ask_facts`."""
         self.hint: int | None = None
         """A version that it has, as ZooKeeper knows."""
         self.bad_rows: tuple[object, dict[str, Any]] | None = None
@@ -81,8 +79,8 @@ class WatchedTable:
         self._index = index
         self._again = 0.0
         """When it is read again, in monotonic seconds."""
-        self._asked = 0.0
-        """When somebody last asked for `facts`, in monotonic seconds."""
+        self._asked = False
+        """Whether somebody has asked for `facts` since they were counted."""
         self._facts_again = 0.0
         self._facts_of = 0
         """Incarnation of the table that `facts` are of."""
@@ -95,8 +93,8 @@ class WatchedTable:
         return not self.follower.complete
 
     def ask_facts(self) -> TableFacts | None:
-        """The newest `facts`; for some seconds they are kept up to date. None: not counted yet."""
-        self._asked = time.monotonic()
+        """The newest `facts`, which are then counted again if they are old. None: not yet."""
+        self._asked = True
         return self.facts
 
     def leave(self) -> None:
@@ -155,7 +153,7 @@ class WatchedTable:
             gone = "There is no Delta table there any more."
             self.error = gone if self.follower.is_gone else None
         wait = EVERY_SECS if self.storage.is_local else _FOREIGN_SECS
-        self._again = time.monotonic() + (wait if self.error is None else _ABSENT_SECS)
+        self._again = now + (wait if self.error is None else _ABSENT_SECS)
         return count > 0 or self.error != before
 
     def _step_back(self, turn: Turn) -> bool:
@@ -179,8 +177,9 @@ class WatchedTable:
         if known == (self.follower.newest, incarnation) or now < self._facts_again:
             return False
         # It takes a core for a while, each time that there is a new version.
-        if known is not None and incarnation == self._facts_of and now > self._asked + _ASKED_SECS:
+        if known is not None and incarnation == self._facts_of and not self._asked:
             return False
+        self._asked = False
         try:
             if self.storage.is_local:
                 with turn():
