@@ -89,6 +89,30 @@ def test_what_zookeeper_says_is_taken_in_at_once(
     assert found.revision > before
 
 
+def test_files_are_counted_again_for_who_asks(
+    watch: Watch, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long after the last count; while nobody asks, new versions cost no counting."""
+    found = watched(watch, sample.look())
+    comes(lambda: all(table.facts for table in found.tables), "the tables' facts")
+    monkeypatch.setattr("txn.operations.watching.watched_table._FACTS_SECS", 0.5)
+    monkeypatch.setattr("txn.operations.watching.watched_table._FACTS_PAUSE", 0.0)
+    table = found.table(sample.delays)
+    table._facts_again = 0.0
+    before = table.facts
+    assert before is not None
+    assert table.follower is not None
+    for txid in (121, 122):
+        newest = table.follower.newest
+        sample.commit(txid)
+        Told.last.say(sample.look(committed=txid))
+        comes(lambda newest=newest: table.follower.newest > newest, "the version")
+    time.sleep(0.3)
+    assert table.facts is before
+    assert table.ask_facts() is before
+    comes(lambda: table.facts.version == table.follower.newest, "a count of the newest version")
+
+
 def test_a_table_that_is_away_hides_no_other(watch: Watch, sample: Sample) -> None:
     """It is named with the reason, and read again when it is there."""
     Path(sample.routes).rename(sample.routes + "-away")
