@@ -158,6 +158,7 @@ def test_what_is_over_is_not_counted(tmp_path: Path, read: Read) -> None:
     assert [one.is_over for one in troubles(watched)] == [True, True]
     assert (told["worst"], told["troubles"]) == (None, {"error": 0, "warning": 0, "note": 0})
     watched.index.add_failures([(3, 0, NOW, "of now")])
+    watched.changed()
     told = api.summary(watched)
     assert (told["worst"], told["troubles"]) == ("of now", {"error": 0, "warning": 1, "note": 0})
 

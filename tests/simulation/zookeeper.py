@@ -379,7 +379,7 @@ class Session:
 
         return Request(self, look)
 
-    def get_children_async(self, path: str) -> Request:
+    def get_children_async(self, path: str, watch: None = None) -> Request:
         def look() -> list[str]:
             ensemble = current_world().ensemble
             if ensemble.read(self.server, path) is None:
