@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from tests.benchmarks.tracing import RECEIVER
-from tests.children import free_ports
+from tests.children import free_ports, listens, wait_until
 from txn.metrics import PrometheusMetrics
 from txn.observers import Observer
 from txn.tracing import Traces
@@ -51,7 +51,7 @@ def watching(zookeeper: str, topology: str) -> Iterator[list[Observer]]:
         receiver = stack.enter_context(_child("-c", RECEIVER))
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{_line(receiver)}"
         stack.enter_context(_child(*serve))
-        _wait(shown, START_SECS)
+        wait_until(lambda: listens(shown), "the page", START_SECS)
         reader = stack.enter_context(_child(*read))
         assert _line(reader) == READS
         began = time.monotonic()
@@ -85,19 +85,6 @@ def main(topology: str, page: str, metrics: str) -> None:
             scraped_at = time.monotonic()
             with suppress(OSError):  # the run has not begun, or is over
                 urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=10).read()
-
-
-def _wait(port: int, seconds: float) -> None:
-    """Until the page answers."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/overview", timeout=10).read()
-            return
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
 
 
 @contextmanager

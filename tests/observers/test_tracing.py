@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
+import weakref
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -339,6 +341,21 @@ def test_a_group_is_detailed_as_a_whole() -> None:
         )
         for name in names
     ]
+
+
+def test_groups_that_overlap_keep_nothing_of_those_before() -> None:
+    """One attempt is of a group that is processed, and of another one that is committed."""
+    _, traces = in_memory()
+    traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
+    kept: list[weakref.ref[Any]] = []
+    for txid in range(1, 9):
+        one, next_one = TransactionAttempt(txid), TransactionAttempt(txid + 1)
+        traces.observe(StationBegan(2.0, "t", 1, (one, next_one), "process"))
+        traces.observe(StationEnded(2.5, "t", 1, (one, next_one), "process", 2.0))
+        kept.append(weakref.ref(traces._open[one]))
+        told_of(traces, txid, 3.0)
+    gc.collect()
+    assert [each() for each in kept[:6]] == [None] * 6
 
 
 @pytest.mark.parametrize(("per_sec", "detailed"), [(0.0, 0), (0.05, 1), (0.5, 5), (math.inf, 40)])

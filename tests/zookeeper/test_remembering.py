@@ -186,3 +186,5 @@ def test_a_look_at_a_topology_asks_for_what_its_batches_change(
             found = reader.read(name)
         assert (found.progress.committed.txid, len(found.quarantine)) == (5, 3)
         assert seen == {"sync": 1, "get": 3, "get_children": 1}
+        assert isinstance(reader._connection, RememberingConnection)
+        assert not [path for path in reader._connection._nodes if "/batches/" in path]

@@ -240,6 +240,9 @@ class Traces:
         if found.outcome not in _COMMITTED:
             self._failed[attempt.txid] = (attempt.attempt_id, found.span.get_span_context())
         found.finish(self._tracer, at, detailed=self._is_detailed(found, at))
+        # Groups overlap: each would keep the one before it in memory, for ever.
+        found.linked.clear()
+        found.first = None
 
     def _is_detailed(self, found: _Attempt, at: float) -> bool:
         """Whether its stations are sent; as the first of its group, which has what all share."""

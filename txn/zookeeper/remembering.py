@@ -90,12 +90,15 @@ class RememberingConnection(Connection):
         known = {path: self._known(self._nodes, path) for path in paths}
         new = [path for path, found in known.items() if found is None]
         self._sweep(self._nodes)
-        fresh = {path: self._begin(self._nodes, path) for path in new}
-        asked = [(p, None if self._changes_often(p) else fresh[p].changed) for p in new]
+        watched = (path for path in new if not self._changes_often(path))
+        fresh = {path: self._begin(self._nodes, path) for path in watched}
+        asked = [(path, fresh[path].changed if path in fresh else None) for path in new]
         answers = dict(zip(new, self._get_each(asked, deadline), strict=True))
-        for path, watch in asked:
-            if watch is not None and answers[path] is not None:
-                self._keep(fresh[path], answers[path])
+        for path, begun in fresh.items():
+            if answers[path] is None:
+                self._nodes.pop(path, None)
+            else:
+                self._keep(begun, answers[path])
         return [found.value if found else answers[path] for path, found in known.items()]
 
     def _answer(self, request: Any, deadline: float) -> Any:
