@@ -168,6 +168,27 @@ def test_events_gather_before_an_observer_is_woken(monkeypatch: pytest.MonkeyPat
     assert len(moments) == 103
 
 
+@pytest.mark.usefixtures("small")
+def test_many_events_at_once_are_taken_before_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An observer that is quick misses none, however long events gather: half of the room wakes it,
+    again and again.
+    """
+    monkeypatch.setattr(txn.engine.broadcast, "PAUSE_SECS", 3600.0)
+    kept = Kept()
+    with telling(kept) as broadcast:
+        cancelled(broadcast, 1)
+        wait_for(lambda: len(kept.events) == 1, what="the first event")
+        for last in (8, 15):
+            time.sleep(0.05)  # it waits for more
+            for txid in range(last - 6, last + 1):
+                cancelled(broadcast, txid)
+            wait_for(lambda last=last: len(kept.events) >= last - 1, what=f"event {last}")
+        assert end(broadcast) == []
+    assert len(kept.events) == 16
+
+
 def test_a_passage_is_told_with_both_its_ends() -> None:
     """With station, attempts, table, tags, and for how long; what is raised inside goes on."""
     kept = Kept()

@@ -343,6 +343,25 @@ def test_a_group_is_detailed_as_a_whole() -> None:
     ]
 
 
+def test_each_of_a_group_counts() -> None:
+    """Groups are detailed as a whole, but not more attempts a second than there are to be."""
+    exporter, traces = in_memory(detailed_per_sec=0.5)
+    traces.observe(RunBegan(1.0, "t", 0, "forever", ("s",), ("rows",), standby=False))
+    for first, at in ((1, 100.0), (5, 100.0), (9, 100.0), (13, 107.0), (17, 111.0)):
+        group = tuple(TransactionAttempt(txid) for txid in range(first, first + 4))
+        traces.observe(StationBegan(at, "t", 1, group, "process"))
+        traces.observe(StationEnded(at, "t", 1, group, "process", at))
+        for attempt in group:
+            traces.observe(BatchCommitted(at, "t", 1, attempt, group, {}, {}))
+        for attempt in group:
+            for station in ("success", "clean_up"):
+                traces.observe(StationEnded(at, "t", 1, (attempt,), station, at))
+    spans = exporter.get_finished_spans()
+    found = {int(str((s.attributes or {})["txn.txid"])) for s in spans if s.name == "success"}
+    # Five are left, then one, then -3, and after eleven seconds 2.5.
+    assert found == {*range(1, 9), *range(17, 21)}
+
+
 def test_groups_that_overlap_keep_nothing_of_those_before() -> None:
     """One attempt is of a group that is processed, and of another one that is committed."""
     _, traces = in_memory()

@@ -40,7 +40,7 @@ _LOOK_SECS = 0.25
 """How often a stream looks for news."""
 _SETTLED_SECS = 0.1
 """News of one moment (ZooKeeper, logs, notes) comes within this time; all of it is waited for."""
-_APART_SECS = 0.5
+_APART_SECS = 1.0
 """The least time between two events of a stream: each makes a browser ask again."""
 _AT_LEAST_SECS = 10.0
 """How often a stream says something although nothing has changed: proxies end silent ones."""
@@ -205,7 +205,7 @@ class _Views:
     # --- live --------------------------------------------------------------------------------
 
     async def events(self, request: Request) -> Response:
-        """Server-sent events: the overview whenever it changes, at most twice a second."""
+        """Server-sent events: the overview whenever it changes, at most once a second."""
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return Response(None, 200, headers, "text/event-stream")
@@ -217,14 +217,15 @@ class _Views:
         told_at = 0.0
         yield "retry: 2000\n\n"
         while True:
-            silent = time.monotonic() - told_at
-            if (self._state() != seen and silent >= _APART_SECS) or silent > _AT_LEAST_SECS:
-                await asyncio.sleep(_SETTLED_SECS)
-                seen = now = self._state()
-                told_at = time.monotonic()
-                told = await asyncio.to_thread(self._overview, now)
-                yield f"event: overview\ndata: {told}\n\n"
-            await asyncio.sleep(_LOOK_SECS)
+            if self._state() == seen and time.monotonic() - told_at < _AT_LEAST_SECS:
+                await asyncio.sleep(_LOOK_SECS)
+                continue
+            await asyncio.sleep(_SETTLED_SECS)
+            seen = now = self._state()
+            told_at = time.monotonic()
+            told = await asyncio.to_thread(self._overview, now)
+            yield f"event: overview\ndata: {told}\n\n"
+            await asyncio.sleep(_APART_SECS - _SETTLED_SECS)
 
     def _state(self) -> Any:
         """What the overview follows from."""

@@ -207,7 +207,9 @@ class _Outlet:
         self._raised = 0
         self._error = ""
         self._left_behind = False
-        self._ending = threading.Event()
+        self._is_ending = False
+        self._hurry = threading.Event()
+        """What waits is to be taken at once."""
         self._since = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="txn-observer", daemon=True)
 
@@ -221,9 +223,12 @@ class _Outlet:
         Returns:
             False: it is the first that was dropped.
         """
-        if self._waiting.qsize() < MOST_WAITING:
+        waiting = self._waiting.qsize()
+        if waiting < MOST_WAITING:
             self._tell_missing(event)
             self._waiting.put(event)
+            if waiting == MOST_WAITING // 2:
+                self._hurry.set()
             return True
         self._dropped += 1
         self._missing += 1
@@ -244,7 +249,8 @@ class _Outlet:
         self._tell_missing(last)
         self._waiting.put(last)
         self._waiting.put(None)
-        self._ending.set()
+        self._is_ending = True
+        self._hurry.set()
 
     def join(self, until: float) -> str:
         """Wait for the thread's end; what is to be told of this observer, if anything.
@@ -282,7 +288,9 @@ class _Outlet:
                 except BaseException as error:  # noqa: BLE001 - the run is none of its business
                     self._note(event, error)
                 if self._waiting.empty():
-                    self._ending.wait(PAUSE_SECS)
+                    self._hurry.wait(PAUSE_SECS)
+                    if not self._is_ending:
+                        self._hurry.clear()
 
     def _note(self, event: RunEvent, error: BaseException) -> None:
         self._raised += 1

@@ -85,8 +85,8 @@ class _Meters:
     def __init__(self) -> None:
         self._made: dict[Metric, Any] = {each: _instrument(each) for each in TABLE}
         self._bound: dict[tuple[str, tuple[str, ...]], Any] = {}
-        """prometheus-client looks a child up with a lock and copies; this is on every event's way.
-        Only gauges are ever forgotten, and they are not kept here."""
+        """prometheus-client looks a child up with a lock and copies; this is on every event's
+        way."""
 
     def add(self, what: Metric, by: float, *labels: str) -> None:
         """See `Meters`."""
@@ -98,11 +98,11 @@ class _Meters:
 
     def set(self, what: Metric, to: float, *labels: str) -> None:
         """See `Meters`."""
-        self._made[what].labels(*labels).set(to)
+        self._child(what, labels).set(to)
 
     def forget(self, what: Metric, *labels: str) -> None:
         """See `Meters`."""
-        with contextlib.suppress(KeyError):
+        if self._bound.pop((what.name, labels), None) is not None:
             self._made[what].remove(*labels)
 
     def collect(self) -> Iterable[Family]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from txn.attempts import TransactionAttempt
 from txn.errors import SetupError
@@ -53,7 +53,6 @@ _AVERAGED_SECS = 10.0
 _OfAttempt: TypeAlias = (
     AttemptBegan | AttemptFailed | AttemptBlocked | AttemptCancelled | BadRows | Quarantined
 )
-_OF_ATTEMPT = (AttemptBegan, AttemptFailed, AttemptBlocked, AttemptCancelled, BadRows, Quarantined)
 
 Attributes = dict[str, Any]
 
@@ -66,8 +65,9 @@ class Traces:
             `opentelemetry.trace.set_tracer_provider`, if any; otherwise, one for each run, which
             the variables `OTEL_*` configure and which sends by OTLP unless they say otherwise.
         detailed_per_sec: attempts a second, on average over ten seconds, that go well and get a
-            span for each station; a group counts as one. All others have all of their spans.
-            `math.inf`: all have. A span costs the run a tenth of a millisecond of a core.
+            span for each station; a group has them as a whole, or none. All others have all of
+            their spans. `math.inf`: all have. A span costs the run a tenth of a millisecond of a
+            core.
 
     Raises:
         SetupError: a package is missing, `detailed_per_sec` is no number from 0, or a variable
@@ -100,30 +100,23 @@ class Traces:
         self._failures: Counter[int] = Counter()
         """txid -> attempts that have failed."""
         self._committed_txid = 0
+        self._readers: dict[type[RunEvent], Callable[[Any], None]] = {
+            RunBegan: self._begin,
+            RunEnded: self._end,
+            StationBegan: self._station_began,
+            StationEnded: self._station_ended,
+            TablePublished: self._of_group,
+            GroupDissolved: self._of_group,
+            BatchCommitted: self._committed,
+            ReplayScheduled: self._replayed,
+            EventsDropped: self._missed,
+            **dict.fromkeys(get_args(_OfAttempt), self._attempt),
+        }
 
     def observe(self, event: RunEvent) -> None:
         """Take an event; at an attempt's end, hand its spans to the provider."""
-        match event:
-            case RunBegan():
-                self._begin(event)
-            case RunEnded():
-                self._end(event)
-            case StationBegan():
-                self._station_began(event)
-            case StationEnded():
-                self._station_ended(event)
-            case TablePublished() | GroupDissolved():
-                for attempt in event.attempts:
-                    if attempt in self._open:
-                        self._open[attempt].take(event)
-            case BatchCommitted():
-                self._committed(event)
-            case ReplayScheduled():
-                self._replayed(event)
-            case EventsDropped():
-                self._missed(event.count)
-            case _ if isinstance(event, _OF_ATTEMPT):
-                self._attempt(event)
+        if (reader := self._readers.get(type(event))) is not None:
+            reader(event)
 
     # --- the run -----------------------------------------------------------------------------
 
@@ -142,9 +135,9 @@ class Traces:
         if self._provider is not None:
             self._provider.shutdown() if self._is_own else self._provider.force_flush()
 
-    def _missed(self, events: int) -> None:
+    def _missed(self, event: EventsDropped) -> None:
         for each in self._open.values():
-            each.missing += events
+            each.missing += event.count
 
     # --- attempts ----------------------------------------------------------------------------
 
@@ -176,6 +169,11 @@ class Traces:
         elif isinstance(event, AttemptFailed):
             self._failures[txid] += 1
         self._write_if_over(event.attempt, event.at)
+
+    def _of_group(self, event: TablePublished | GroupDissolved) -> None:
+        for attempt in event.attempts:
+            if attempt in self._open:
+                self._open[attempt].take(event)
 
     def _is_written(self, attempt: TransactionAttempt) -> bool:
         """Whether its spans are handed over; a thread that hung in it may still tell of it."""
@@ -251,12 +249,19 @@ class Traces:
         first = found.first or found
         if first.detailed is None:
             group = (first, *first.linked.values())
-            first.detailed = any(one.is_unusual for one in group) or self._details.take(at)
-        return first.detailed or found.is_unusual
+            first.detailed = any(one.is_unusual for one in group) or self._details.is_left(at)
+        if found.is_unusual:
+            return True
+        if first.detailed:
+            self._details.take()
+        return first.detailed
 
 
 class _Allowance:
-    """So many a second, on average over ten seconds. `at` is the time of events."""
+    """So many a second, on average over ten seconds. `at` is the time of events.
+
+    More may be taken than is left: a group begins with one. That is missing from what comes then.
+    """
 
     def __init__(self, per_sec: float) -> None:
         self._per_sec = per_sec
@@ -264,16 +269,17 @@ class _Allowance:
         self._most = self._left = max(1.0, per_sec * _AVERAGED_SECS) if per_sec else 0.0
         self._at: float | None = None
 
-    def take(self, at: float) -> bool:
+    def is_left(self, at: float) -> bool:
         """Whether there is one more."""
         if not math.isinf(self._per_sec):
             passed = 0.0 if self._at is None else max(0.0, at - self._at)
             self._left = min(self._most, self._left + passed * self._per_sec)
             self._at = at
-        if self._left < 1:
-            return False
+        return self._left >= 1
+
+    def take(self) -> None:
+        """One less is left."""
         self._left -= 1
-        return True
 
 
 @dataclass
