@@ -201,7 +201,8 @@ def test_unknown_topology_lists_those_there_are(hosts: str) -> None:
 
 
 def test_the_page_of_an_unknown_topology_says_so_on_the_terminal(hosts: str) -> None:
-    """It opens nevertheless: the topology may begin later."""
+    """It opens nevertheless: the topology may begin later. It steps back behind the run's process.
+    """
     lead(hosts).close()
     command = ["dashboard", "odors", "--port", "0", "--zookeeper", hosts]
     with subprocess.Popen(
@@ -215,7 +216,11 @@ def test_the_page_of_an_unknown_topology_says_so_on_the_terminal(hosts: str) -> 
         assert page.stderr is not None
         assert page.stdout.readline().startswith("The page is at http://")
         told = page.stderr.readline()
+        stepped_back = os.getpriority(os.PRIO_PROCESS, page.pid) - os.getpriority(
+            os.PRIO_PROCESS, 0
+        )
         page.terminate()
+    assert stepped_back == 5
     assert "knows no topology 'odors'. It knows orders. " in told
     assert told.endswith(" The page goes on looking.\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import re
@@ -170,6 +171,29 @@ class Failing(MemoryTransactionalSpout):
     def lag(self, newest: MemoryPosition | None) -> Lag:
         """Batches that are left."""
         return Lag(records=len(self._batches) - (0 if newest is None else newest.index + 1))
+
+
+class Looking(MemoryTransactionalSpout):
+    """Asks how many objects the garbage collector passes over."""
+
+    passed_over = 0
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: MemoryPosition
+    ) -> DataFrame:
+        """The rows of the batch."""
+        self.passed_over = gc.get_freeze_count()
+        return super().emit_batch(spark, attempt, metadata)
+
+
+def test_a_run_is_not_held_up_by_what_was_there_before(
+    spark: SparkSession, warehouse: Path
+) -> None:
+    """Python's collector passes over that while the run goes on, and no longer."""
+    spout = Looking(ROWS, SCHEMA)
+    run_in_memory(topology(warehouse, spout), spark)
+    assert spout.passed_over > 10_000
+    assert gc.get_freeze_count() == 0
 
 
 def test_failures_waits_and_lag_are_told(spark: SparkSession, warehouse: Path) -> None:

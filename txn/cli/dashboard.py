@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,6 +16,9 @@ from txn.cli.options import output_options, zookeeper_option
 from txn.machine.listening import Address
 
 __all__ = ["dashboard"]
+
+_NICE = 5
+"""How far the page's process steps back where it and a run need the same processor."""
 
 
 @click.command()
@@ -72,6 +76,8 @@ def dashboard(
             click.echo(f"The page is at {url} (Ctrl-C ends it).")
         sys.stdout.flush()
 
+    with contextlib.suppress(OSError, AttributeError):  # Windows has no such thing
+        os.nice(_NICE)
     over = threading.Event()
     if of_run:
         known = [Known.of_line(sys.stdin.buffer.readline())]

@@ -34,6 +34,7 @@ from txn.errors import (
 )
 from txn.interfaces import Lag
 from txn.logs import Work, working_on
+from txn.machine.heap import settled
 from txn.notebook.live import Moment, show
 from txn.observers import (
     LeadershipConfirmed,
@@ -308,7 +309,7 @@ class RunningTopology:
             if self._pipeline is not None:
                 if self._stopping.is_set():
                     self._pipeline.stop()
-                with working_on(Work(self._name, self._broadcast.epoch)):
+                with working_on(Work(self._name, self._broadcast.epoch)), settled():
                     self._pipeline.run()
         except FencedError as error:
             self._error = self._naming_the_winner(error)
