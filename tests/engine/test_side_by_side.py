@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -40,15 +41,22 @@ class Table:
         return Published(len(self.name), ())
 
 
-def publish(*tables: Table, leads: Callable[[], None] = lambda: None) -> dict[str, Published]:
-    """The publications of one turn over these tables."""
+def publish(
+    *tables: Table,
+    leads: Callable[[], None] = lambda: None,
+    monotonic: Callable[[], float] = time.monotonic,
+    turns: int = 1,
+) -> dict[str, Published]:
+    """The publications of the last of some turns over these tables."""
     doubles: Any = SimpleNamespace(all=tables, early=tables, late=())
     shell: Any = SimpleNamespace(assert_leading=leads)
     turn: Any = SimpleNamespace(attempts=(STAGED.attempt,))
     told = Broadcast("t", lambda: 0.0)
-    committing = Committing(doubles, doubles, doubles, doubles, doubles, told)
+    committing = Committing(doubles, doubles, doubles, doubles, doubles, told, monotonic)
     try:
         prepared = {table.name: Prepared(STAGED, ()) for table in tables}
+        for _ in range(turns - 1):
+            committing.publish(turn, PUBLICATION, prepared, shell)
         return committing.publish(turn, PUBLICATION, prepared, shell)
     finally:
         committing.close()
@@ -103,6 +111,54 @@ def test_the_error_of_the_first_table_that_fails_is_the_turns() -> None:
     ]
     with pytest.raises(StagedFileError, match="b's"):
         publish(*tables)
+
+
+    names = [str(number) for number in range(8)]
+    with pytest.raises(StagedFileError, match="1's"):
+        publish(*(Table(name, raises(StagedFileError(f"{name}'s"))) for name in names[1:]))
+
+
+def test_tables_that_wait_for_storage_have_a_thread_each() -> None:
+    """Known from the turn before; of the others three are published at once, and each of them is,
+    also behind one that fails.
+    """
+    lock = threading.Lock()
+    at_work: dict[int, int] = {}
+    most: dict[int, int] = {}
+    now = 0.0
+
+    class Slow(Table):
+        """Takes a tenth of a second of the test's clock, with all others of its turn at once."""
+
+        turn = 0
+
+        def publish(self, prepared: Prepared, publication: Publication) -> Published:
+            """One turn's."""
+            nonlocal now
+            self.turn += 1
+            with lock:
+                at_work[self.turn] = at_work.get(self.turn, 0) + 1
+                most[self.turn] = max(most.get(self.turn, 0), at_work[self.turn])
+            if self.turn == 2:
+                meeting.wait(WAIT_SECS)
+            else:
+                time.sleep(0.02)
+            with lock:
+                now += 0.1
+                at_work[self.turn] -= 1
+            return super().publish(prepared, publication)
+
+    meeting = threading.Barrier(8)
+    slow = [Slow(str(number), lambda: None) for number in range(8)]
+    quick = [Table(f"quick {number}", lambda: None) for number in range(4)]
+    done = publish(*slow, *quick, turns=2, monotonic=lambda: now)
+    assert list(done) == [table.name for table in (*slow, *quick)]
+    assert most == {1: 3, 2: 8}
+    asked: list[str] = []
+    tables = [Table(str(number), lambda n=number: asked.append(str(n))) for number in range(1, 9)]
+    with pytest.raises(StagedFileError, match="gone"):
+        publish(Table("0", raises(StagedFileError("gone"))), *tables)
+    assert sorted(asked) == [table.name for table in tables]
 
 
 def test_no_table_is_asked_once_this_process_does_not_lead() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TypeVar
 
 from txn.attempts import TransactionAttempt
@@ -29,6 +30,11 @@ __all__ = ["CommitTurn", "Committing", "TurnGivenUpError"]
 T = TypeVar("T")
 
 _LOOK_SECS = 60.0
+_WAITS_SECS = 0.005
+"""A table whose publication takes longer waits for its storage; on a local disk it takes one."""
+_AT_ONCE = 3
+"""So many tables that do not wait are published at once: each needs Python most of the time, and
+twenty threads lose as much time again by handing it to each other."""
 
 
 class TurnGivenUpError(TxnError):
@@ -130,6 +136,7 @@ class Committing:
         stager: Stager,
         tables: Tables,
         broadcast: Broadcast,
+        monotonic: Callable[[], float],
     ) -> None:
         self._jobs = jobs
         self._broadcast = broadcast
@@ -137,7 +144,10 @@ class Committing:
         self._emissions = emissions
         self._stager = stager
         self._tables = tables
+        self._monotonic = monotonic
         self._beside = Pool(max(1, len(tables.all) - 1), "txn-tables")
+        self._took: dict[str, float] = {}
+        """Table -> seconds of its newest publication."""
 
     def announce(self, turn: CommitTurn) -> None:
         """Tell the spouts that the turn of these attempts begins; any of them may fail it."""
@@ -170,8 +180,10 @@ class Committing:
                 reached("publishing-beside", attempt)
             ready = prepared[sink.name]
             own = table_publication(publication, ready.staged)
+            began = self._monotonic()
             with self._broadcast.passage("publish", turn.attempts, sink.name):
                 published = sink.committer.publish(ready, own)
+            self._took[sink.name] = self._monotonic() - began
             self._tell(turn, sink.name, published)
             if sink is first and others:
                 reached("between-publications", attempt)
@@ -181,7 +193,18 @@ class Committing:
             # For all of them: they begin now. Who loses the leadership after it was asked meets the
             # successor's fence in each log.
             shell.assert_leading()
-            return self._side_by_side(self._tables.all, publish, "publishes")
+            return self._side_by_side(self._lines(), publish, "publishes")
+
+    def _lines(self) -> list[list[Sink]]:
+        """The tables that are published one after the other, each list on a thread; the first one
+        of all begins.
+        """
+        first, *_ = self._tables.all
+        waits = [s for s in self._tables.all if self._took.get(s.name, 0.0) > _WAITS_SECS]
+        quick = [sink for sink in self._tables.all if sink not in waits]
+        lines = [quick[at::_AT_ONCE] for at in range(min(_AT_ONCE, len(quick)))]
+        lines += ([sink] for sink in waits)
+        return sorted(lines, key=lambda line: line[0] is not first)
 
     def _tell(self, turn: CommitTurn, table: str, done: Published) -> None:
         unknown = any(file.rows < 0 for file in done.files)
@@ -225,27 +248,34 @@ class Committing:
         early = self._tables.early
         prepared = {sink.name: prepare(sink) for sink in early if not sink.committer.prepare_reads}
         reading = [sink for sink in early if sink.committer.prepare_reads]
-        return prepared | self._side_by_side(reading, in_job, "prepares")
+        lines = [[sink] for sink in reading]
+        return prepared | self._side_by_side(lines, in_job, "prepares")
 
     def _side_by_side(
-        self, sinks: Sequence[Sink], job: Callable[[Sink], T], does: str
+        self, lines: Sequence[Sequence[Sink]], job: Callable[[Sink], T], does: str
     ) -> dict[str, T]:
-        """Run a job for each table, that of the first on this thread; the first error is raised.
+        """Run a job for each table, the first line's on this thread.
 
-        All of them end before: nothing goes on behind the back of a replay.
+        All of them end before an error is raised, the first one as declared: nothing goes on behind
+        the back of a replay.
         """
-        if not sinks:
-            return {}
-        first, *others = sinks
-        beside = [self._beside.submit(job, sink, about=f"{does} {sink.name}") for sink in others]
-        try:
-            done = {first.name: job(first)}
-        finally:
-            while others and self._beside.join(_LOOK_SECS):
-                pass
-        for sink, future in zip(others, beside, strict=True):
-            done[sink.name] = future.result()
-        return done
+        done: dict[str, Future[T]] = {sink.name: Future() for line in lines for sink in line}
+
+        def one_by_one(line: Sequence[Sink]) -> None:
+            for sink in line:
+                try:
+                    done[sink.name].set_result(job(sink))
+                except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
+                    done[sink.name].set_exception(error)
+
+        for line in lines[1:]:
+            about = f"{does} {', '.join(sink.name for sink in line)}"
+            self._beside.submit(one_by_one, line, about=about)
+        for line in lines[:1]:
+            one_by_one(line)
+        while len(lines) > 1 and self._beside.join(_LOOK_SECS):
+            pass
+        return {s.name: done[s.name].result() for s in self._tables.all if s.name in done}
 
     def _prepare_late(
         self, turn: CommitTurn, publication: Publication, prepared: dict[str, Prepared]
@@ -273,3 +303,4 @@ class Committing:
             self._emissions.check_read([(emission, [*late.values()])])
         self._jobs.check_settings()
         return late
+

@@ -38,6 +38,7 @@ class Equipment:
         sinks: its committers, in the order in which they publish.
         verify_rows: count rows into and out of every staging job (`verify="rows"`).
         remember: makes the columns of a stream durable.
+        monotonic: seconds; only differences matter.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Equipment:
         *,
         verify_rows: bool = False,
         remember: Callable[[str, dict[str, Any]], None],
+        monotonic: Callable[[], float],
     ) -> None:
         own = own_session(spark)
         self._spark = spark
@@ -69,7 +71,13 @@ class Equipment:
             verify_rows=verify_rows,
         )
         self._committing = Committing(
-            self.jobs, self._spouts, self._emissions, self._stager, self.tables, broadcast
+            self.jobs,
+            self._spouts,
+            self._emissions,
+            self._stager,
+            self.tables,
+            broadcast,
+            monotonic,
         )
         self.stations = Stations(
             self.jobs,

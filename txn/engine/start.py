@@ -291,6 +291,7 @@ class Start:
             self.broadcast,
             verify_rows=definition.config.verify == "rows",
             remember=remember,
+            monotonic=self.monotonic,
         )
 
     def _tables_to_try(self) -> list[Storage]:
