@@ -112,7 +112,6 @@ def test_the_error_of_the_first_table_that_fails_is_the_turns() -> None:
     with pytest.raises(StagedFileError, match="b's"):
         publish(*tables)
 
-
     names = [str(number) for number in range(8)]
     with pytest.raises(StagedFileError, match="1's"):
         publish(*(Table(name, raises(StagedFileError(f"{name}'s"))) for name in names[1:]))

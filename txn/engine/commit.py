@@ -303,4 +303,3 @@ class Committing:
             self._emissions.check_read([(emission, [*late.values()])])
         self._jobs.check_settings()
         return late
-
