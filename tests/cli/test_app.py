@@ -201,7 +201,7 @@ def test_unknown_topology_lists_those_there_are(hosts: str) -> None:
 
 
 def test_the_page_of_an_unknown_topology_says_so_on_the_terminal(hosts: str) -> None:
-    """It opens nevertheless: the topology may begin later. It steps back behind the run's process."""
+    """It opens nevertheless: the topology may begin later. Its process steps back behind a run."""
     lead(hosts).close()
     command = ["dashboard", "odors", "--port", "0", "--zookeeper", hosts]
     with subprocess.Popen(

@@ -196,8 +196,9 @@ class Committing:
             return self._side_by_side(self._lines(), publish, "publishes")
 
     def _lines(self) -> list[list[Sink]]:
-        """The tables that are published one after the other, each list on a thread; the first one
-        of all begins.
+        """The tables that are published one after the other, each list on a thread of its own.
+
+        The first table begins the first list.
         """
         first, *_ = self._tables.all
         waits = [s for s in self._tables.all if self._took.get(s.name, 0.0) > _WAITS_SECS]

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 __all__ = ["settled"]
 
 _lock = threading.Lock()
-_bodies = 0
+_bodies: list[None] = []
+"""Those that have not ended."""
 
 
 @contextlib.contextmanager
@@ -22,15 +23,14 @@ def settled() -> Iterator[None]:
     run. Reference cycles that were there before and become garbage in the body are freed after
     it. What the program itself has frozen (`gc.freeze`) is looked through again afterwards.
     """
-    global _bodies
     with _lock:
-        _bodies += 1
-        if _bodies == 1:
+        _bodies.append(None)
+        if len(_bodies) == 1:
             gc.freeze()
     try:
         yield
     finally:
         with _lock:
-            _bodies -= 1
+            _bodies.pop()
             if not _bodies:
                 gc.unfreeze()
