@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
@@ -329,12 +329,14 @@ def _form(values: Iterable[object]) -> _Form:
         kinds |= here
         if not any(issubclass(kind, _NESTING) for kind in here):
             return _Form.PLAIN if kinds <= _PLAIN else _Form.OTHER
-        level = [value for value in values if isinstance(value, _NESTING)]
-        dicts = [outer for outer in level if isinstance(outer, dict)]
+        if here == {dict}:  # thousands of positions, mostly
+            dicts, lists = cast("list[dict[Any, Any]]", values), []
+        else:
+            dicts = [value for value in values if isinstance(value, dict)]
+            lists = [value for value in values if isinstance(value, (list, tuple))]
         if not set(map(type, chain.from_iterable(dicts))) <= {str}:
             kinds.add(object)
-        inner = (outer.values() if isinstance(outer, dict) else outer for outer in level)
-        values = list(chain.from_iterable(inner))
+        values = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
     return _Form.DEEP
 
 
