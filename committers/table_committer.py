@@ -85,6 +85,7 @@ class TableCommitter(Committer):
         self.semantics = parse_semantics(semantics)
         self.storage_options = dict(storage_options or {})
         self._storage = Storage(self.name, self.storage_options)
+        self.publish_waits = not self._storage.is_local
         self._new_id = new_id
         self._context: CommitterContext | None = None
         self._fenced = False

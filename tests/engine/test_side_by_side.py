@@ -14,7 +14,7 @@ import pytest
 
 from txn.attempts import TransactionAttempt
 from txn.engine.broadcast import Broadcast
-from txn.engine.commit import Committing
+from txn.engine.commit import Committing, TurnGivenUpError
 from txn.errors import FencedError, StagedFileError
 from txn.interfaces import Prepared, Publication, Published, Staged
 
@@ -29,6 +29,7 @@ class Table:
     """A committer, as far as a turn publishes with it, and its sink."""
 
     in_commit_turn = False
+    publish_waits = False
 
     def __init__(self, name: str, does: Callable[[], object]) -> None:
         self.name = name
@@ -50,7 +51,7 @@ def publish(
     """The publications of the last of some turns over these tables."""
     doubles: Any = SimpleNamespace(all=tables, early=tables, late=())
     shell: Any = SimpleNamespace(assert_leading=leads)
-    turn: Any = SimpleNamespace(attempts=(STAGED.attempt,))
+    turn: Any = SimpleNamespace(attempts=(STAGED.attempt,), is_cancelled=False)
     told = Broadcast("t", lambda: 0.0)
     committing = Committing(doubles, doubles, doubles, doubles, doubles, told, monotonic)
     try:
@@ -118,7 +119,7 @@ def test_the_error_of_the_first_table_that_fails_is_the_turns() -> None:
 
 
 def test_tables_that_wait_for_storage_have_a_thread_each() -> None:
-    """Known from the turn before; of the others three are published at once, and each of them is,
+    """Known from the turns before; of the others three are published at once, and each of them is,
     also behind one that fails.
     """
     lock = threading.Lock()
@@ -158,6 +159,57 @@ def test_tables_that_wait_for_storage_have_a_thread_each() -> None:
     with pytest.raises(StagedFileError, match="gone"):
         publish(Table("0", raises(StagedFileError("gone"))), *tables)
     assert sorted(asked) == [table.name for table in tables]
+
+
+def test_tables_far_away_are_published_at_once_from_the_first_turn_on() -> None:
+    """Also while they fail, which tells nothing of how long they take."""
+    meeting = threading.Barrier(5)
+
+    class Far(Table):
+        publish_waits = True
+
+    def refused() -> None:
+        meeting.wait(WAIT_SECS)
+        raise StagedFileError("away")
+
+    with pytest.raises(StagedFileError, match="away"):
+        publish(*(Far(str(number), refused) for number in range(5)))
+
+
+@pytest.mark.parametrize("ended", ["closed", "cancelled"])
+def test_nothing_begins_once_nobody_waits_for_the_turn(ended: str) -> None:
+    """A table that hung and comes back takes no other with it: the run may be over by then."""
+    asked: list[str] = []
+    doubles: Any = SimpleNamespace()
+    turn: Any = SimpleNamespace(attempts=(STAGED.attempt,), is_cancelled=False)
+    shell: Any = SimpleNamespace(assert_leading=lambda: None)
+    committing = Committing(
+        doubles,
+        doubles,
+        doubles,
+        doubles,
+        SimpleNamespace(all=(), early=(), late=()),  # type: ignore[arg-type]
+        Broadcast("t", lambda: 0.0),
+        time.monotonic,
+    )
+
+    def end() -> None:
+        turn.is_cancelled = ended == "cancelled"
+        if ended == "closed":
+            committing.close()
+        asked.append("0")
+
+    tables = [
+        Table("0", end),
+        *(Table(str(n), lambda n=n: asked.append(str(n))) for n in (1, 2, 3)),
+    ]
+    committing._tables = SimpleNamespace(all=tables)  # type: ignore[assignment]
+    committing._lines = lambda: [tables]  # type: ignore[assignment, method-assign, return-value]
+    prepared = {table.name: Prepared(STAGED, ()) for table in tables}
+    with pytest.raises(TurnGivenUpError, match="'1' had not begun"):
+        committing.publish(turn, PUBLICATION, prepared, shell)
+    assert asked == ["0"]
+    committing.close()
 
 
 def test_no_table_is_asked_once_this_process_does_not_lead() -> None:

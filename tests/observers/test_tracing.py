@@ -360,6 +360,16 @@ def test_each_of_a_group_counts() -> None:
     found = {int(str((s.attributes or {})["txn.txid"])) for s in spans if s.name == "success"}
     # Five are left, then one, then -3, and after eleven seconds 2.5.
     assert found == {*range(1, 9), *range(17, 21)}
+    # What is unusual takes none of what is left, nor does what goes well beside it: half a one.
+    for first in range(21, 121, 2):
+        group = (TransactionAttempt(first), TransactionAttempt(first + 1))
+        traces.observe(StationBegan(114.0, "t", 1, group, "process"))
+        traces.observe(BadRows(114.0, "t", 1, group[1], "s", "rule", 1, set_aside=True))
+        told_of(traces, first, 114.0)
+        told_of(traces, first + 1, 114.0)
+    told_of(traces, 200, 120.0)
+    *_, last = exporter.get_finished_spans()
+    assert ((last.attributes or {})["txn.txid"], last.name) == (200, "clean_up")
 
 
 def test_groups_that_overlap_keep_nothing_of_those_before() -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -76,8 +77,6 @@ def dashboard(
             click.echo(f"The page is at {url} (Ctrl-C ends it).")
         sys.stdout.flush()
 
-    with contextlib.suppress(OSError, AttributeError):  # Windows has no such thing
-        os.nice(_NICE)
     over = threading.Event()
     if of_run:
         known = [Known.of_line(sys.stdin.buffer.readline())]
@@ -95,7 +94,18 @@ def dashboard(
                     click.echo(f"{why} The page goes on looking.", err=True)
             return over.is_set()
 
+        _step_back()
         serve(watch, Address(host.strip("[]"), port), told, names=allowed, is_over=is_over)
+
+
+def _step_back() -> None:
+    """Let a run on this machine go first."""
+    with contextlib.suppress(OSError, AttributeError):  # Windows has no such thing
+        now = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, max(now, _NICE))
+        if os.getsid(0) == os.getpid():
+            # Linux may share the processor out by session first, and within each by this number.
+            Path("/proc/self/autogroup").write_text(str(_NICE), encoding="ascii")
 
 
 def _wait_for_end(over: threading.Event) -> None:

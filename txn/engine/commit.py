@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -31,7 +32,8 @@ T = TypeVar("T")
 
 _LOOK_SECS = 60.0
 _WAITS_SECS = 0.005
-"""A table whose publication takes longer waits for its storage; on a local disk it takes one."""
+"""A table waits for its storage if its last two publications took longer; a quick disk takes one
+millisecond."""
 _AT_ONCE = 3
 """So many tables that do not wait are published at once: each needs Python most of the time, and
 twenty threads lose as much time again by handing it to each other."""
@@ -146,8 +148,9 @@ class Committing:
         self._tables = tables
         self._monotonic = monotonic
         self._beside = Pool(max(1, len(tables.all) - 1), "txn-tables")
-        self._took: dict[str, float] = {}
-        """Table -> seconds of its newest publication."""
+        self._closed = threading.Event()
+        self._took: dict[str, tuple[float, float]] = {}
+        """Table -> seconds of its last two publications."""
 
     def announce(self, turn: CommitTurn) -> None:
         """Tell the spouts that the turn of these attempts begins; any of them may fail it."""
@@ -181,9 +184,12 @@ class Committing:
             ready = prepared[sink.name]
             own = table_publication(publication, ready.staged)
             began = self._monotonic()
-            with self._broadcast.passage("publish", turn.attempts, sink.name):
-                published = sink.committer.publish(ready, own)
-            self._took[sink.name] = self._monotonic() - began
+            try:
+                with self._broadcast.passage("publish", turn.attempts, sink.name):
+                    published = sink.committer.publish(ready, own)
+            finally:
+                last = self._took.get(sink.name, (math.inf, math.inf))[1]
+                self._took[sink.name] = last, self._monotonic() - began
             self._tell(turn, sink.name, published)
             if sink is first and others:
                 reached("between-publications", attempt)
@@ -193,7 +199,7 @@ class Committing:
             # For all of them: they begin now. Who loses the leadership after it was asked meets the
             # successor's fence in each log.
             shell.assert_leading()
-            return self._side_by_side(self._lines(), publish, "publishes")
+            return self._side_by_side(turn, self._lines(), publish, "publishes")
 
     def _lines(self) -> list[list[Sink]]:
         """The tables that are published one after the other, each list on a thread of its own.
@@ -201,11 +207,15 @@ class Committing:
         The first table begins the first list.
         """
         first, *_ = self._tables.all
-        waits = [s for s in self._tables.all if self._took.get(s.name, 0.0) > _WAITS_SECS]
+        waits = [sink for sink in self._tables.all if self._waits(sink)]
         quick = [sink for sink in self._tables.all if sink not in waits]
         lines = [quick[at::_AT_ONCE] for at in range(min(_AT_ONCE, len(quick)))]
         lines += ([sink] for sink in waits)
         return sorted(lines, key=lambda line: line[0] is not first)
+
+    def _waits(self, sink: Sink) -> bool:
+        took = min(self._took.get(sink.name, (0.0,)))
+        return sink.committer.publish_waits or took > _WAITS_SECS
 
     def _tell(self, turn: CommitTurn, table: str, done: Published) -> None:
         unknown = any(file.rows < 0 for file in done.files)
@@ -225,7 +235,8 @@ class Committing:
         )
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Let go of the threads; what has not begun to be published is not any more."""
+        self._closed.set()
         self._beside.close(cancel=True)
 
     def _prepare_early(self, turn: CommitTurn, publication: Publication) -> dict[str, Prepared]:
@@ -250,20 +261,26 @@ class Committing:
         prepared = {sink.name: prepare(sink) for sink in early if not sink.committer.prepare_reads}
         reading = [sink for sink in early if sink.committer.prepare_reads]
         lines = [[sink] for sink in reading]
-        return prepared | self._side_by_side(lines, in_job, "prepares")
+        return prepared | self._side_by_side(turn, lines, in_job, "prepares")
 
     def _side_by_side(
-        self, lines: Sequence[Sequence[Sink]], job: Callable[[Sink], T], does: str
+        self,
+        turn: CommitTurn,
+        lines: Sequence[Sequence[Sink]],
+        job: Callable[[Sink], T],
+        does: str,
     ) -> dict[str, T]:
         """Run a job for each table, the first line's on this thread.
 
         All of them end before an error is raised, the first one as declared: nothing goes on behind
-        the back of a replay.
+        the back of a replay, and nothing begins once nobody waits for it.
         """
         done: dict[str, Future[T]] = {sink.name: Future() for line in lines for sink in line}
 
         def one_by_one(line: Sequence[Sink]) -> None:
             for sink in line:
+                if sink is not line[0] and (self._closed.is_set() or turn.is_cancelled):
+                    return
                 try:
                     done[sink.name].set_result(job(sink))
                 except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
@@ -276,6 +293,9 @@ class Committing:
             one_by_one(line)
         while len(lines) > 1 and self._beside.join(_LOOK_SECS):
             pass
+        for name, future in done.items():
+            if not future.done():
+                future.set_exception(TurnGivenUpError(f"Table '{name}' had not begun."))
         return {s.name: done[s.name].result() for s in self._tables.all if s.name in done}
 
     def _prepare_late(

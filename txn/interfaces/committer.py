@@ -73,6 +73,10 @@ class Committer(ABC):
     prepare_reads: bool = True
     """Whether `prepare` runs Spark jobs or asks storage; such tables are prepared side by side."""
 
+    publish_waits: bool = True
+    """Whether `publish` waits for something that is not this machine: such tables are published
+    side by side, each on a thread of its own; of the others a few are at once."""
+
     lies_in_folder: bool = False
     """Whether `name` is a folder in which executors write files that this process reads. If
     executors run elsewhere, they must share that folder."""

@@ -1,4 +1,4 @@
-"""Python's garbage collector and long runs: what was there before is not looked through again."""
+"""Python's garbage collector and what goes on for long: what was there is not looked at again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from collections.abc import Iterator
 
 __all__ = ["settled"]
 
+_FEW = 1_000
+"""Python itself may begin with some hundred objects that are frozen."""
+
 _lock = threading.Lock()
-_bodies: list[None] = []
-"""Those that have not ended."""
+_bodies: list[bool] = []
+"""Those that have not ended: whether the first one has frozen what was there."""
 
 
 @contextlib.contextmanager
@@ -20,17 +23,19 @@ def settled() -> Iterator[None]:
 
     A full collection goes through every object of the process, those of pyspark and of all other
     packages too, and no thread runs meanwhile: a tenth of a second, every few seconds of a busy
-    run. Reference cycles that were there before and become garbage in the body are freed after
-    it. What the program itself has frozen (`gc.freeze`) is looked through again afterwards.
+    run. One is made here first, or the garbage of former runs would be kept as well. A program that
+    freezes its objects itself (`gc.freeze`) is left alone.
     """
     with _lock:
-        _bodies.append(None)
-        if len(_bodies) == 1:
+        if not _bodies and gc.get_freeze_count() < _FEW:
+            gc.collect()
             gc.freeze()
+            _bodies.append(True)
+        else:
+            _bodies.append(bool(_bodies) and _bodies[0])
     try:
         yield
     finally:
         with _lock:
-            _bodies.pop()
-            if not _bodies:
+            if _bodies.pop() and not _bodies:
                 gc.unfreeze()

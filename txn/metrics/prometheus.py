@@ -87,6 +87,8 @@ class _Meters:
         self._bound: dict[tuple[str, tuple[str, ...]], Any] = {}
         """prometheus-client looks a child up with a lock and copies; this is on every event's
         way."""
+        self._binding = threading.Lock()
+        """A gauge that is forgotten while another thread binds it would never be seen again."""
 
     def add(self, what: Metric, by: float, *labels: str) -> None:
         """See `Meters`."""
@@ -102,7 +104,8 @@ class _Meters:
 
     def forget(self, what: Metric, *labels: str) -> None:
         """See `Meters`."""
-        if self._bound.pop((what.name, labels), None) is not None:
+        with self._binding, contextlib.suppress(KeyError):
+            del self._bound[what.name, labels]
             self._made[what].remove(*labels)
 
     def collect(self) -> Iterable[Family]:
@@ -116,7 +119,8 @@ class _Meters:
     def _child(self, what: Metric, labels: tuple[str, ...]) -> Any:
         key = what.name, labels
         if (child := self._bound.get(key)) is None:
-            child = self._bound[key] = self._made[what].labels(*labels)
+            with self._binding:
+                child = self._bound[key] = self._made[what].labels(*labels)
         return child
 
 

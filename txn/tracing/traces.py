@@ -248,11 +248,12 @@ class Traces:
             return True  # there is nothing to leave out
         first = found.first or found
         if first.detailed is None:
-            group = (first, *first.linked.values())
-            first.detailed = any(one.is_unusual for one in group) or self._details.is_left(at)
+            is_unusual = any(one.is_unusual for one in (first, *first.linked.values()))
+            first.sampled = not is_unusual and self._details.is_left(at)
+            first.detailed = is_unusual or first.sampled
         if found.is_unusual:
             return True
-        if first.detailed:
+        if first.sampled:
             self._details.take()
         return first.detailed
 
@@ -307,6 +308,8 @@ class _Attempt:
     """Of its group, which has the stations that the group shares; None: itself, as far as known."""
     detailed: bool | None = None
     """Of the first of a group: whether the stations of all are sent; None: not decided yet."""
+    sampled: bool = False
+    """Of the first of a group: whether that is because there were some left."""
     published: dict[str, TablePublished] = field(default_factory=dict)
 
     @property
