@@ -215,11 +215,9 @@ def test_the_page_of_an_unknown_topology_says_so_on_the_terminal(hosts: str) -> 
         assert page.stderr is not None
         assert page.stdout.readline().startswith("The page is at http://")
         told = page.stderr.readline()
-        stepped_back = os.getpriority(os.PRIO_PROCESS, page.pid) - os.getpriority(
-            os.PRIO_PROCESS, 0
-        )
+        priorities = [os.getpriority(os.PRIO_PROCESS, process) for process in (page.pid, 0)]
         page.terminate()
-    assert stepped_back == 5
+    assert priorities[0] == max(priorities[1], 5)
     assert "knows no topology 'odors'. It knows orders. " in told
     assert told.endswith(" The page goes on looking.\n")
 

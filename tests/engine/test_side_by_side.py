@@ -177,21 +177,14 @@ def test_tables_far_away_are_published_at_once_from_the_first_turn_on() -> None:
 
 
 @pytest.mark.parametrize("ended", ["closed", "cancelled"])
-def test_nothing_begins_once_nobody_waits_for_the_turn(ended: str) -> None:
+def test_nothing_begins_once_nobody_waits_for_the_turn(
+    ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A table that hung and comes back takes no other with it: the run may be over by then."""
+    monkeypatch.setattr("txn.engine.commit._AT_ONCE", 1)
     asked: list[str] = []
-    doubles: Any = SimpleNamespace()
     turn: Any = SimpleNamespace(attempts=(STAGED.attempt,), is_cancelled=False)
     shell: Any = SimpleNamespace(assert_leading=lambda: None)
-    committing = Committing(
-        doubles,
-        doubles,
-        doubles,
-        doubles,
-        SimpleNamespace(all=(), early=(), late=()),  # type: ignore[arg-type]
-        Broadcast("t", lambda: 0.0),
-        time.monotonic,
-    )
 
     def end() -> None:
         turn.is_cancelled = ended == "cancelled"
@@ -199,12 +192,11 @@ def test_nothing_begins_once_nobody_waits_for_the_turn(ended: str) -> None:
             committing.close()
         asked.append("0")
 
-    tables = [
-        Table("0", end),
-        *(Table(str(n), lambda n=n: asked.append(str(n))) for n in (1, 2, 3)),
-    ]
-    committing._tables = SimpleNamespace(all=tables)  # type: ignore[assignment]
-    committing._lines = lambda: [tables]  # type: ignore[assignment, method-assign, return-value]
+    others = (Table(str(n), lambda n=n: asked.append(str(n))) for n in (1, 2, 3))
+    tables = [Table("0", end), *others]
+    doubles: Any = SimpleNamespace(all=tables, early=tables, late=())
+    told = Broadcast("t", lambda: 0.0)
+    committing = Committing(doubles, doubles, doubles, doubles, doubles, told, time.monotonic)
     prepared = {table.name: Prepared(STAGED, ()) for table in tables}
     with pytest.raises(TurnGivenUpError, match="'1' had not begun"):
         committing.publish(turn, PUBLICATION, prepared, shell)
