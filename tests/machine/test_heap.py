@@ -42,6 +42,23 @@ def test_one_body_after_the_other_keeps_no_garbage() -> None:
     assert [garbage() is None for garbage in left] == [True, True, True, True, False]
 
 
+def test_full_collections_are_rarer_until_the_last_body_ends() -> None:
+    """And come as before then, unless the program has set how often they come meanwhile."""
+    before = gc.get_threshold()
+    try:
+        with settled():
+            within = gc.get_threshold()
+            with settled():
+                assert gc.get_threshold() == within
+        assert (within[:2], within[2]) == (before[:2], 10 * before[2])
+        assert gc.get_threshold() == before
+        with settled():
+            gc.set_threshold(900, 9, 9)
+        assert gc.get_threshold() == (900, 9, 9)
+    finally:
+        gc.set_threshold(*before)
+
+
 def test_a_program_that_freezes_its_objects_is_left_alone() -> None:
     """They are frozen during the body, and afterwards."""
     gc.freeze()
