@@ -201,14 +201,18 @@ class LeadershipLost(RunEvent):
     error: str
 
 
+Bound = Literal["source", "processing", "commit", "away", "replay", "idle"]
+"""What holds a run up. source: planning; processing: Spark; commit: the tables and ZooKeeper; away:
+a source, or storage, cannot be reached; replay: a back-off after a failure, or a stream whose
+columns nobody knows yet; idle: there is nothing to read."""
+
+
 @dataclass(frozen=True)
 class BoundChanged(RunEvent):
     """Something else holds the run up from now on."""
 
     bound: str
-    """"source": planning; "processing": Spark; "commit": tables and ZooKeeper; "away": a source or
-    storage cannot be reached; "replay": a back-off after a failure; "idle": there is nothing to
-    read; "ended": the run ends."""
+    """A `Bound`; "ended": the run ends."""
     before: str | None
     """What held it up until now; None: this is the first."""
     seconds: float

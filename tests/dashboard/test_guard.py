@@ -93,6 +93,15 @@ def test_a_token_is_shown_once() -> None:
     assert client(TOKEN).get("/", headers={"Authorization": f"Bearer {TOKEN}"}).text == "hello"
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_a_token_may_have_any_characters(encoding: str) -> None:
+    """Clients encode headers in two ways; neither lets a wrong token in."""
+    one = client("sekret-tok-ümlaut")
+    for token, expected in (("sekret-tok-ümlaut", 200), ("sekret-tok-ämlaut", 401), ("", 401)):
+        shown = {b"Authorization": f"Bearer {token}".encode(encoding)}
+        assert one.get("/", headers=shown).status_code == expected
+
+
 def test_below_a_path_of_a_proxy_the_token_leads_back_to_it() -> None:
     """The proxy takes its path off the request, so the answer must not name one from the root."""
     where = client(TOKEN).get(f"/?token={TOKEN}").headers["location"]

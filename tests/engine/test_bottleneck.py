@@ -151,6 +151,9 @@ def test_the_source_is_told_from_planning():
     assert said("", plan_idle=True) == ["source: nothing to read"]
     assert said("l", {"planned": NOW - 3}) == ["planning waits for the source: txid 11 (3.0 s)"]
     assert said("", plan_scheduled=True) == ["planning waits for the emit interval"]
+    both = "planning waits for the emit interval, or until what was read is processed"
+    assert said("p", plan_scheduled=True)[0] == both
+    assert said("d", plan_scheduled=True)[0] == "planning waits for the emit interval"
 
 
 def test_the_end_of_planning_is_said():

@@ -113,7 +113,11 @@ txn_committed_txid{topology="t"} 8
 txn_epoch{topology="t"} 3
 txn_events_dropped_total{topology="t"} 5
 txn_groups_dissolved_total{topology="t"} 1
+txn_held_up_by{bound="away",topology="t"} 0
 txn_held_up_by{bound="commit",topology="t"} 1
+txn_held_up_by{bound="idle",topology="t"} 0
+txn_held_up_by{bound="processing",topology="t"} 0
+txn_held_up_by{bound="replay",topology="t"} 0
 txn_held_up_by{bound="source",topology="t"} 0
 txn_in_flight{topology="t"} 1
 txn_in_quarantine{topology="t"} 2

@@ -96,7 +96,8 @@ class Guard:
         if _is(_shown(headers, cookie), proof):
             return None
         kind, _, shown = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and _is(shown, token):
+        # Headers are decoded as Latin-1; clients encode as that or as UTF-8.
+        if kind.lower() == "bearer" and _is(shown, token, shown.encode("latin-1")):
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if any(name == "token" and _is(value, token) for name, value in query):
@@ -132,5 +133,7 @@ def _proof(token: str) -> str:
     return hmac.new(token.encode(), b"txn dashboard", hashlib.sha256).hexdigest()
 
 
-def _is(shown: str, expected: str) -> bool:
-    return hmac.compare_digest(shown.encode(), expected.encode())
+def _is(shown: str, expected: str, raw: bytes = b"") -> bool:
+    """Whether it was shown, as text or as bytes."""
+    either = hmac.compare_digest(raw, expected.encode())
+    return hmac.compare_digest(shown.encode(), expected.encode()) or either

@@ -7,16 +7,11 @@ names the one thing that holds the run up at this moment; `waits` says in words 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
 
+from txn.observers import Bound
 from txn.protocol.events import Batch, CoordinatorState, Phase
 
 __all__ = ["BOUND_NAMES", "Bound", "bound", "in_words", "waits"]
-
-Bound = Literal["source", "processing", "commit", "away", "replay", "idle"]
-"""What holds a run up. source: planning; processing: Spark; commit: the tables
-and ZooKeeper; away: a source, or storage, cannot be reached; replay: a back-off after a
-failure, or a stream whose columns nobody knows yet; idle: there is nothing to read."""
 
 BOUND_NAMES = {
     "source": "the source",
@@ -97,7 +92,9 @@ def _planning(
         asked = held[0].attempt.txid
         yield f"planning waits for the source: txid {asked}{_since(times(held[0]), now)}"
     elif state.plan_scheduled:
-        yield "planning waits for the emit interval"
+        # At lag zero the next txid is made of all that comes while these are processed.
+        or_else = ", or until what was read is processed" if _is_processing(state) else ""
+        yield f"planning waits for the emit interval{or_else}"
 
 
 def _replays(state: CoordinatorState) -> Iterator[str]:
@@ -129,6 +126,10 @@ def _turn(state: CoordinatorState, times: Callable[[Batch], Times], now: float) 
         told = "processing" if since is None else f"processing, {_seconds(now - since)}"
         waiting = f"commit and {_named(processed)} wait" if processed else "commit waits"
         yield f"{waiting} for txid {first.attempt.txid} ({told})"
+
+
+def _is_processing(state: CoordinatorState) -> bool:
+    return any(batch.phase is Phase.PROCESSING for batch in state.batches.values())
 
 
 def _is_away(batch: Batch) -> bool:

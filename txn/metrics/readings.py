@@ -20,6 +20,7 @@ from txn.observers import (
     BadRows,
     BatchCommitted,
     BatchUnblocked,
+    Bound,
     BoundChanged,
     EventsDropped,
     FailureCause,
@@ -197,8 +198,11 @@ class Readings:
         # There from the first scrape on: `increase` does not see a series that begins with 1.
         for name in ("batches", "attempts", "waits", "quarantined", "groups_dissolved"):
             self._count(event, name, 0)
+        self._count(event, "events_dropped", 0)
         for cause in get_args(FailureCause):
             self._count(event, "replays", 0, cause)
+        for bound in get_args(Bound):
+            self._gauge(event, "held_up_by", int(bound == self._bound_told), bound)
         with self._lock:
             self._open = dict.fromkeys(event.open_txids, event.at)
         self._tell_open(event)

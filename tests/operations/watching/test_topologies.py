@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +24,7 @@ from txn.operations.watching.run_files import RunNote
 from txn.operations.watching.topologies import Watch, Watched
 from txn.operations.watching.trouble import Trouble, state_of, troubles
 from txn.protocol.records import IncarnationRecord
+from txn.zookeeper.liveness import machine_id
 
 
 @pytest.fixture
@@ -261,6 +263,31 @@ def test_states_are_told_apart(watch: Watch, sample: Sample) -> None:
     assert state_of(found) == "starting"
     found.error = "away"
     assert state_of(found) == "unknown"
+
+
+def test_a_run_that_was_killed_is_no_run_that_was_stopped(watch: Watch, sample: Sample) -> None:
+    """Nobody leads, and what it said last is no end; a run after it that ended well is told so."""
+    look = sample.look()
+    status = replace(look.statuses["flights"], standbys=())
+    status = replace(status, found=replace(status.found, leader=None))
+    gone = RunNote(
+        topology="flights",
+        pid=2**22 - 1,
+        machine=machine_id(),
+        epoch=status.found.epoch,
+        at=time.time(),
+        program="flights.py:topology",
+    )
+    for last, expected in (
+        (gone, "died"),
+        (gone.model_copy(update={"ended": "stopped"}), "stopped"),
+        (gone.model_copy(update={"epoch": gone.epoch - 1}), "stopped"),
+        (gone.model_copy(update={"pid": os.getpid()}), "stopped"),
+    ):
+        found = watched(watch, replace(look, statuses={"flights": status}))
+        found._note = last
+        assert state_of(found) == expected
+        assert bool(of_area(found, "run")) == (expected == "died")
 
 
 def test_a_lost_leader_says_what_to_do(watch: Watch, sample: Sample) -> None:

@@ -80,5 +80,5 @@ export const BOUNDS = {
 
 export const STATES = {
   running: ["Running", "ok"], starting: ["Looking", "muted"], lost: ["Leader lost", "err"],
-  standby: ["Standby only", "warn"], stopped: ["Stopped", "muted"], absent: ["Never run", "muted"], unknown: ["Unknown", "err"],
+  standby: ["Standby only", "warn"], stopped: ["Stopped", "muted"], died: ["Died", "err"], absent: ["Never run", "muted"], unknown: ["Unknown", "err"],
 };

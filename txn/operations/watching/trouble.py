@@ -28,9 +28,10 @@ Area = Literal[
     "foreign commit",
     "notice",
 ]
-State = Literal["running", "starting", "lost", "standby", "stopped", "absent", "unknown"]
+State = Literal["running", "starting", "lost", "standby", "stopped", "died", "absent", "unknown"]
 """running: a process leads it; lost: the process that led it is gone, and its node goes with its
-session; standby: nobody leads, and somebody waits to; absent: ZooKeeper does not know it, as nobody
+session; standby: nobody leads, and somebody waits to; died: as stopped, but the last run's process
+is gone without having said how its run ended; absent: ZooKeeper does not know it, as nobody
 has led it yet; unknown: ZooKeeper does not tell."""
 
 _NEWEST = 50
@@ -70,7 +71,10 @@ def state_of(watched: Watched) -> State:
         return "unknown" if watched.error else "starting"
     if status.found.leader is not None:
         return "running" if status.leader_alive else "lost"
-    return "standby" if any(each.alive for each in status.standbys) else "stopped"
+    if any(each.alive for each in status.standbys):
+        return "standby"
+    has_died = watched.note is not None and watched.note.ended is None and not watched.is_live
+    return "died" if has_died else "stopped"
 
 
 def troubles(watched: Watched) -> list[Trouble]:
@@ -131,6 +135,17 @@ def _zookeeper(watched: Watched) -> Iterator[Trouble]:
             "error",
             f"The last run ended with an error: {note.error}",
             "Correct the cause, and start the topology again: it goes on from what is durable.",
+            at_ms=int(note.at * 1000),
+        )
+    if state == "died" and note is not None:
+        yield Trouble(
+            "run",
+            "error",
+            f"The last run's process (pid {note.pid}) is gone without having said how it ended: "
+            "somebody or the system has killed it, or the machine went down.",
+            "See the system's log for why, such as too little memory. Start the topology again: it "
+            "goes on from what is durable.",
+            _command(watched, f"run {shlex.quote(note.program)}") if note.program else "",
             at_ms=int(note.at * 1000),
         )
 
