@@ -35,6 +35,7 @@ __all__ = [
     "BadRows",
     "BatchCommitted",
     "BatchUnblocked",
+    "Bound",
     "BoundChanged",
     "EventsDropped",
     "FailureCause",

@@ -102,7 +102,7 @@ def test_committed_batches_show_rows_phases_and_versions() -> None:
     """A committed batch has its rows, milliseconds by phase and table versions, newest first."""
     lines = [line.rstrip() for line in drawn(picture(status(), [batch(6), batch(7)]), width=120)]
     shown = [line.split() for line in lines if line.strip().startswith(("6:0", "7:0"))]
-    row = ["1,234", "300", "ms", "100", "ms", "300", "ms", "delays", "v9,", "routes", "v8"]
+    row = ["1,234", "200", "ms", "200", "ms", "300", "ms", "delays", "v9,", "routes", "v8"]
     assert shown == [["7:0", *row], ["6:0", *row]]
 
 
@@ -176,7 +176,7 @@ def test_plain_lines_have_one_line_per_commit_and_failure() -> None:
         "flights: running, epoch 3, from txid 7, until caught_up, zookeeper embedded",
         "flights: failed 7:0: lost an executor",
         (
-            "flights: committed 7:0 rows=1234 processing=300ms waiting=100ms commit=300ms "
+            "flights: committed 7:0 rows=1234 processing=200ms waiting=200ms commit=300ms "
             "tables: delays v9, routes v8"
         ),
         (
@@ -339,6 +339,13 @@ def test_a_history_shows_broken_rules() -> None:
         ["0", "ms", "none"],
     ]
     assert "broken rules" not in drawn(history_table([replace(entries[0], violations={})]))[0]
+
+
+def test_waiting_for_spark_is_no_processing() -> None:
+    """A txid of many waits for Spark for long: whoever tunes Spark for that tunes in vain."""
+    timings = {"started": 1.0, "processing": 13_000.0, "staged": 5_300.0, "processed": 0.1}
+    entry = HistoryEntry(1, 0, 1, committed=True, timings_ms=timings)
+    assert drawn(history_table([entry]), width=200)[1].split()[-2:] == ["5,300", "ms"]
 
 
 def test_a_history_shows_which_txids_were_committed_empty() -> None:

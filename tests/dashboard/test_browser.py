@@ -251,7 +251,7 @@ def test_charts_have_one_range_and_seconds_where_they_differ(seen: Seen) -> None
 
 
 def test_words_stay_in_the_boxes_of_the_graph(seen: Seen) -> None:
-    """They are cut by their width, whatever the letters are; one row is "1 row"."""
+    """They are cut by their width, whatever the letters are; rows are those that were staged."""
     page = seen.open("t/flights/topology")
     page.locator("svg.graph .node").nth(8).wait_for()
     drawn = """async () => {
@@ -264,7 +264,7 @@ def test_words_stay_in_the_boxes_of_the_graph(seen: Seen) -> None:
     }"""
     texts = page.evaluate(drawn)
     assert max(width for _, width in texts) <= 176 - 16
-    assert texts[-1][0] == "1 row"
+    assert texts[-1][0] == "1 staged"
     assert seen.is_quiet()
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from txn.cli.words import broken_rules, short_name
 from txn.delta.upkeep import UpkeepPlan
+from txn.interfaces.publication import processing_ms
 from txn.operations.bad_rows import BadRow, RuleRows
 from txn.operations.history import HistoryEntry
 from txn.operations.quarantine import Quarantined
@@ -162,8 +163,6 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
     columns += [*["broken rules"] * ruled, *["quarantined"] * emptied]
     result = _table(*columns)
     for entry in entries:
-        timings = entry.timings_ms
-        processing = sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed"))
         read = "; ".join(f"{describe(metadata)}" for metadata in entry.read.values()) or "nothing"
         rows = ", ".join(
             f"{short_name(table)} {entry.rows[table]:,} (v{version})"
@@ -175,7 +174,7 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
             _local_time(entry.timestamp_ms),
             read,
             rows,
-            f"{processing:,.0f} ms",
+            f"{processing_ms(entry.timings_ms):,.0f} ms",
             *[broken_rules(entry.violations) or "none"] * ruled,
             *[printable((entry.quarantined or "").partition("\n")[0])] * emptied,
         )

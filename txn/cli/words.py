@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from txn.engine.bottleneck import BOUND_NAMES
 from txn.engine.report import BatchReport, RunReport, Standby, Timeline
 from txn.interfaces import Lag
-from txn.interfaces.publication import Violations
+from txn.interfaces.publication import Violations, processing_ms
 from txn.text import duration, printable, size
 
 __all__ = [
@@ -28,15 +28,15 @@ NOTHING_SET_ASIDE = "no stream sets rows aside"
 
 
 def phases_ms(batch: BatchReport) -> tuple[float, float, float]:
-    """Milliseconds of processing, of waiting for the commit turn, and of the commit turn."""
+    """Milliseconds of processing, of waiting for Spark and for the turn, and of the commit turn."""
     durations = Timeline(dict(batch.times)).durations_ms()
 
     def total(*stations: str) -> float:
         return sum(durations.get(station, 0.0) for station in stations)
 
     return (
-        total("processing", "staged", "processed"),
-        total("turn"),
+        processing_ms(durations),
+        total("processing", "turn"),
         total("prepared", "published", "committed"),
     )
 

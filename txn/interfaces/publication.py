@@ -35,6 +35,7 @@ __all__ = [
     "StagedFile",
     "Violations",
     "merged_violations",
+    "processing_ms",
     "summed_violations",
 ]
 
@@ -310,3 +311,11 @@ class CommitterContext:
     """The incarnations that it replaced: it may lead tables that they led."""
     first_txid: int = 1
     """The first txid that a table can hold which is made in this run."""
+
+
+def processing_ms(timings_ms: Mapping[str, float]) -> float:
+    """How long the batch was processed, out of `Publication.timings_ms`.
+
+    Without `processing`, the wait until Spark had room for it: that is no time of Spark's.
+    """
+    return sum(timings_ms.get(station, 0.0) for station in ("staged", "processed"))

@@ -1,7 +1,7 @@
 // The graph of a topology: spouts left, tables right; widths by rows, colour by what waits.
 
 import { s } from "./dom.js";
-import { count, tableName } from "./format.js";
+import { count, num, tableName } from "./format.js";
 
 const WIDE = 176, HIGH = 46, GAP_X = 58, GAP_Y = 16, PAD = 6;
 const TEXT_X = 16, LABEL = "600 12.5px", WORDS = "11px"; // as in app.css
@@ -78,10 +78,10 @@ export function drawGraph(graph, heldUpBy, lags) {
     const { x, y } = place.get(node.id);
     const lag = lags && lags[node.label];
     const label = node.kind === "table" ? tableName(node.label) : node.label;
-    const words = node.kind === "table" && node.rows ? [count(node.rows, "row"), node.words].filter(Boolean).join(" · ") : lag || node.words;
+    const words = node.kind === "table" && node.rows ? [`${num(node.rows)} staged`, node.words].filter(Boolean).join(" · ") : lag || node.words;
     const slow = node.kind === waits || (heldUpBy === "away" && node.kind === "stream");
     return s("g", { class: `node ${node.kind}${slow ? " slow" : ""}`, transform: `translate(${x},${y})` },
-      s("title", {}, [node.label, node.words, node.why].filter(Boolean).join("\n")),
+      s("title", {}, [node.label, node.rows ? `${count(node.rows, "row")} staged by its newest 200 txids` : null, node.words, node.why].filter(Boolean).join("\n")),
       s("rect", { width: WIDE, height: HIGH, rx: 5 }),
       s("rect", { class: "mark", width: 3, height: HIGH - 12, x: 6, y: 6, rx: 1.5 }),
       s("text", { x: TEXT_X, y: 19, class: "node-label" }, cut(label, LABEL)),

@@ -19,7 +19,7 @@ export function stats(one) {
     : lags.length ? lags.map((l) => h("span", { class: "lag" }, lags.length > 1 ? h("span", { class: "lag-name" }, `${l.stream} `) : null, l.words)) : [h("span", { class: "none" }, "none")];
   return h("dl", { class: "stats" },
     stat("Committed txid", num(one.committed)),
-    stat("Throughput", short(one.rows_per_s), "rows/s"),
+    stat("Staged, 1 min", short(one.rows_per_s), "rows/s"),
     stat("Last commit", one.last_commit_ms ? age(one.last_commit_ms) : "never"),
     stat("Lag", behind),
     stat("In flight", num(one.in_flight), one.in_flight === 1 ? "txid" : "txids"),

@@ -30,7 +30,7 @@ export function topology(root, at) {
   let told = null, minutes = 60, stop = new AbortController(), busy = false, again = false, lagChart = null, lagKey = null;
   const head = h("div", { class: "head" }), held = h("div", { class: "held" });
   const graphBox = h("div", { class: "graph-box" }), flights = h("div", {}), lagBox = h("div", {}), more = h("div", { class: "stack" });
-  const rate = new Chart("Throughput", [{ label: "rows", colour: "accent", fill: true }], (v) => `${short(v)}/s`);
+  const rate = new Chart("Rows staged", [{ label: "rows", colour: "accent", fill: true }], (v) => `${short(v)}/s`);
   const slow = new Chart("Latency of the last attempt, plan to commit turn", [{ label: "mean", colour: "c2", span: true, points: true }, { label: "slowest", colour: "c3", span: true }, { label: "processing", colour: "c4", span: true }], ms);
   const spans = h("div", { class: "segmented", role: "group", "aria-label": "How far back" }, SPANS.map(([m, words]) => h("button", { type: "button", "aria-pressed": String(m === minutes), onclick: (e) => { minutes = m; for (const b of spans.children) b.setAttribute("aria-pressed", String(b === e.currentTarget)); lagKey = null; load(); } }, words)));
   const graphPanel = panel("Graph", graphBox), flightPanel = panel("In flight", flights);

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from txn.delta.commits import Commit
-from txn.interfaces.publication import Member, Publication, Violations, merged_violations
+from txn.interfaces.publication import (
+    Member,
+    Publication,
+    Violations,
+    merged_violations,
+    processing_ms,
+)
 from txn.text import describe, printable, read_of
 
 __all__ = [
@@ -508,7 +514,8 @@ class LogIndex:
 
         Returns:
             (milliseconds since 1970 at which a bucket begins, txids, rows, mean and greatest
-            milliseconds from planning to the commit turn, mean milliseconds of processing).
+            milliseconds from planning to the commit turn, mean milliseconds of processing,
+            without the wait for it).
         """
         return self._asked(
             "SELECT (at_ms / ?) * ? AS bucket, count(*), total(rows), avg(total_ms), "
@@ -615,7 +622,7 @@ def _row(member: Member, publication: Publication, at_ms: int) -> tuple[Any, ...
         read if len(read) <= _LONGEST_READ else f"{read[:_LONGEST_READ]}...",
         json.dumps(timings),
         sum(timings.values()),
-        sum(timings.get(name, 0.0) for name in ("processing", "staged", "processed")),
+        processing_ms(timings),
         publication.quarantined and printable(publication.quarantined),
         publication.replay_of,
         0,
