@@ -17,10 +17,11 @@ from txn.attempts import TransactionAttempt
 from txn.cli.live_view import render
 from txn.cli.observers import JsonLines, RunInfo
 from txn.cli.words import BOUND_NAMES, held_up
-from txn.engine.bottleneck import Bound, bound, waits
+from txn.engine.bottleneck import bound, waits
 from txn.engine.broadcast import Broadcast
 from txn.engine.recorder import Recorder
 from txn.engine.report import RunReport, RunStatus
+from txn.observers import Bound
 from txn.protocol.events import Batch, CoordinatorState, Phase
 
 NOW = 100.0

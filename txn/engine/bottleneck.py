@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from txn.observers import Bound
 from txn.protocol.events import Batch, CoordinatorState, Phase
 
-__all__ = ["BOUND_NAMES", "Bound", "bound", "in_words", "waits"]
+__all__ = ["BOUND_NAMES", "bound", "in_words", "waits"]
 
 BOUND_NAMES = {
     "source": "the source",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from txn.attempts import TransactionAttempt
-from txn.engine.bottleneck import Bound, bound, waits
+from txn.engine.bottleneck import bound, waits
 from txn.engine.broadcast import Broadcast
 from txn.engine.report import BatchReport, InFlight, Input, RunReport, RunStatus, Timeline
 from txn.interfaces import Lag
@@ -25,6 +25,7 @@ from txn.observers import (
     BackPressureEnded,
     BatchCommitted,
     BatchUnblocked,
+    Bound,
     BoundChanged,
     GroupDissolved,
     LagChanged,

@@ -12,6 +12,7 @@ __all__ = ["settled"]
 _FEW = 1_000
 """Python itself may begin with some hundred objects that are frozen."""
 _RARER = 10
+"""Full collections come by how many objects are new, not by how large they are."""
 
 
 class _Heap:
