@@ -11,6 +11,7 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from tests.differential.declaration import Program, Step
 from tests.differential.oracle import WINDOW_LIMITS
+from tests.differential.rules import BAD_ROWS, bad_rows_of
 from tests.differential.spouts import EPOCH, spout_of
 from tests.differential.values import decode
 from txn import FailedException, Topology, TopologyConfig, TransactionAttempt
@@ -32,7 +33,8 @@ def build(program: Program, name: str, folder: Path) -> Topology:
     Raises:
         TxnError: it is refused.
     """
-    topology = Topology(name, TopologyConfig(**program.config))
+    bad = AppendTable(folder / BAD_ROWS, "opaque") if bad_rows_of(program) else None
+    topology = Topology(name, TopologyConfig(**program.config), bad_rows=bad)
     streams: dict[str, Stream] = {}
     states: dict[str, TxnState] = {}
     for source in program.sources:
@@ -100,6 +102,10 @@ def _stream(step: Step, streams: dict[str, Stream], states: dict[str, TxnState])
             return stream.state_query(states[step.of[1]], on=args["on"], as_of=args["as_of"])
         case "join":
             return streams[step.of[0]].join(streams[step.of[1]], on=args["on"], how=args["how"])
+        case "expect":
+            return streams[step.of[0]].expect(
+                args["name"], _sql(args["where"]), args["on_violation"]
+            )
         case "merge":
             first, *others = (streams[one] for one in step.of)
             return first.merge(*others)
@@ -131,6 +137,13 @@ class _Transform:
                 return df.where(_sql(args["where"]))
             case "double":
                 return df.unionAll(df)
+            case "scatter":
+                return df.select("*", sf.rand().alias("chance"))
+            case "half":
+                if args.get("clear"):  # what is cached by now is lost
+                    df.sparkSession.catalog.clearCache()
+                low = sf.col("chance") < 0.5
+                return df.where(low if args["low"] else ~low).drop("chance")
             case "window":
                 micros = sf.unix_micros(sf.col(quoted(args["column"])))
                 inside = (micros > WINDOW_LIMITS[0]) & (micros < WINDOW_LIMITS[1])

@@ -47,6 +47,10 @@ def _columns(program: Program, step: Step, found: Mapping[str, Columns]) -> Colu
             if args["how"] in ("left_semi", "left_anti"):
                 return first
             return first | found[step.of[1]]
+        case "scatter":
+            return first | {"chance": "double"}
+        case "half":
+            return {name: kind for name, kind in first.items() if name != "chance"}
         case "new_values":
             keys = program.step(step.of[0]).args["keys"]
             return first | {f"prev_{name}": first[name] for name in first if name not in keys}

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.differential.columns import Columns, aggregate_type, expression_type
 from tests.differential.declaration import Life, Program, Source, Step
+from tests.differential.rules import with_rules
 from tests.differential.values import (
     draw_type,
     draw_value,
@@ -115,7 +116,7 @@ class _Generator:
             self._table(self.open[-1])
         self._use_everything(sources)
         lives = self._lives(txids)
-        return Program(
+        program = Program(
             seed=self.seed,
             config=self._config(),
             conf=self._conf(),
@@ -125,6 +126,8 @@ class _Generator:
             steps=tuple(self.steps),
             lives=lives,
         )
+        strength = {**self.strength, "fails": 0}
+        return with_rules(program, strength)
 
     # --- sources -----------------------------------------------------------------------------
 

@@ -18,12 +18,12 @@ from tests.differential.build import build
 from tests.differential.columns import columns_of
 from tests.differential.declaration import Life, Program
 from tests.differential.life import HungError, LifeRun
-from tests.differential.oracle import expected_tables
-from tests.differential.reading import attempts_that_stand, read_tables
+from tests.differential.oracle import Expected, expected_tables
+from tests.differential.reading import attempts_that_stand, read_bad_rows, read_tables
 from tests.differential.session import COMPILED, INTERPRETED
 from tests.differential.values import group_key
 from txn.errors import TxnError, UserError
-from txn.testing.progress import MemoryNodes
+from txn.testing.progress import MemoryNodes, MemoryProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,19 +91,24 @@ def judge(program: Program, spark: SparkSession, folder: Path) -> Verdict:
 
 
 def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[LifeRun]) -> Verdict:
+    nodes = MemoryNodes()
     try:
-        error = _run(program, spark, folder, lives)
+        error = _run(program, spark, folder, lives, nodes)
     except TxnError as refusal:  # when it was built
         return _refused(refusal)
-    columns = columns_of(program)
+    attempts = attempts_that_stand(program, folder)
     try:
-        expected = expected_tables(program, attempts_that_stand(program, folder))
+        expected, broken = expected_tables(program, attempts)
     except OutOfRangeError as due:
-        if error is None:
+        # A total may leave its range, and the batch be quarantined for it, as was asked.
+        aside = MemoryProgress(f"d{program.seed}", nodes).quarantined()
+        if error is None and not any(OVERFLOW.search(record.error) for record in aside.values()):
             return Verdict("differs", f"no error was told, and {due}")
         if isinstance(error, UserError):
             return _refused(error)
-        return _told(error, OVERFLOW, "error")
+        if error is not None:
+            return _told(error, OVERFLOW, "error")
+        expected, broken = expected_tables(program, attempts, aside)
     if error is not None:
         unknown = any(not source.known for source in program.sources)
         if unknown and WAITED.search(str(error)):
@@ -116,18 +121,40 @@ def _judged(program: Program, spark: SparkSession, folder: Path, lives: list[Lif
     committed = lives[-1].report.committed_txid if lives[-1].report else 0
     if committed != program.txids:
         return Verdict("late", f"it ended at txid {committed} of {program.txids}")
-    found = read_tables(program, _session(spark, {}, compiled=False), folder, columns)
+    return _compared(program, spark, folder, expected, broken)
+
+
+def _compared(
+    program: Program,
+    spark: SparkSession,
+    folder: Path,
+    expected: dict[str, Expected],
+    broken: dict[str, list[Row]],
+) -> Verdict:
+    """Hold the tables, and the rows that were set aside, against the oracle's."""
+    found = read_tables(program, _session(spark, {}, compiled=False), folder, columns_of(program))
+    pairs: dict[str, tuple[list[Row], list[Row]]] = {}
     for step in program.tables:
-        if difference := _difference(expected[step.id].rows, found[step.id]):
-            return Verdict("differs", f"{step.id} ({_named_table(step.args)}) {difference}")
+        name = step.args.get("pair", f"{step.id} ({_named_table(step.args)})")
+        before = pairs.get(name, ([], []))
+        pairs[name] = before[0] + expected[step.id].rows, before[1] + found[step.id]
+    aside = read_bad_rows(program, _session(spark, {}, compiled=False), folder)
+    for rule, rows in aside.items():
+        pairs[f"rows set aside by {rule}"] = broken.get(rule, []), rows
+    for name, (due, held) in pairs.items():
+        if difference := _difference(due, held):
+            return Verdict("differs", f"{name} {difference}")
     return Verdict("equal")
 
 
 def _run(
-    program: Program, spark: SparkSession, folder: Path, lives: list[LifeRun]
+    program: Program,
+    spark: SparkSession,
+    folder: Path,
+    lives: list[LifeRun],
+    nodes: MemoryNodes,
 ) -> TxnError | None:
     """Live through all lives; the error that ended one of them, or None."""
-    nodes = MemoryNodes()
     keys.NARROWED_FROM_BYTES = 0 if program.large else NARROWED_FROM_BYTES
     session = _session(spark, program.conf, compiled=program.compiled)
     for life in program.lives:

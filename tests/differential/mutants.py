@@ -10,6 +10,7 @@ from committers.table_committer import TableCommitter
 from tests.differential import oracle
 from tests.differential.declaration import Life, Program, Source, Step
 from txn.dataflow import evaluation
+from txn.dataflow.expectations import Expectation, Judged
 from txn.dataflow.graph import Join, Merge, StateQuery
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ def everything() -> Program:
         Step(id="n5", op="new_values", of=("t1",)),
         Step(id="t5", op="append", of=("n5",), args=opaque),
     )
+    rule = {"name": "small", "where": ["less", "w", "bigint", 9], "on_violation": "set_aside"}
+    steps += (
+        Step(id="r0", op="expect", of=("s1",), args=rule),
+        Step(id="t6", op="append", of=("r0",), args=opaque),
+    )
     # The second txid is in the first table when the run dies; its replay has other rows.
     lives = (Life(crash="between-publications", nth=2), Life())
     return Program(seed=0, large=True, sources=(left, right), steps=steps, lives=lives)
@@ -89,6 +95,17 @@ def once(step: Step, row: dict[str, Any], txid: int) -> list[dict[str, Any]]:
     return [row]
 
 
+set_aside = Judged.set_aside
+
+
+def all_pass(self: Judged, rule: Expectation) -> DataFrame:
+    return self.frame.select(*self.columns)
+
+
+def one_is_lost(self: Judged, *arguments: Any) -> DataFrame:
+    return set_aside(self, *arguments).limit(0)
+
+
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "a left join is an inner one": (Join, "compute", inner),
     "a merge loses a stream": (Merge, "compute", first_only),
@@ -104,6 +121,8 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
         "_unfinished",
         lambda self, publication: False,
     ),
+    "a rule lets every row pass": (Judged, "passing", all_pass),
+    "a row that is set aside is lost": (Judged, "set_aside", one_is_lost),
     "the oracle forgets that rows may be doubled": (oracle, "_row", once),
 }
 """What is mutated -> object, attribute, what stands there instead."""

@@ -6,7 +6,7 @@ no guards, partials or replays that could go wrong in the same way as the produc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,12 +80,15 @@ class _State:
 class _Run:
     """A program, txid by txid."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, quarantined: Collection[int]) -> None:
+        self.emptied = emptied(program) | set(quarantined)
         self.program = program
         self.columns = columns_of(program)
         self.sources = {source.name: source for source in program.sources}
         self.streams = {step.id: streams_of(program, step.id) for step in program.steps}
         self.tables = {step.id: Expected() for step in program.tables}
+        self.bad: dict[str, list[Row]] = {}
+        """Rule -> the rows that broke it, with their txids."""
         self.states = {
             step.id: _State(
                 tuple(step.args["keys"]),
@@ -101,7 +104,7 @@ class _Run:
         rows: dict[str, list[Row]] = {}
         active = set()
         for name, source in self.sources.items():
-            found = None if txid in emptied(self.program) else _read(source, txid, attempt)
+            found = None if txid in self.emptied else _read(source, txid, attempt)
             rows[name] = found or []
             if found is not None:
                 active.add(name)
@@ -116,6 +119,12 @@ class _Run:
                 state = self.states[step.id]
                 state.apply(rows[step.of[0]] if alive else [], active=alive)
                 self.tables[step.id].rows = list(state.shown.values())
+            elif step.op == "expect":
+                into = rows[step.of[0]]
+                rows[step.id] = [row for row in into if _holds(step.args["where"], row)]
+                broken = [row for row in into if not _holds(step.args["where"], row)]
+                bad = self.bad.setdefault(step.id, [])
+                bad += [{"txid": txid} | row for row in broken if alive]
             else:
                 rows[step.id] = self._stream(step, rows, before, txid)
 
@@ -154,19 +163,22 @@ def emptied(program: Program) -> set[int]:
     }
 
 
-def expected_tables(program: Program, attempts: Mapping[int, int]) -> dict[str, Expected]:
-    """Table -> what it must hold, duplicates included.
+def expected_tables(
+    program: Program, attempts: Mapping[int, int], quarantined: Collection[int] = ()
+) -> tuple[dict[str, Expected], dict[str, list[Row]]]:
+    """Table -> what it must hold, duplicates included; and rule -> the rows that break it.
 
     Args:
         attempts: txid -> the attempt that stands.
+        quarantined: txids that the run committed empty beside those that must fail.
 
     Raises:
         OutOfRangeError: a value leaves the range of its type.
     """
-    run = _Run(program)
+    run = _Run(program, quarantined)
     for txid in range(1, program.txids + 1):
         run.txid(txid, attempts.get(txid, 0))
-    return run.tables
+    return run.tables, run.bad
 
 
 def _read(source: Source, txid: int, attempt: int) -> list[Row] | None:
@@ -210,6 +222,9 @@ def _row(step: Step, row: Row, txid: int) -> Iterable[Row]:
         case "double":
             yield row
             yield row
+        case "half":
+            if args["low"]:  # chance decides; the judge puts both halves together
+                yield row
         case _:  # "fail"
             yield row
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 
 from tests.differential.build import state_table
-from tests.differential.columns import Columns
+from tests.differential.columns import Columns, columns_of
 from tests.differential.declaration import Program
-from tests.differential.spouts import EPOCH
+from tests.differential.rules import BAD_ROWS, bad_rows_of
+from tests.differential.spouts import EPOCH, schema_of
 from tests.differential.values import element_of, fields_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["attempts_that_stand", "read_tables"]
+__all__ = ["attempts_that_stand", "read_bad_rows", "read_tables"]
 
 Row = dict[str, Any]
 MICRO = dt.timedelta(microseconds=1)
@@ -59,6 +60,39 @@ def read_tables(
     return found
 
 
+def read_bad_rows(program: Program, spark: SparkSession, folder: Path) -> dict[str, list[Row]]:
+    """Rule -> the rows that it set aside, with their txids, as the text of each says."""
+    from pyspark.sql import functions as sf
+
+    found: dict[str, list[Row]] = {rule.id: [] for rule in bad_rows_of(program)}
+    path = folder / BAD_ROWS
+    if not (path / "_delta_log").exists():
+        return found
+    stored = DeltaTable(path).to_pyarrow_table().to_pylist()
+    columns = columns_of(program)
+    for rule in bad_rows_of(program):
+        rows = [row for row in stored if row["rule"] == rule.args["name"]]
+        kinds = columns[rule.id]
+        names = [list(json.loads(row["row"])) for row in rows]
+        if any(set(one) != set(kinds) for one in names):
+            raise AssertionError(f"rule {rule.id} has rows of {names[0]}, not of {list(kinds)}")
+        if not rows:
+            continue
+        texts = spark.createDataFrame(
+            [(row["txid"], row["row"]) for row in rows], "txid bigint, text string"
+        )
+        read = sf.from_json("text", schema_of(tuple(kinds.items())), {"mode": "FAILFAST"})
+        table = texts.select("txid", read.alias("row")).toArrow().to_pylist()
+        found[rule.id] = [
+            {"txid": one["txid"]} | {n: _plain(one["row"][n], kind) for n, kind in kinds.items()}
+            for one in table
+        ]
+    surplus = {row["rule"] for row in stored} - {r.args["name"] for r in bad_rows_of(program)}
+    if surplus:
+        raise AssertionError(f"rows of rules that set nothing aside: {surplus}")
+    return found
+
+
 def _appended(path: Path) -> tuple[StructType, Callable[[], pa.Table]]:
     """Columns and rows of a plain table, by a reader that is not Spark: in a tenth of its time."""
     from pyspark.sql.types import StructType
@@ -68,6 +102,7 @@ def _appended(path: Path) -> tuple[StructType, Callable[[], pa.Table]]:
 
 
 def _plain(value: Any, kind: str) -> Any:
+    """A value of Arrow as the oracle has it."""
     if value is None:
         return None
     if (element := element_of(kind)) is not None:

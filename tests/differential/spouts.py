@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["spout_of"]
+__all__ = ["schema_of", "spout_of"]
 
 EPOCH = dt.datetime(1970, 1, 1)
 
@@ -45,7 +45,7 @@ class _Script(Spout[_Position]):
         self._source = source
 
     def open(self, spark: SparkSession, previous: _Position | None) -> StructType | None:
-        return _schema(self._source) if self._source.known else None
+        return schema_of(self._source.columns) if self._source.known else None
 
     def initialize_transaction(
         self, attempt: TransactionAttempt, previous: _Position | None
@@ -71,7 +71,7 @@ class _PartitionedScript(PartitionedSpout):
         self._source = source
 
     def open(self, spark: SparkSession, previous: PartitionPositions | None) -> StructType | None:
-        return _schema(self._source) if self._source.known else None
+        return schema_of(self._source.columns) if self._source.known else None
 
     def get_partitions(self) -> list[str]:
         return [f"p{number}" for number in range(self._source.partitions)]
@@ -116,11 +116,12 @@ def _read(source: Source, txid: int, attempt: int) -> Variant:
     return batch[attempt]
 
 
-def _schema(source: Source) -> StructType:
+def schema_of(columns: tuple[tuple[str, str], ...]) -> StructType:
+    """Spark's schema of these columns, whatever the session says."""
     from pyspark.sql.types import DataType, StructType
 
     schema = StructType()
-    for name, kind in source.columns:
+    for name, kind in columns:
         # As written, whatever `spark.sql.timestampType` says.
         ltz = re.sub(r"\btimestamp\b", "timestamp_ltz", kind)
         schema.add(name, DataType.fromDDL(ltz))
@@ -135,7 +136,7 @@ def _frame(spark: SparkSession, source: Source, rows: list[tuple[Any, ...]]) -> 
         )
         for row in rows
     ]
-    return spark.createDataFrame(made, _schema(source))
+    return spark.createDataFrame(made, schema_of(source.columns))
 
 
 def _python(value: Any, kind: str) -> Any:

@@ -100,7 +100,7 @@ def test_the_oracle_knows_sql() -> None:
     told = Step(id="t2", op="append", of=("n1",), args={"semantics": "opaque"})
     joined = Step(id="n2", op="join", of=("s0", "s0"), args={"on": ["k"], "how": "left_anti"})
     lonely = Step(id="t3", op="append", of=("n2",), args={"semantics": "opaque"})
-    found = expected_tables(small(totals, changes, told, joined, lonely), {})
+    found, _ = expected_tables(small(totals, changes, told, joined, lonely), {})
     assert found["t1"].rows == [
         {"k": "a", "total": 11},
         {"k": "b", "total": 2},
