@@ -65,6 +65,10 @@ class Backlog:
             files += [(name, stat) for name, stat in found if stat is not None]
         return files
 
+    def give_back(self, files: Sequence[tuple[str, FileStat]]) -> None:
+        """Put the last files taken in front again."""
+        self._names.extendleft(name for name, _ in reversed(files))
+
     def _stats_of(self, names: Sequence[str]) -> Sequence[FileStat | None]:
         """As the listing had them, if that is no longer ago than looking at them would be wrong."""
         listed = [self._stats.pop(name, None) for name in names]

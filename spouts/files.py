@@ -384,8 +384,15 @@ class FileSpout(Spout[FileBatch]):
     def _next_files(self) -> list[PlannedFile]:
         """Take the files of a batch from the backlog."""
         found = self._backlog.take(self._size.now)
-        for name, _ in found:
-            self._check_readable(name)
+        for i, (name, _) in enumerate(found):
+            try:
+                self._check_readable(name)
+            except TopologyError:
+                if i == 0:
+                    raise
+                self._backlog.give_back(found[i:])  # those before it are still delivered
+                found = found[:i]
+                break
         return [
             PlannedFile(path=name, size=stat.size, mtime_ns=stat.mtime_ns, version=stat.version)
             for name, stat in found

@@ -21,7 +21,7 @@ from txn.errors import (
     SourceUnavailableError,
     TopologyError,
 )
-from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed
+from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed, PlanRefused
 from txn.text import placed
 
 LIVE, DEAD = TransactionAttempt(5, 1), TransactionAttempt(5)
@@ -45,7 +45,7 @@ class Run:
     def __post_init__(self) -> None:
         batch = Batch(LIVE, self.phase, metadata={"s": 1}, quarantined=self.quarantined)
         self.state = SimpleNamespace(
-            batches={5: batch}, until=None, until_caught_up=True, stopping=False
+            batches={5: batch}, committed=2, until=None, until_caught_up=True, stopping=False
         )
         shell: Any = self
         broadcast = Broadcast("t", lambda: 0.0)
@@ -94,6 +94,17 @@ def test_a_question_that_finds_a_source_away_waits() -> None:
     assert run.events == [PlanFailed(LIVE, "SourceUnavailableError: away", True)]
 
 
+def test_an_error_of_planning_ends_the_run_when_all_before_it_is_committed() -> None:
+    """The coordinator is told, and says when; a lost leadership ends the run at once."""
+    run, error = Run(Phase.PLANNING), TopologyError("no such column")
+    run.failures.raised(LIVE, error)
+    assert run.events == [PlanRefused(LIVE, "TopologyError: no such column")]
+    assert (run.ended, run.failures.refusal(LIVE)) == ([], error)
+    fenced = Run(Phase.PLANNING, leading=FencedError("another one leads"))
+    fenced.failures.raised(LIVE, error)
+    assert (fenced.events, fenced.ended) == ([], [fenced.leading])
+
+
 def test_the_failure_of_a_group_is_nobodys_own() -> None:
     """A member of a group that fails is not failed: the group is dissolved instead."""
     run = Run(Phase.COMMITTING, grouped=True)
@@ -122,9 +133,12 @@ def test_a_quarantine_takes_errors_of_the_users_code_and_of_rows() -> None:
     run.failures.raised(LIVE, poison)
     told = "ValueError: not a number (in the spout of stream 's')"
     assert (run.events, run.ended) == ([BatchFailed(LIVE, told)], [])
-    for other in (Run(Phase.PLANNING, config=quarantine), Run(config=quarantine, quarantined="x")):
-        other.failures.raised(LIVE, poison)
-        assert (other.events, len(other.ended)) == ([], 1)
+    emptied = Run(config=quarantine, quarantined="x")
+    emptied.failures.raised(LIVE, poison)
+    assert (emptied.events, len(emptied.ended)) == ([], 1)
+    planned = Run(Phase.PLANNING, config=quarantine)
+    planned.failures.raised(LIVE, poison)
+    assert ([type(event) for event in planned.events], planned.ended) == ([PlanRefused], [])
     for fault in (FencedError("epoch 3 leads"), TopologyError("no column"), OSError("no disk")):
         run = Run(config=quarantine)
         run.failures.raised(LIVE, fault)

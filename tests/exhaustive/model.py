@@ -40,6 +40,7 @@ from txn.protocol.events import (
     PlanDue,
     PlanFailed,
     PlanMade,
+    PlanRefused,
     Process,
     Publish,
     RetryDue,
@@ -419,6 +420,9 @@ class Model:
             failed = PlanFailed(which, "failed")
             what = f"{name}: {which} cannot be planned"
             yield from self._hear(spend(state, "failures"), number, own, failed, what)
+            refused = PlanRefused(which, "refused")
+            what = f"{name}: the planning of {which} is refused"
+            yield from self._hear(spend(state, "failures"), number, own, refused, what)
 
     def _hear(
         self, state: State, number: int, proc: Proc, event: Event, what: str

@@ -16,6 +16,7 @@ from txn.protocol.events import (
     Plan,
     PlanFailed,
     PlanMade,
+    PlanRefused,
     Process,
     Publish,
     RetryDue,
@@ -111,7 +112,9 @@ class Memory:
     def live(self) -> set[tuple[type, TransactionAttempt]]:
         """The facts that may still be news; of a group's end, only in the words of all of it."""
         facts: list[tuple[type, TransactionAttempt]] = []
-        facts += [(kind, at) for at in self.questions for kind in (PlanMade, PlanFailed)]
+        facts += [
+            (kind, at) for at in self.questions for kind in (PlanMade, PlanFailed, PlanRefused)
+        ]
         facts += [(BatchProcessed, at) for at in self.running]
         facts += [(BatchFailed, at) for at in self.at_work()]
         facts += [(RetryDue, at) for at in self.retries]

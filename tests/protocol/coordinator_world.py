@@ -27,6 +27,7 @@ from txn.protocol.events import (
     PlanDue,
     PlanFailed,
     PlanMade,
+    PlanRefused,
     RetryDue,
     StopRequested,
 )
@@ -63,6 +64,12 @@ class World(Orders):
         if plan.is_new and blocked:
             self.memory.asked.discard(attempt)  # nor was that
         self.tell(PlanFailed(attempt, "no broker", blocked=blocked))
+
+    def refuse_planning(self) -> None:
+        """A spout raises what no replay mends: nothing is asked from here on."""
+        attempt = self.choose(list(self.memory.questions))
+        self.memory.questions.pop(attempt)
+        self.tell(PlanRefused(attempt, "no such column"))
 
     def finish_processing(self) -> None:
         """A batch is staged and acked."""
@@ -181,6 +188,7 @@ class World(Orders):
         events: list[Event] = [
             PlanMade(attempt, dict.fromkeys(self.streams, 1)),
             PlanFailed(attempt, "late"),
+            PlanRefused(attempt, "late"),
             BatchProcessed(attempt),
             BatchFailed(attempt, "late"),
             BatchPublished(attempt, {}),
@@ -221,6 +229,7 @@ class World(Orders):
         likely += [self.fail_planning] * bool(self.memory.questions)
         likely += [self.request_replay] * bool(self.quarantine)
         rare = [self.light_fuse, self.light_fuse, self.stop]
+        rare += [self.refuse_planning] * bool(self.memory.questions)
         self.survive(self.choose(rare if self.choose(range(25)) == 0 else likely))
 
     def survive(self, happening: Callable[[], None]) -> None:

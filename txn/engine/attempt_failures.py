@@ -11,10 +11,17 @@ from txn.engine.commit_turns import CommitTurns
 from txn.engine.ending_errors import stopped
 from txn.engine.failures import cause_of, is_away, is_lost_work, is_of_batch
 from txn.engine.shell import Shell
-from txn.errors import BatchError, ColumnsUnknownError, FencedError, TransformError, TxnError
+from txn.errors import (
+    BatchError,
+    ColumnsUnknownError,
+    FencedError,
+    ProgressUnavailableError,
+    TransformError,
+    TxnError,
+)
 from txn.logs import fields_of
 from txn.observers import AttemptBlocked, AttemptFailed, FailureCause
-from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed
+from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed, PlanRefused
 from txn.spark.causes import cause_line
 from txn.text import place_of
 
@@ -22,6 +29,8 @@ __all__ = ["AttemptFailures"]
 
 log = logging.getLogger("txn")
 
+_ENDS_AT_ONCE = (FencedError, ProgressUnavailableError)
+"""Nothing more can be made durable: no use to commit what is in flight."""
 LEADING_SECS = 5.0
 """How long to ask ZooKeeper whether a successor caused the failure."""
 
@@ -43,6 +52,7 @@ class AttemptFailures:
         self._broadcast = broadcast
         self._shell = shell
         self._lacking: dict[int, ColumnsUnknownError] = {}
+        self._refused: dict[TransactionAttempt, BaseException] = {}
         self._quarantines = config.on_exhausted == "quarantine"
 
     def raised(self, attempt: TransactionAttempt, error: BaseException) -> None:
@@ -108,7 +118,10 @@ class AttemptFailures:
             self._fatal(attempt, error)
 
     def _fatal(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        """End the run for an error that no replay mends, unless its attempt is dead anyway."""
+        """End the run for an error that no replay mends, unless its attempt is dead anyway.
+
+        At once, but for an error of planning: what was planned before it is committed first.
+        """
         batch = self._live_batch(attempt)
         if batch is None:
             log.info(
@@ -123,10 +136,29 @@ class AttemptFailures:
         self._broadcast.send(
             AttemptFailed(*stamp, attempt, "error", cause_line(error), phase, ends_run=True)
         )
-        if isinstance(error, TxnError) and not isinstance(error, TransformError):
+        if not isinstance(error, TxnError) or isinstance(error, TransformError):
+            error = stopped(self._topology, batch, error)
+        if batch.phase is not Phase.PLANNING or isinstance(error, _ENDS_AT_ONCE):
             self._shell.end(error)
-        else:
-            self._shell.end(stopped(self._topology, batch, error))
+            return
+        before = attempt.txid - 1 - self._shell.state.committed
+        if before:
+            log.error(
+                "[%s %s] cannot be planned: %s The run plans nothing more, commits the %d txid%s "
+                "before it, and ends with this error.",
+                self._topology,
+                attempt,
+                error,
+                before,
+                "s" * (before > 1),
+                extra=fields_of(attempt),
+            )
+        self._refused[attempt] = error
+        self._shell.post(PlanRefused(attempt, cause_line(error)))
+
+    def refusal(self, attempt: TransactionAttempt | None) -> BaseException | None:
+        """The error with which the planning of an attempt was refused; None: it was not."""
+        return None if attempt is None else self._refused.get(attempt)
 
     def _live_batch(self, attempt: TransactionAttempt) -> Batch | None:
         """The batch whose attempt this is; None: that one is dead."""

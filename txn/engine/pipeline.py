@@ -436,7 +436,8 @@ class Pipeline(Shell):
         self._recorder.ended("stopped" if state.stopping else well)
 
     def _give_up(self, order: Halt) -> None:
-        self._error = self._error or given_up(self._name, order.attempt, order.error)
+        refusal = self._failures.refusal(order.attempt)
+        self._error = self._error or refusal or given_up(self._name, order.attempt, order.error)
 
     def _settle(self) -> None:
         """Say in the tables, once, that the newest txid is final: nothing follows it for now."""

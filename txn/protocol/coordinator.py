@@ -74,6 +74,7 @@ from txn.protocol.events import (
     PlanDue,
     PlanFailed,
     PlanMade,
+    PlanRefused,
     Process,
     Publish,
     RetryDue,
@@ -100,6 +101,7 @@ from txn.protocol.rules import (
     new_batch,
     plan_for,
     positions_before,
+    refused,
     waited_for,
     with_batch,
     without_batches,
@@ -218,7 +220,10 @@ def _advance(state: CoordinatorState, actions: Actions = ()) -> Step:
     """
     done = state.until is not None and state.committed >= state.until
     if state.stopping or done:
-        return (state, actions) if is_committing(state) else _end(state, Finish(), actions)
+        return (state, actions) if is_committing(state) else _end(state, None, actions)
+    first = state.batches.get(state.committed + 1)
+    if first is not None and first.refused is not None:
+        return _end(state, None, actions)
     state, publish = _give_commit_turn(state)
     state, replays = _replay_waiting(state)
     state, question = _ask_for_new(state)
@@ -309,7 +314,11 @@ def _launch(state: CoordinatorState, batch: Batch, cause: Cause) -> Step:
     )
 
 
-def _end(state: CoordinatorState, last: Finish | Halt, actions: Actions = ()) -> Step:
+def _end(state: CoordinatorState, last: Finish | Halt | None, actions: Actions = ()) -> Step:
+    """The end of the run; None: well, unless a batch could not be planned."""
+    if last is None:
+        batch = refused(state)
+        last = Finish() if batch is None else Halt(batch.refused or "", batch.attempt)
     return replace(state, ended=True), (*actions, *cancels(state), last)
 
 
@@ -349,7 +358,7 @@ def _nothing_to_read(state: CoordinatorState, batch: Batch) -> Step:
     # Asked with nothing in flight: whatever a commit brought about was there to be seen, and no
     # replay of a quarantined txid was wanted. Unless some streams were not asked.
     if state.until_caught_up and not state.batches and batch.asks is None:
-        return _end(state, Finish())
+        return _end(state, None)
     return state, (SchedulePlan(idle=True),)
 
 
@@ -358,6 +367,19 @@ def _on_plan_failed(state: CoordinatorState, event: PlanFailed) -> Step:
     if batch is None or state.stopping:
         return state, ()
     return _fail(state, batch, event, Cause.PLAN_FAILED)
+
+
+def _on_plan_refused(state: CoordinatorState, event: PlanRefused) -> Step:
+    """Plan nothing from this txid on, commit what is before it, and end with the error.
+
+    The refusal stays when an earlier batch is planned anew, although another answer might now be
+    given: the error was told as the one that ends the run. The next run asks again.
+    """
+    batch = current(state, event.attempt, Phase.PLANNING)
+    if batch is None or state.stopping:
+        return state, ()
+    kept = replace(batch, phase=Phase.WAITING, held=True, refused=event.error)
+    return _advance(with_batch(state, kept, Cause.PLAN_REFUSED))
 
 
 def _on_plan_due(state: CoordinatorState, _: PlanDue) -> Step:
@@ -469,6 +491,9 @@ def _fail(
     )
     if state.stopping:
         return _advance(with_batch(state, failed, cause), actions)
+    if event.blocked and refused(state) is not None and failed.waits >= state.max_batch_attempts:
+        # The error that ends this run must not wait for ever for a source that is away.
+        return _end(with_batch(state, failed, cause), None, actions)
     if event.blocked:
         look_again = ScheduleRetry(failed.attempt, failed.waits, blocked=True)
         return _advance(with_batch(state, failed, cause), (*actions, look_again))
@@ -488,7 +513,7 @@ def _fail(
 
 def _on_retry_due(state: CoordinatorState, event: RetryDue) -> Step:
     batch = current(state, event.attempt, Phase.WAITING)
-    if batch is None or not batch.held or state.stopping:
+    if batch is None or not batch.held or batch.refused is not None or state.stopping:
         return state, ()
     return _advance(with_batch(state, replace(batch, held=False), Cause.RETRY_DUE))
 
@@ -508,6 +533,7 @@ def _on_halted(state: CoordinatorState, event: Halted) -> Step:
 _HANDLERS: dict[type, Callable[[CoordinatorState, Any], Step]] = {
     PlanMade: _on_plan_made,
     PlanFailed: _on_plan_failed,
+    PlanRefused: _on_plan_refused,
     PlanDue: _on_plan_due,
     BatchProcessed: _on_processed,
     BatchFailed: _on_failed,

@@ -38,6 +38,7 @@ __all__ = [
     "PlanDue",
     "PlanFailed",
     "PlanMade",
+    "PlanRefused",
     "Process",
     "Publish",
     "RetryDue",
@@ -91,6 +92,9 @@ class Batch:
     """A commit turn of this txid has begun: some table may hold it, so it is never emptied."""
     lacks: frozenset[str] = frozenset()
     """Streams whose unknown columns it waits for; kept while attempts look again."""
+    refused: str | None = None
+    """WAITING only: the error for which nothing from this txid on is planned in this run. What is
+    before it is committed; then the run ends with this error."""
     asks: frozenset[str] | None = None
     """The streams that it was made for, beyond `max_spout_pending`; None: all of them."""
 
@@ -154,6 +158,14 @@ class PlanFailed:
     error: str
     blocked: bool = False
     """True: a source is away (SourceUnavailableError); the batch waits, and nothing is counted."""
+
+
+@dataclass(frozen=True)
+class PlanRefused:
+    """No replay mends the error that a spout raised while it planned `attempt`."""
+
+    attempt: TransactionAttempt
+    error: str
 
 
 @dataclass(frozen=True)
@@ -225,6 +237,7 @@ class Halted:
 Event = (
     PlanMade
     | PlanFailed
+    | PlanRefused
     | PlanDue
     | BatchProcessed
     | BatchFailed

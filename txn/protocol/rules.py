@@ -31,6 +31,7 @@ __all__ = [
     "new_batch",
     "plan_for",
     "positions_before",
+    "refused",
     "waited_for",
     "with_batch",
     "without_batches",
@@ -126,6 +127,14 @@ def positions_before(state: CoordinatorState, txid: int) -> dict[str, Any]:
         if batch.attempt.txid < txid and batch.replay_of is None:
             positions.update({s: m for s, m in (batch.metadata or {}).items() if m is not None})
     return positions
+
+
+def refused(state: CoordinatorState) -> Batch | None:
+    """The batch that could not be planned and with which the run ends; None: there is none.
+
+    Nothing overtakes a batch that has to be planned, so that there is never a second one.
+    """
+    return next((batch for batch in in_order(state) if batch.refused is not None), None)
 
 
 # --- planning ----------------------------------------------------------------------------------

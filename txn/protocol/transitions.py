@@ -24,6 +24,7 @@ class Cause(str, Enum):
     # Facts, by the names of their events. `BatchFailed` is also that of one of a group.
     PLAN_MADE = "PlanMade"
     PLAN_FAILED = "PlanFailed"
+    PLAN_REFUSED = "PlanRefused"
     BATCH_PROCESSED = "BatchProcessed"
     BATCH_FAILED = "BatchFailed"
     BATCH_PUBLISHED = "BatchPublished"
@@ -59,6 +60,9 @@ TRANSITIONS: Mapping[Phase | None, Mapping[Cause, Mapping[Phase | None, str]]] =
             None: "a new txid with nothing to read: the next question has its attempt id",
         },
         Cause.PLAN_FAILED: {Phase.WAITING: "attempt + 1; held, unless it is emptied"},
+        Cause.PLAN_REFUSED: {
+            Phase.WAITING: "held for good: the run ends once what is before it is committed"
+        },
         Cause.DROPPED: {
             Phase.WAITING: "an earlier txid is planned anew: attempt + 1, opaque metadata forgotten"
         },

@@ -23,8 +23,9 @@ Before a run begins (defaults: one transactional stream t, max_spout_pending=3, 
     begin 4 in_a_group                        then process all, and publish 1:0: the group of the
                                               others has its turn
 
-Then facts: `plan` (an answer; the interval is over at once), `answer`, `plan_failed`, `due`,
-`processed`, `failed`, `published`, `group_failed`, `retry_due`, `stop`, `halted`; see `Play`.
+Then facts: `plan` (an answer; the interval is over at once), `answer`, `plan_failed`,
+`plan_refused`, `due`, `processed`, `failed`, `published`, `group_failed`, `retry_due`, `stop`,
+`halted`; see `Play`.
 Several attempts are facts one after the other, but `published` and `group_failed` are about a
 group. On demand: `phases`, `batch TXID`, `state`.
 
@@ -59,6 +60,7 @@ from txn.protocol.events import (
     PlanDue,
     PlanFailed,
     PlanMade,
+    PlanRefused,
     RetryDue,
     SchedulePlan,
     StopRequested,
@@ -278,6 +280,11 @@ class Play:
         """The spouts cannot answer; `blocked`: a source is away."""
         error, blocked = named.get("error", "no broker"), "blocked" in names
         return self.hear(*(PlanFailed(at, error, blocked) for at in _attempts(names)))
+
+    def do_plan_refused(self, names: list[str], named: dict[str, Any]) -> list[str]:
+        """A spout raises what no replay mends."""
+        error = named.get("error", "no such column")
+        return self.hear(*(PlanRefused(at, error) for at in _attempts(names)))
 
     def do_due(self, names: list[str], named: dict[str, Any]) -> list[str]:
         """The interval is over."""
