@@ -18,7 +18,7 @@ from committers.publishing.log import MAX_TRIES, AppendFailedError, DeltaLog, St
 from committers.publishing.rewritten import first_missing, up_to_date
 from committers.publishing.spec import TableSpec
 from committers.staging.area import StagingArea, newest_txid, random_id
-from txn.attempts import TransactionAttempt
+from txn.attempts import LONGEST_GROUP, TransactionAttempt
 from txn.delta.commits import TXID
 from txn.errors import (
     CommitConflictError,
@@ -51,10 +51,6 @@ __all__ = [
 ]
 
 R = TypeVar("R")
-
-LONGEST_GROUP = 64
-"""Txids of a group, twice the default of `max_group_commit`: so far back a start looks for versions
-whose files it must keep. What a longer group that was replayed in part leaves is not looked for."""
 
 
 class TableCommitter(Committer):

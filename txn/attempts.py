@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FIRST_TXID", "TransactionAttempt"]
+__all__ = ["FIRST_TXID", "LONGEST_GROUP", "TransactionAttempt"]
 
 FIRST_TXID = 1
 """The first txid of a topology; every batch adds one (Storm: `INIT_TXID = 1`)."""
+LONGEST_GROUP = 64
+"""Most txids that one staging job or one table version may hold. VACUUM and the sweep at a start
+look so far back for what a group that was replayed in part may still publish."""
 
 
 @dataclass(frozen=True, order=True)

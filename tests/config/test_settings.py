@@ -131,6 +131,14 @@ def test_a_misspelt_setting_in_the_program_is_told_the_nearest_name() -> None:
         TopologyConfig(max_batch_attempt=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("name", ["max_group_commit", "max_group_processing"])
+def test_a_group_is_no_longer_than_vacuum_and_the_sweep_look_back(name: str) -> None:
+    """A group of 64 txids is allowed, and one of 65 is refused with the setting and the bound."""
+    assert getattr(TopologyConfig.model_validate({name: 64}), name) == 64
+    with pytest.raises(ValidationError, match=f"{name}\n.*less than or equal to 64"):
+        TopologyConfig.model_validate({name: 65})
+
+
 def test_variables_of_other_programs_are_left_alone() -> None:
     """Only a variable that looks like a misspelt setting is refused."""
     assert completed(TopologyConfig(), {"TXN_HOME": "/x", "TXN_JARS": "y"}) == TopologyConfig()

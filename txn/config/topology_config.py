@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
+from txn.attempts import LONGEST_GROUP
+
 __all__ = ["TopologyConfig", "is_unknown"]
 
 
@@ -30,13 +32,13 @@ class TopologyConfig(BaseModel):
     commit latency behind processing, and costs replayed work after a failure. At most
     `max_processing_jobs` x `max_group_processing` are in Spark; one group more keeps it busy. While
     nothing is left in the sources, the next txid is planned when no batch is being processed."""
-    max_group_commit: int = Field(default=32, ge=1)
+    max_group_commit: int = Field(default=32, ge=1, le=LONGEST_GROUP)
     """Consecutive txids that one table version may hold: while commits lag behind processing, all
-    ready txids are published together. 1: each txid gets its own version."""
-    max_group_processing: int = Field(default=8, ge=1)
+    ready txids are published together. 1: each txid gets its own version; at most 64."""
+    max_group_processing: int = Field(default=8, ge=1, le=LONGEST_GROUP)
     """Consecutive txids that one Spark job may stage: while processing lags behind the source, a
     job takes as many as it can do in a few seconds, each with its own files. 1: each txid gets its
-    own jobs."""
+    own jobs; at most 64."""
     max_processing_jobs: int = Field(default=2, ge=1)
     """Staging jobs that run at once. Two keep the task slots busy while the driver plans the next;
     more help if reading waits for its source rather than for a slot."""

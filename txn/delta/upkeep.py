@@ -17,6 +17,7 @@ from typing import Any, Literal
 from deltalake import ColumnProperties, DeltaTable, PostCommitHookProperties, WriterProperties
 from deltalake.exceptions import DeltaError
 
+from txn.attempts import LONGEST_GROUP
 from txn.delta.commits import EXACT, txid_app
 from txn.delta.durations import FILE_RETENTION, file_retention_secs
 from txn.delta.folders import COMPACTION, DATA, SCRATCH, staged_txid
@@ -41,8 +42,6 @@ LEAST_HOURS = 1
 """Clocks of storage and of this machine may differ, and a query may be reading older versions."""
 _TARGET_BYTES = 100 * 1024 * 1024
 """delta-rs's own, where the table's property does not say another one."""
-_LONGEST_JOB = 64
-"""Txids that one staging job may have had: its folder is named after the first of them."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,7 @@ def _free(expired: Iterable[str], newest: int, storage: Storage) -> Iterable[str
         folder, in_folder, _ = rest.partition("/")
         if below == DATA and in_folder:
             txid = staged_txid(folder)
-            if folder in compacting or (txid is not None and txid > newest - _LONGEST_JOB):
+            if folder in compacting or (txid is not None and txid > newest - LONGEST_GROUP):
                 continue
         yield path
 
