@@ -34,7 +34,7 @@ def rows(spark):
     return spark.createDataFrame([("a", 1), ("a", 2), ("b", 3)], SCHEMA)
 
 
-def evaluation(inputs, counts=None, share=lambda frame: frame) -> Evaluation:
+def evaluation(inputs, counts=None, share=lambda frame, _: frame) -> Evaluation:
     """An evaluation over the given DataFrames."""
     return Evaluation(inputs, counts or {}, share)
 
@@ -78,7 +78,7 @@ def test_a_node_is_computed_once_per_attempt_and_shared(s, rows):
     """The function of a transform with two consumers runs once; its result is handed to `share`."""
     calls, shared = [], []
     node = Transform(s, lambda df: calls.append(1) or df)
-    run = evaluation({"s": rows}, {node: 2}, lambda frame: shared.append(frame) or frame)
+    run = evaluation({"s": rows}, {node: 2}, lambda frame, _: shared.append(frame) or frame)
     assert run.rows(node) is run.rows(node)
     assert (len(calls), len(shared)) == (1, 1)
 
@@ -87,7 +87,7 @@ def test_a_node_with_one_consumer_is_not_shared(s, rows):
     """A result that is used once costs no cache."""
     shared = []
     node = Transform(s, lambda df: df)
-    evaluation({"s": rows}, {node: 1}, lambda frame: shared.append(frame) or frame).rows(node)
+    evaluation({"s": rows}, {node: 1}, lambda frame, _: shared.append(frame) or frame).rows(node)
     assert shared == []
 
 

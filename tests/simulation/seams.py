@@ -33,6 +33,7 @@ import txn.engine.lookups
 import txn.engine.mailbox
 import txn.engine.maintenance
 import txn.engine.running
+import txn.engine.shared_rows
 import txn.engine.staging
 import txn.engine.tables
 import txn.engine.threads
@@ -119,6 +120,8 @@ def _patches() -> list[Patch]:
         (txn.engine.tables, "threading", threading),
         (txn.engine.emission, "no_rows", spark.no_rows),
         (txn.engine.lookups, "no_rows", spark.no_rows),
+        (txn.engine.shared_rows, "_run", lambda frames, session: None),
+        (txn.engine.shared_rows, "_delete_blocks", lambda frame: None),
         (txn.dataflow.columns, "threading", threading),
         (txn.dataflow.columns, "columns_of", spark.columns_of),
         (txn.dataflow.evaluation, "_nothing_of", spark.nothing_of),

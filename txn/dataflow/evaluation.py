@@ -89,6 +89,10 @@ def _no_stream(_: str) -> DataFrame | None:
     return None
 
 
+def _nothing_shared() -> None:
+    pass
+
+
 @dataclass
 class Evaluation:
     """The DataFrames of one attempt.
@@ -96,10 +100,11 @@ class Evaluation:
     Args:
         inputs: stream name -> the batch's DataFrame, of the streams that are not idle.
         consumers: how many nodes and sinks read a node.
-        share: called on the DataFrame of a node with several consumers.
+        share: called on the DataFrame of a node with several consumers, and whose rows they are.
         attempt: handed to transforms that ask for it.
         lookup: the rows of a table: its new values in this txid, or what a query reads.
         reading: what a job over the batch's rows runs in.
+        compute_shared: computes what is shared, before a job reads it.
         idle: no rows, with the columns of a stream that is idle; None: they are not known.
         assumed: streams whose columns are those of earlier runs. What does not fit them is
             unknown, not wrong: the program may have changed since.
@@ -109,10 +114,11 @@ class Evaluation:
 
     inputs: Mapping[str, DataFrame]
     consumers: Mapping[Node, int]
-    share: Callable[[DataFrame], DataFrame]
+    share: Callable[[DataFrame, str], DataFrame]
     attempt: TransactionAttempt = field(default_factory=lambda: TransactionAttempt(1))
     lookup: Callable[[Lookup], StoredRows | Unknown] = _no_table
     reading: Callable[[], AbstractContextManager[None]] = nullcontext
+    compute_shared: Callable[[], None] = _nothing_shared
     idle: Callable[[str], DataFrame | None] = _no_stream
     assumed: Collection[str] = frozenset()
     rules: Mapping[Node, Sequence[Expectation]] = field(default_factory=dict)
@@ -144,7 +150,8 @@ class Evaluation:
         # What rules are judged on is shared already.
         if node not in self.kept and not isinstance(node, Expectation):
             self.kept.add(node)
-            rows = self.done[node] = replace(rows, frame=self.share(rows.frame))
+            frame = self.share(rows.frame, f"the rows of stream '{node.label()}'")
+            rows = self.done[node] = replace(rows, frame=frame)
         return rows
 
     def fitting(self, node: Node, compute: Callable[[], Result]) -> Result:
@@ -218,7 +225,7 @@ class Evaluation:
             judged = Judged.of(rows.frame, self.rules.get(base, rule.chain))
             judged.counted = rows.empty
             if not rows.empty:
-                judged.frame = self.share(judged.frame)
+                judged.frame = self.share(judged.frame, f"the rules of stream '{rule.label()}'")
             self.judged[base] = judged
         return self.judged[base]
 
@@ -269,6 +276,7 @@ class Evaluation:
             # Here jobs run, whose errors are not of the query.
             with self.reading(), placed(f"the rows of stream '{node.parent.label()}'"):
                 rows = self._shared(node.parent)
+                self.compute_shared()
                 keys = explain(node, lambda: keys_of(rows.frame, node.on))
                 found = rows_for(keys, state.rows, state.of_keys)
         frame = explain(node, lambda: node.compute([rows.frame, found]))

@@ -6,19 +6,16 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation
 from txn.engine.report import NOTHING_READ, Input
 from txn.engine.row_counts import PlannedRows
+from txn.engine.shared_rows import SharedRows
 from txn.errors import FailedException, TxnError
 from txn.interfaces import Prepared, Publication, Published, Staged, StoredRows
 from txn.protocol.events import Metadata
 from txn.protocol.ledgers import ProcessingLedger
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 __all__ = ["CommitResult", "Emission", "LiveAttempt", "Staging", "table_publication"]
 
@@ -70,7 +67,7 @@ class Emission:
     """stream -> planned parts that its DataFrame reads; a stream that is idle is left out."""
     metadata: Metadata
     """What was to be read."""
-    shared: list[DataFrame]
+    shared: SharedRows
     planned: dict[str, PlannedRows] = field(default_factory=dict)
     """stream -> its rows, as long as they have not been counted."""
     prepared: dict[str, Prepared] = field(default_factory=dict)

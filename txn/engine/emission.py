@@ -13,6 +13,7 @@ from txn.dataflow.graph import Sink
 from txn.engine.attempt import Emission, Staging
 from txn.engine.lookups import Lookups
 from txn.engine.row_counts import PlannedRows
+from txn.engine.shared_rows import SharedRows
 from txn.engine.spouts import Spouts
 from txn.interfaces import SpoutKind
 from txn.protocol.events import Metadata
@@ -59,9 +60,8 @@ class Emissions:
         self._columns = columns
         self._consumers = consumers(sinks)
         self._rules = by_stream(sinks)
-        self._opaque = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in sinks)
-        # Not with local checkpoints, which hide an observation for ever.
-        self._counts_sources = verify_rows and not self._opaque
+        opaque = any(s.promise.kind is not SpoutKind.TRANSACTIONAL for s in sinks)
+        self._counts_sources = verify_rows and not opaque
         self._alive: dict[TransactionAttempt, Emission] = {}
 
     def emit(
@@ -89,11 +89,11 @@ class Emissions:
                 observed = counts[source.name].reading(moved(frame, self._own))
                 frame = moved(observed, self._spark)
             inputs[source.name] = frame.coalesce(1) if one_task else frame
-        shared: list[DataFrame] = []
+        shared = SharedRows(self._spark, self._own, observed=bool(counts))
         evaluation = Evaluation(
             inputs,
             self._consumers,
-            lambda frame: self._share(frame, shared),
+            shared.keep,
             attempt,
             idle=self._idle,
             assumed=self._columns.assumed,
@@ -103,6 +103,7 @@ class Emissions:
         emission = Emission(evaluation, parts, metadata, shared, counts, one_task=one_task)
         evaluation.lookup = lambda node: self._lookups.find(node, emission)
         evaluation.reading = emission.reading
+        evaluation.compute_shared = shared.compute
         self._alive[attempt] = emission
         return emission
 
@@ -128,7 +129,7 @@ class Emissions:
         evaluation = Evaluation(
             {},
             {},
-            share=lambda frame: frame,
+            share=lambda frame, _: frame,
             idle=self._idle,
             assumed=self._columns.assumed,
             rules=self._rules,
@@ -152,24 +153,13 @@ class Emissions:
     def release(self, attempt: TransactionAttempt) -> None:
         """Let go of an attempt's rows: its phase, or its commit turn, is over."""
         emission = self._alive.pop(attempt, None)
-        for frame in emission.shared if emission else ():
-            frame.unpersist()
+        if emission is not None:
+            emission.shared.release()
 
     def release_all(self) -> None:
         """Let go of everything."""
         for attempt in list(self._alive):
             self.release(attempt)
-
-    def _share(self, frame: DataFrame, shared: list[DataFrame]) -> DataFrame:
-        """Compute a result that several tables need once.
-
-        A lost block of a persisted result is computed again: harmless where replays are
-        identical. Where they are not, two tables of one txid could then disagree; a local
-        checkpoint has no lineage, so that the loss fails the batch instead.
-        """
-        result = frame.localCheckpoint(eager=False) if self._opaque else frame.persist()
-        shared.append(result)
-        return result
 
 
 def _position(parts: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from txn.dataflow.evaluation import Evaluation, Rows, Unknown, stream_called
 from txn.dataflow.graph import Sink, explain, require_columns
 from txn.engine.attempt import Emission, Staging
 from txn.engine.row_counts import COUNT_COLUMN, Conservation
+from txn.engine.shared_rows import compute_shared
 from txn.engine.tables import Tables
 from txn.engine.violations import count_violations
 from txn.errors import ColumnsUnknownError, TableRefusedError
@@ -94,6 +95,7 @@ class Stager:
             RuleViolatedError: rows break a rule with `on_violation="fail"`.
         """
         found = [self._rows(sink, emission) for emission in emissions]
+        compute_shared([emission.shared for emission in emissions], self._own)
         count_violations(emissions, self._own)
         read: list[Mapping[str, Sequence[str]] | None] = []
         group: list[tuple[DataFrame, TransactionAttempt]] = []

@@ -1,10 +1,10 @@
 """Count the rows that break rules, before anything is staged from the others.
 
-One job counts for all rules of an attempt, or of a group of attempts. It reads what the staging
-jobs read after it, which Spark keeps until then, so the source and the transforms above the rules
-are computed once. An aggregation is used instead of an `Observation`: that one counts a task's rows
-again if a shuffle stage is run again, is lost behind a local checkpoint, and sees only some rows
-below a limit or a join that finds its other side empty.
+One job counts for all rules of an attempt, or of a group of attempts. It reads the shared rows that
+the staging jobs read after it, so the source and the transforms above the rules are computed once.
+An aggregation is used instead of an `Observation`: that one counts a task's rows again if a shuffle
+stage is run again, is lost behind a local checkpoint, and sees only some rows below a limit or a
+join that finds its other side empty.
 """
 
 from __future__ import annotations

@@ -1,0 +1,104 @@
+"""Two tables of one stream agree row for row, whatever becomes of the blocks between them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from committers.append_table import AppendTable
+from spouts.memory import MemoryTransactionalSpout
+from tests.faults.harness import ROOT, Spec
+from tests.faults.shared_rows_driver import RECORDS, marked
+from tests.faults.test_executor_loss import CLUSTER, CONF
+from txn import Topology, TopologyConfig
+from txn.interfaces import SpoutKind
+
+KINDS = ("transactional", "opaque")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_of_a_txid_agree_after_all_executors_died_between_them(
+    tmp_path: Path, kind: Any, spark: SparkSession
+) -> None:
+    """Rows that several tables read are computed once in an attempt: a lost block fails it."""
+    spec = Spec(
+        folder=str(tmp_path),
+        kind=kind,
+        zookeeper=f"embedded:{tmp_path}/zookeeper",
+        master=CLUSTER,
+        conf=CONF,
+        config={"shared_folders": [str(tmp_path)], "max_spout_pending": 1},
+    )
+    command = [sys.executable, "-m", "tests.faults.shared_rows_driver", spec.model_dump_json()]
+    ran = subprocess.run(
+        command, cwd=ROOT, capture_output=True, timeout=300, check=False, start_new_session=True
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert (tmp_path / "killed.log").read_text().startswith("2 ")
+    one, two = (_marks(spark, tmp_path / name) for name in ("one", "two"))
+    assert len(one) == RECORDS
+    assert one == two
+
+
+def clearing(rows: DataFrame) -> DataFrame:
+    """The rows as they are, and nothing cached any more."""
+    rows.sparkSession.catalog.clearCache()
+    return rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_of_a_txid_agree_though_a_transform_clears_the_cache(
+    spark: SparkSession, zookeeper: Any, tmp_path: Path, kind: Any
+) -> None:
+    """What the user's code does to Spark's cache does not reach rows that tables share."""
+    topology = Topology("cleared", TopologyConfig())
+    stream = topology.stream("m", _spout(kind)).transform(marked)
+    stream.partition_persist(AppendTable(tmp_path / "one", semantics=kind))
+    stream.transform(clearing).partition_persist(AppendTable(tmp_path / "two", semantics=kind))
+    topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    one, two = (_marks(spark, tmp_path / name) for name in ("one", "two"))
+    assert len(one) == 8
+    assert one == two
+
+
+def test_blocks_of_shared_rows_are_deleted_with_their_attempt(
+    spark: SparkSession, zookeeper: Any, tmp_path: Path
+) -> None:
+    """No block of a shared result outlives its attempt, a rule's and a diamond's included."""
+    before = _kept_blocks(spark)
+    topology = Topology("released", TopologyConfig())
+    stream = topology.stream("m", _spout("transactional")).transform(marked)
+    kept = stream.expect("few", sf.col("v") < 7, on_violation="drop")
+    kept.partition_persist(AppendTable(tmp_path / "one"))
+    stream.partition_persist(AppendTable(tmp_path / "two"))
+    topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    left = _kept_blocks(spark) - before
+    one, two = (_marks(spark, tmp_path / name) for name in ("one", "two"))
+    assert one == {key: mark for key, mark in two.items() if key != "k7"}
+    assert not left
+
+
+def _kept_blocks(spark: SparkSession) -> set[int]:
+    return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
+
+
+class OpaqueSpout(MemoryTransactionalSpout):
+    """The same batches, of which nobody promises that they are."""
+
+    kind = SpoutKind.OPAQUE
+
+
+def _spout(kind: str) -> MemoryTransactionalSpout:
+    made = MemoryTransactionalSpout if kind == "transactional" else OpaqueSpout
+    batches = [[(f"k{n}", n) for n in range(start, start + 4)] for start in (0, 4)]
+    return made(batches, "k string, v bigint")
+
+
+def _marks(spark: SparkSession, table: Path) -> dict[str, str]:
+    return {row.k: row.mark for row in AppendTable(table).read(spark).collect()}

@@ -1,0 +1,84 @@
+"""Rows that several tables, or a rule and a table, read: computed once in an attempt.
+
+A local checkpoint has no lineage, so a lost block fails the attempt; nothing else computes the rows
+again. That holds once all of its blocks are there. Until then, two jobs, two stages of one job, or
+a job that lost an executor could each compute a partition, and a transform need not return the same
+rows twice. So one job computes the rows, and whatever reads them begins after it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from txn.spark.own_session import moved
+from txn.text import placed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SharedRows", "compute_shared"]
+
+
+@dataclass
+class SharedRows:
+    """The shared rows of one attempt.
+
+    Args:
+        spark: the session of the user's transforms.
+        own: the session in which jobs run.
+        observed: whether rows are counted by an `Observation` below them: Spark reports it only
+            for rows that are computed as they are shared.
+    """
+
+    spark: SparkSession
+    own: SparkSession
+    observed: bool = False
+    waiting: list[tuple[str, DataFrame]] = field(default_factory=list)
+    """Rows that no job has computed yet, and whose they are; later ones may read earlier ones."""
+    _kept: list[DataFrame] = field(default_factory=list)
+
+    def keep(self, frame: DataFrame, whose: str) -> DataFrame:
+        """Return the rows to read in place of `frame`."""
+        if self.observed:
+            with placed(whose):
+                result = moved(frame, self.own).localCheckpoint()
+            self._kept.append(result)
+            return moved(result, self.spark)
+        result = frame.localCheckpoint(eager=False)
+        self._kept.append(result)
+        self.waiting.append((whose, result))
+        return result
+
+    def compute(self) -> None:
+        """Compute what no job has computed yet."""
+        compute_shared([self], self.own)
+
+    def release(self) -> None:
+        """Delete the blocks. `DataFrame.unpersist` leaves those of a local checkpoint alone."""
+        self.waiting.clear()
+        for frame in self._kept:
+            _delete_blocks(frame)
+        self._kept.clear()
+
+
+def compute_shared(several: Sequence[SharedRows], session: SparkSession) -> None:
+    """Compute the shared rows of attempts: a job for all of them, at each step of the graph."""
+    while steps := [shared.waiting.pop(0) for shared in several if shared.waiting]:
+        with placed(", ".join(dict.fromkeys(whose for whose, _ in steps))):
+            _run([frame for _, frame in steps], session)
+
+
+def _run(frames: Sequence[DataFrame], session: SparkSession) -> None:
+    from pyspark.sql import functions as sf
+
+    each = (frame.select(sf.lit(1).alias("one")) for frame in frames)
+    whole = functools.reduce(lambda one, other: one.unionAll(other), each)
+    moved(whole, session).write.format("noop").mode("overwrite").save()
+
+
+def _delete_blocks(frame: DataFrame) -> None:
+    rdd = frame._jdf.queryExecution().analyzed().rdd()
+    rdd.sparkContext().unpersistRDD(rdd.id(), False)
