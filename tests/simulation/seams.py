@@ -121,7 +121,6 @@ def _patches() -> list[Patch]:
         (txn.engine.emission, "no_rows", spark.no_rows),
         (txn.engine.lookups, "no_rows", spark.no_rows),
         (txn.engine.shared_rows, "_run", lambda frames, session: None),
-        (txn.engine.shared_rows, "_delete_blocks", lambda frame: None),
         (txn.dataflow.columns, "threading", threading),
         (txn.dataflow.columns, "columns_of", spark.columns_of),
         (txn.dataflow.evaluation, "_nothing_of", spark.nothing_of),

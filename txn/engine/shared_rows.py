@@ -38,17 +38,14 @@ class SharedRows:
     observed: bool = False
     waiting: list[tuple[str, DataFrame]] = field(default_factory=list)
     """Rows that no job has computed yet, and whose they are; later ones may read earlier ones."""
-    _kept: list[DataFrame] = field(default_factory=list)
 
     def keep(self, frame: DataFrame, whose: str) -> DataFrame:
         """Return the rows to read in place of `frame`."""
         if self.observed:
             with placed(whose):
                 result = moved(frame, self.own).localCheckpoint()
-            self._kept.append(result)
             return moved(result, self.spark)
         result = frame.localCheckpoint(eager=False)
-        self._kept.append(result)
         self.waiting.append((whose, result))
         return result
 
@@ -57,11 +54,8 @@ class SharedRows:
         compute_shared([self], self.own)
 
     def release(self) -> None:
-        """Delete the blocks. `DataFrame.unpersist` leaves those of a local checkpoint alone."""
+        """Let go of the rows: Spark deletes blocks of local checkpoints that nothing refers to."""
         self.waiting.clear()
-        for frame in self._kept:
-            _delete_blocks(frame)
-        self._kept.clear()
 
 
 def compute_shared(several: Sequence[SharedRows], session: SparkSession) -> None:
@@ -77,8 +71,3 @@ def _run(frames: Sequence[DataFrame], session: SparkSession) -> None:
     each = (frame.select(sf.lit(1).alias("one")) for frame in frames)
     whole = functools.reduce(lambda one, other: one.unionAll(other), each)
     moved(whole, session).write.format("noop").mode("overwrite").save()
-
-
-def _delete_blocks(frame: DataFrame) -> None:
-    rdd = frame._jdf.queryExecution().analyzed().rdd()
-    rdd.sparkContext().unpersistRDD(rdd.id(), False)
