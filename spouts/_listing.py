@@ -7,6 +7,7 @@ together with its data goes on where it was.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import posixpath
 import re
@@ -109,15 +110,17 @@ class Listing:
         found = retried(self._local_names, f"list {self.pattern}")
         return sorted(name for name in found if not self._unfinished(name))
 
-    def first(self) -> str | None:
-        """The first of `names` that is a file; None: there is none. Remotely one page is listed.
+    def first_few(self, most: int) -> list[str]:
+        """The first of `names` that are files with something in them. Remotely one page is listed.
 
         Raises: as `names`.
         """
         if not self.remote:
-            return next((name for name in self.names() if self.stat(name)), None)
-        found = (entry for page in self.pages(at_once=_FEW) for entry in page)
-        return next((self._base + entry.path for entry in found if self.fits(entry)), None)
+            found = (name for name in self.names() if (at := self.stat(name)) and at.size)
+            return list(islice(found, most))
+        page = next(iter(self.pages(at_once=_FEW)), [])
+        full = (e for e in page if self.fits(e) and e.size)
+        return [self._base + entry.path for entry in islice(full, most)]
 
     def fits(self, entry: Entry) -> bool:
         """Return whether `names` would name a file of `pages`."""
@@ -261,7 +264,7 @@ class Listing:
                     os.lstat(self.local(self._base + folder + part))
                     found.append(folder + part)
                 else:
-                    names, below = self._scan(folder, is_last)
+                    names, below = self._scan(folder, is_last, linked=part != "**")
                     found += names
                     folders += [
                         f"{folder}{name}/"
@@ -270,17 +273,22 @@ class Listing:
                     ]
         return [self._base + name for name in found]
 
-    def _scan(self, folder: str, is_last: bool) -> tuple[list[str], list[str]]:
-        """The names in a folder that match, and unless it is the last one the folders in it."""
+    def _scan(self, folder: str, is_last: bool, *, linked: bool) -> tuple[list[str], list[str]]:
+        """The names in a folder that match, and unless it is the last one the folders in it.
+
+        Args:
+            linked: enter symbolic links to folders. Below `**` they may lead back up, or to files
+                that have another name already.
+        """
         names: list[str] = []
         folders: list[str] = []
         with os.scandir(self.local(self._base + folder)) as entries:
             for one in entries:
                 if _is_hidden(one.name):
                     continue
-                if self._wanted.fullmatch(folder + one.name):
+                if self._wanted.fullmatch(folder + one.name) and not _is_loop(one):
                     names.append(folder + one.name)
-                if not is_last and one.is_dir():
+                if not is_last and not _is_loop(one) and one.is_dir(follow_symlinks=linked):
                     folders.append(one.name)
         return names, folders
 
@@ -310,6 +318,16 @@ def _fixed_part(pattern: str) -> str:
     wild = _WILD.search(pattern)
     fixed = pattern[: wild.start()] if wild else pattern
     return fixed[: fixed.rfind("/") + 1]
+
+
+def _is_loop(entry: os.DirEntry[str]) -> bool:
+    """Return whether it is a link that leads to itself: nothing is there, and never will be."""
+    if entry.is_symlink():
+        try:
+            entry.stat()
+        except OSError as error:
+            return error.errno == errno.ELOOP
+    return False
 
 
 def _is_hidden(part: str) -> bool:

@@ -23,7 +23,7 @@ def as_struct(schema: str | StructType, whose: str) -> StructType:
     from pyspark.sql.types import StructType
 
     if isinstance(schema, StructType):
-        return schema
+        return _with_columns(schema, whose)
     try:
         parsed = StructType.fromDDL(schema)
     except ParseException as error:
@@ -38,7 +38,17 @@ def as_struct(schema: str | StructType, whose: str) -> StructType:
             "'month int, carrier string'.",
             number="TXN-410",
         )
-    return parsed
+    return _with_columns(parsed, whose)
+
+
+def _with_columns(schema: StructType, whose: str) -> StructType:
+    if not schema.fields:
+        raise TopologyError(
+            f"The schema of {whose} has no columns, so of every record only its txid would be "
+            "stored. Write it as 'month int, carrier string'.",
+            number="TXN-410",
+        )
+    return schema
 
 
 def as_nullable(data_type: DataType) -> DataType:

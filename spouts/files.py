@@ -55,6 +55,8 @@ __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 Format = Literal["csv", "json", "parquet", "text"]
 _LOOK = 100_000
 """How many names of one look at the folder are kept, so that later batches need no look."""
+_INFERRED = 20
+"""How many files a schema is inferred from at most."""
 
 log = logging.getLogger("txn.spouts.files")
 
@@ -451,22 +453,34 @@ class FileSpout(Spout[FileBatch]):
         return given
 
     def _infer(self, spark: SparkSession) -> StructType:
+        """The columns of the first files that are not empty.
+
+        A record that does not parse has no say: reading it is what fails, and names it.
+        """
         from pyspark.sql.types import StructType
 
-        first = self._listing.first()
-        if first is None:
-            raise TopologyError(
-                f"{self._name} has no schema, and there is no file from which Spark could infer "
-                "one. Give a schema, or start when the first file is there.",
-                number="TXN-409",
-            )
-        options = {"inferSchema": True, **self._options, **self._listing.hadoop}
-        reader = spark.read.format(self._format).options(**options)
-        self._check_readable(first)
-        found = reader.load(literal(self._listing.uri(first))).schema
+        names = self._listing.first_few(_INFERRED)
+        for name in names:
+            self._check_readable(name)
+        paths = [literal(self._listing.uri(name)) for name in names]
+        options = {"inferSchema": True, "mergeSchema": True, **self._options}
+        if self._format in PARSED and options.get("mode") == "FAILFAST":
+            options["mode"] = "DROPMALFORMED"
+        reader = spark.read.options(**options, **self._listing.hadoop)
+        if self._format == "csv" and options.get("enforceSchema") is False:
+            paths = _of_one_header(spark, paths, self._listing.hadoop)
+        found = reader.format(self._format).load(paths).schema if paths else StructType()
         # Spark adds this column if it meets a record that does not parse.
         marks = self.unparsed.text if self.unparsed else None
-        return StructType([field for field in found if field.name != marks])
+        schema = StructType([field for field in found if field.name != marks])
+        if not schema.fields:
+            looked = f"its first files have no column: {', '.join(names)}" if names else "no file"
+            raise TopologyError(
+                f"{self._name} has no schema, and there is nothing from which Spark could infer "
+                f"one ({looked}). Give a schema, or start when a file with records is there.",
+                number="TXN-409",
+            )
+        return schema
 
     def _check_spelling(self, previous: FileBatch) -> None:
         if previous.spelling != self._listing.kind:
@@ -483,6 +497,15 @@ class FileSpout(Spout[FileBatch]):
                 f"{self._name} was asked for a batch before it was opened.", number="TXN-116"
             )
         return self._schema
+
+
+def _of_one_header(
+    spark: SparkSession, paths: Sequence[str], hadoop: Mapping[str, str]
+) -> list[str]:
+    """The files with the first one's header: of the others, Spark would take it for a record."""
+    reader = spark.read.options(**hadoop)
+    headers = [reader.text(path).first() for path in paths]
+    return [path for path, header in zip(paths, headers, strict=True) if header == headers[0]]
 
 
 def _changed(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from txn.errors import SetupError
 from txn.machine.jars import class_archive, delta_jars, package_jars
-from txn.machine.java import find_java
+from txn.machine.java import find_java, in_utf8
 from txn.spark.causes import without_copies
 from txn.spark.gateway import start_shielded
 from txn.spark.submission import SUBMIT_ARGS, defaults_file, is_submitted, submitted, with_paths
@@ -90,7 +90,7 @@ def delta_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with _spark_env(settings):
+        with _spark_env(settings, local=_cores(master) is not None):
             start_shielded({"spark.app.name": app_name, "spark.master": master, **settings})
             session = builder.getOrCreate()
     except PySparkRuntimeError as error:
@@ -292,27 +292,45 @@ def _with_delta(extensions: str) -> str:
 
 
 @contextmanager
-def _spark_env(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set the variables for Spark's launcher: our `spark-env.sh`, unless the user has a folder.
+def _spark_env(settings: Mapping[str, str], *, local: bool) -> Iterator[None]:
+    """Set the variables for Spark's launcher: UTF-8, and our `spark-env.sh` if there is no other.
 
     The launcher would take jars and class paths of PYSPARK_SUBMIT_ARGS in place of ours, so lists
     that include ours are added after them.
+
+    Args:
+        local: whether tasks run on this machine: Python workers are this program's Python then,
+            with its packages, unless the user names another one.
     """
-    ours: dict[str, str] = {}
+    utf8 = in_utf8(os.environ)
+    ours = {name: utf8.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG")}
+    if local and not _names_python(settings):
+        ours["PYSPARK_PYTHON"] = sys.executable
     if not _own_spark_conf():
         ours["SPARK_CONF_DIR"] = str(_SPARK_CONF)
     if SUBMIT_ARGS in os.environ:
         ours[SUBMIT_ARGS] = with_paths(os.environ[SUBMIT_ARGS], settings)
     before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
+    _set_variables(ours)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _set_variables(before)
+
+
+def _set_variables(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _names_python(settings: Mapping[str, str]) -> bool:
+    variables = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    said = os.environ.get(SUBMIT_ARGS, "")
+    named = "spark.pyspark.python" in settings or "spark.pyspark.python" in said
+    return named or any(os.environ.get(name) for name in variables)
 
 
 def _own_spark_conf() -> bool:

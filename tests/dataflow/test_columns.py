@@ -57,6 +57,17 @@ def test_a_source_may_change_between_runs_and_not_within_one(
         columns.learn("s", OLD)
 
 
+def test_what_may_be_null_within_a_column_is_of_no_account() -> None:
+    """A struct whose field may be NULL in one batch and not in the next is the same column."""
+    columns = StreamColumns(lambda *_: None)
+    loose, strict = (
+        StructType().add("s", StructType().add("x", LongType(), nullable)) for nullable in (1, 0)
+    )
+    columns.learn("s", strict)
+    columns.learn("s", loose)
+    assert columns.get("s") == strict
+
+
 def test_columns_that_name_code_are_neither_kept_nor_read() -> None:
     """A type of the user's own would have Spark import what a node in ZooKeeper names."""
     kept = {"type": "struct", "fields": [{"name": "v", "type": {"type": "udt", "pyClass": "x.Y"}}]}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from txn.errors import SetupError
-from txn.machine.java import OLDEST_JAVA, find_java, java_version
+from txn.machine.java import OLDEST_JAVA, find_java, in_utf8, java_version
 
 
 def program(folder: Path, script: str) -> Path:
@@ -72,3 +72,18 @@ def test_a_java_that_does_not_start_is_refused(tmp_path: Path, script: str, mess
     """A stub that only pretends to be Java (as macOS has one) is told by what it says."""
     with pytest.raises(SetupError, match=message):
         java_version(program(tmp_path, script))
+
+
+@pytest.mark.parametrize(
+    ("given", "due"),
+    [
+        ({"LANG": "de_DE.UTF-8"}, {"LANG": "de_DE.UTF-8"}),
+        ({"LC_ALL": "C"}, {"LANG": "C", "LC_CTYPE": "C.UTF-8"}),
+        ({"LANG": "de_DE"}, {"LANG": "de_DE", "LC_CTYPE": "C.UTF-8"}),
+        ({"LC_ALL": "C.utf8", "LANG": "C"}, {"LC_ALL": "C.utf8", "LANG": "C"}),
+        ({}, {"LC_CTYPE": "C.UTF-8"}),
+    ],
+)
+def test_java_names_files_in_utf8(given: dict[str, str], due: dict[str, str]) -> None:
+    """Only the encoding of a locale is changed, and only if it is another."""
+    assert in_utf8({"HOME": "/h", **given}) == {"HOME": "/h", **due}

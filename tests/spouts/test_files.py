@@ -372,7 +372,7 @@ def test_a_batch_waits_for_storage_that_does_not_answer(spark: SparkSession, fol
 
 
 def test_a_schema_is_inferred_once_and_kept(spark: SparkSession, folder: Path) -> None:
-    """What Spark makes of the first file holds for all later ones, restarts included."""
+    """What Spark makes of the first files holds for all later ones, restarts included."""
     csv(folder / "a.csv", ("a", 1))
     (first,) = drain(opened(spark, folder / "*.csv", schema=None))
     assert (
@@ -389,6 +389,41 @@ def test_nothing_to_infer_from_is_refused(spark: SparkSession, folder: Path) -> 
     """Without a schema and without a file, the user is told to give a schema."""
     with pytest.raises(TopologyError, match="Give a schema"):
         opened(spark, folder / "*.csv", schema=None)
+
+
+@pytest.mark.parametrize(
+    ("form", "texts", "inferred"),
+    [
+        ("csv", ["", "k,v\na,1\n", "k,v\nb,2.5\n", "other\nx\n"], "struct<k:string,v:double>"),
+        (
+            "json",
+            ["", "[]\n", "{}\n", '{"k":"a"}\nword\n', '{"v":1}\n'],
+            "struct<k:string,v:bigint>",
+        ),
+    ],
+)
+def test_a_schema_is_inferred_from_several_files(
+    spark: SparkSession, folder: Path, form: str, texts: list[str], inferred: str
+) -> None:
+    """Empty files, other headers and records that do not parse have no say."""
+    folder.mkdir(exist_ok=True)
+    for number, text in enumerate(texts):
+        (folder / f"{number}.{form}").write_text(text)
+    spout = FileSpout(str(folder / f"*.{form}"), format=form, header=True)
+    assert spout.open(spark, None).simpleString() == inferred
+
+
+@pytest.mark.parametrize(
+    ("text", "schema"), [("[]\n{}\n", None), ("", None), ('{"v":1}\n', ""), ("word\n", None)]
+)
+def test_a_schema_without_columns_is_refused(
+    spark: SparkSession, folder: Path, text: str, schema: str | None
+) -> None:
+    """Neither one that is given nor one that is inferred may leave only a txid of each record."""
+    folder.mkdir(exist_ok=True)
+    (folder / "1.json").write_text(text)
+    with pytest.raises(TopologyError, match="no columns|no column|nothing from which"):
+        FileSpout(str(folder / "*.json"), format="json", schema=schema).open(spark, None)
 
 
 @pytest.mark.parametrize(

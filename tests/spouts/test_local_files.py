@@ -129,14 +129,32 @@ def test_a_subfolder_that_may_not_be_listed_is_not_no_files(pattern: str) -> Non
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, scheme: str) -> None:
-    """No position can have it; the error shows its bytes. A name that the pattern does not match is
-    no fault.
+    """No position can have it; the error shows its bytes. Files before it are read first, and a name
+    that the pattern does not match is no fault.
     """
     (tmp_path / "a.txt").touch()
     (tmp_path / os.fsdecode(b"caf\xe9.csv")).touch()
     spout = opened(f"{scheme}{tmp_path}/*.txt")
     assert len(planned(spout).files) == 1
     spout = opened(f"{scheme}{tmp_path}/*")
+    batch = planned(spout)
+    assert len(batch.files) == 1
     with pytest.raises(TopologyError, match=r"caf\\xe9\.csv', .*Rename the file") as told:
-        planned(spout)
+        planned(spout, batch)
     assert told.value.number == "TXN-408"
+
+
+def test_links_below_two_stars_are_not_followed(tmp_path: Path) -> None:
+    """A link that leads up, to itself, or to a folder below has no file that is read once more."""
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "deep" / "a.txt").write_text("row\n")
+    for name, to in (("up", ".."), ("again", "deep"), ("self", "self"), ("self.txt", "self.txt")):
+        (tmp_path / "in" / name).symlink_to(to)
+    spout = opened(f"{tmp_path}/in/**/*.txt")
+    batch = planned(spout)
+    assert [file.path[len(f"{tmp_path}/in/") :] for file in batch.files] == ["deep/a.txt"]
+    assert spout.initialize_transaction(TransactionAttempt(2), batch) is None
+    assert Listing(f"{tmp_path}/in/*/*.txt").names() == [
+        f"{tmp_path}/in/again/a.txt",
+        f"{tmp_path}/in/deep/a.txt",
+    ]

@@ -376,3 +376,48 @@ def test_an_unusable_java_is_refused_first(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match="JAVA_HOME"):
         delta_session("no-java")
+
+
+def test_a_start_suits_paths_and_workers(tmp_path: Path) -> None:
+    """Under LC_ALL=C files with any letters are read; UDFs run in the program's own Python.
+
+    Submit arguments need no last word. Nothing of this is left in the environment.
+    """
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python3"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    folder = tmp_path / "wäh rüng"
+    folder.mkdir()
+    (folder / "日.csv").write_text("1\n")
+    code = (
+        "import os, sys\n"
+        "before = dict(os.environ)\n"
+        "from txn.session import delta_session\n"
+        "from pyspark.sql import functions as sf\n"
+        "spark = delta_session('c', master='local[1]')\n"
+        "changed = {k for k in {*before, *os.environ} if before.get(k) != os.environ.get(k)}\n"
+        "double = sf.udf(lambda value: value * 2, 'int')\n"
+        "rows = spark.read.csv(sys.argv[1], schema='v int').select(double('v').alias('v'))\n"
+        "rows.write.format('delta').save(sys.argv[1] + '/tä')\n"
+        "print(rows.collect()[0].v, sorted(changed & {'LC_ALL', 'LANG', 'PYSPARK_PYTHON'}))\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYSPARK_PYTHON", "LANG")}
+    environment |= {
+        "LC_ALL": "C",
+        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.showConsoleProgress=false",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        timeout=240,
+        check=False,
+    )
+    assert ran.stdout == "2 []\n", ran.stderr
+    assert (folder / "tä" / "_delta_log").is_dir()

@@ -13,6 +13,7 @@ the machine can reach a port on the loopback interface.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from txn.embedded.files import JVM_FLAGS, class_path
 from txn.embedded.folder import LOOPBACK, ServerFolder, port_of, serves
 from txn.embedded.guard import guard, make_credential, require_own_listener
 from txn.errors import SetupError
-from txn.machine.java import find_java
+from txn.machine.java import find_java, in_utf8
 from txn.zookeeper.access import lend, take_back
 
 __all__ = ["EmbeddedZooKeeper"]
@@ -158,6 +159,7 @@ class EmbeddedZooKeeper:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, *command],
                 cwd=self.folder,
+                env=in_utf8(os.environ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=out,

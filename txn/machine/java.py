@@ -14,7 +14,7 @@ from pathlib import Path
 
 from txn.errors import SetupError
 
-__all__ = ["OLDEST_JAVA", "find_java", "java_version"]
+__all__ = ["OLDEST_JAVA", "find_java", "in_utf8", "java_version"]
 
 OLDEST_JAVA = 17
 """Oldest major version that Spark 4 starts on."""
@@ -24,6 +24,23 @@ _INSTALL = (
     "openjdk-17-jre-headless`, on macOS: `brew install openjdk@17`) and put it on the PATH, or "
     "point JAVA_HOME at it."
 )
+
+
+def in_utf8(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which Java names files in UTF-8, whatever the locale says.
+
+    Under `LC_ALL=C` Java cannot open a path with letters beyond ASCII, and makes `?` of them in
+    the names of the files that it writes. Only the encoding is changed: what a variable says of
+    language and numbers stays.
+    """
+    names = ("LC_ALL", "LC_CTYPE", "LANG")
+    encoding = next((environ[name] for name in names if environ.get(name)), "C")
+    if re.search(r"utf-?8", encoding, re.I):
+        return dict(environ)
+    found = {**environ, "LC_CTYPE": "C.UTF-8"}
+    if everything := found.pop("LC_ALL", ""):
+        found["LANG"] = everything
+    return found
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Path:

@@ -7,7 +7,7 @@ process has: at its end, SIGKILL included. It stays in this process's group, so 
 SIGSTOP and Ctrl-Z for the group are for both.
 
 It reads that pipe only once it is up. pyspark deletes the folder that it needs for that as soon as
-an exception leaves the start, so a start that is interrupted kills it.
+an exception leaves the start, so a start that fails or is interrupted kills it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def start_shielded(settings: Mapping[str, str]) -> None:
     if SparkContext._gateway is not None:
         return
     conf = SparkConf().setAll(list(settings.items()))
-    with _ended_by_signals():
+    with _guarded():
         gateway = java_gateway.launch_gateway(conf)  # type: ignore[no-untyped-call]
     if gateway.proc is not None:
         signals = gateway.jvm.sun.misc
@@ -49,14 +49,12 @@ def start_shielded(settings: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let a signal kill the JVM first; its own handler runs when the start has failed for that.
+def _guarded() -> Iterator[None]:
+    """Leave no JVM behind a start that fails, and let a signal kill it first.
 
-    A handler that raised inside of pyspark's start could lose the process that has just begun.
+    The signal's own handler runs when the start has failed for that: a handler that raised inside
+    of pyspark's start could lose the process that has just begun.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # a handler runs in the main thread, and interrupts nothing here
-        return
     module: Any = importlib.import_module("pyspark.java_gateway")
     started: list[subprocess.Popen[bytes]] = []
     received: list[int] = []
@@ -75,11 +73,18 @@ def _ended_by_signals() -> Iterator[None]:
         for process in started if received else ():
             process.kill()
 
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(n))]
+    # A handler runs in the main thread, and interrupts nothing in any other.
+    is_main = threading.current_thread() is threading.main_thread()
+    both = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    numbers = [number for number in both if callable(signal.getsignal(number))]
     before = {number: signal.signal(number, handler) for number in numbers}
     pysparks, module.Popen = module.Popen, popen
     try:
         yield
+    except BaseException:
+        for process in started:
+            process.kill()
+        raise
     finally:
         module.Popen = pysparks
         for number, previous in before.items():

@@ -119,11 +119,14 @@ def defaults_file() -> Path:
 
 
 def with_paths(arguments: str, settings: Mapping[str, str]) -> str:
-    """PYSPARK_SUBMIT_ARGS with the jars and class paths of `settings` added last, so they win."""
+    """PYSPARK_SUBMIT_ARGS with the jars and class paths of `settings` added last, so they win.
+
+    Without the word `pyspark-shell` at their end Java would end at once: it is added.
+    """
     words = _words(arguments)
     own = [word for key, o in _PATHS.items() if key in settings for word in (o, settings[key])]
-    at = len(words) - 1 if words[-1:] == ["pyspark-shell"] else len(words)
-    return shlex.join([*words[:at], *own, *words[at:]])
+    words = words[:-1] if words[-1:] == ["pyspark-shell"] else words
+    return shlex.join([*words, *own, "pyspark-shell"])
 
 
 def _options(arguments: str) -> Iterator[tuple[str, str]]:
