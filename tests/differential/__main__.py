@@ -3,6 +3,7 @@
 make differential ARGS='--seeds 1000'
 python -m tests.differential --seed 123           one program, printed and run
 python -m tests.differential --program FILE.json  one that was shrunk
+make differential ARGS='--sources'                files of strangers, instead of programs
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.differential.judge import Verdict, judge
 from tests.differential.mutants import MUTANTS, everything
 from tests.differential.session import session
 from tests.differential.shrink import shrink
+from tests.differential.sources.__main__ import main as sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> int:
     """Run programs; 1 if there is a finding."""
+    if "--sources" in arguments:
+        return sources(arguments)
     parser = argparse.ArgumentParser(prog="make differential", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many programs")
     parser.add_argument("--first", type=int, default=1, help="the first seed")

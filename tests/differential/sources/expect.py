@@ -31,6 +31,8 @@ def dialect_of(case: Case) -> Dialect:
 def text_of(case: Case, data: bytes) -> str:
     """The text of a file, without its byte order mark."""
     encoding = case.option("encoding", "utf-8")
+    if case.form == "json" and case.is_on("multiLine") and data.startswith(b"\xff\xfe"):
+        encoding = "utf-16"  # JSON tells its encoding by its first bytes (RFC 4627)
     return data.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace")
 
 
@@ -39,6 +41,8 @@ def expected_of(case: Case, file: File, columns: Columns) -> FileExpected:
     refusal = _unreadable(file)
     if refusal:
         return FileExpected((), (refusal,), must=True)
+    if case.form == "parquet" and not file.data:
+        return FileExpected((), ("an empty file",))
     if case.form == "parquet":
         return _parquet(file, columns)
     text = text_of(case, file.data)

@@ -147,7 +147,7 @@ def _written(
         writer = draw.choice(tuple(writers))
         try:
             return writer, writers[writer](draw, columns, rows, sep, flag)
-        except Exception:  # noqa: BLE001, S112 - each library refuses something else
+        except Exception:  # noqa: BLE001 - each library refuses something else
             continue
 
 
@@ -159,7 +159,7 @@ def _parquet(draw: random.Random, writer: str, columns: Columns, rows: Any) -> b
     for one in (writer, "pyarrow"):
         try:
             return PARQUET_WRITERS[one](draw, columns, rows, ",", False)
-        except Exception:  # noqa: BLE001, S112 - each library refuses something else
+        except Exception:  # noqa: BLE001 - each library refuses something else
             continue
     return PARQUET_WRITERS["pyarrow"](draw, columns, [], ",", False)
 
@@ -183,7 +183,7 @@ def _topic(
         if draw.random() < 0.08:
             values.append(None)
             continue
-        writer, data = _written(draw, form, columns, [row], {**options, "header": False})
+        _, data = _written(draw, form, columns, [row], {**options, "header": False})
         data, _ = _damaged(draw, form, data) if draw.random() < 0.5 else (data, ())
         values.append(data.decode("latin-1"))
     return File(name=name, writer="producers", values=tuple(values))

@@ -18,7 +18,7 @@ from tests.differential.sources.whole import read_through_a_topology
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["judge"]
+__all__ = ["judge", "judged_files"]
 
 
 def judge(case: Case, spark: SparkSession, folder: Path) -> Verdict:
@@ -27,7 +27,7 @@ def judge(case: Case, spark: SparkSession, folder: Path) -> Verdict:
         if case.through == "kafka":
             return _judged_values(case, read_values(case, spark))
         read = read_files if case.through == "files" else read_through_a_topology
-        return _judged_files(case, read(case, spark, folder))
+        return judged_files(case, read(case, spark, folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -50,7 +50,8 @@ def _judged_values(case: Case, found: Found) -> Verdict:
     return _text(found)
 
 
-def _judged_files(case: Case, found: Found) -> Verdict:
+def judged_files(case: Case, found: Found) -> Verdict:
+    """The verdict on what a reading of files has found."""
     if not found.columns:
         if found.error is None:
             return Verdict("differs", "zero columns")

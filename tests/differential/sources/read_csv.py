@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 
 from tests.differential.sources.records import Bad, Expected, Field, Good, Outcome, row_of
 from tests.differential.sources.texts import read_text
@@ -117,7 +117,7 @@ def csv_records(text: str, dialect: Dialect, columns: Columns, header: bool) -> 
     """The records of a file."""
     found = [one for one in _Machine(text, dialect).records() if one.end > one.start]
     if header:
-        found = found[1:]
+        found = _from_header(text, found, dialect)[1:]
     expected: list[Expected] = []
     for record in found:
         raw = text[record.start : record.end]
@@ -130,10 +130,19 @@ def csv_records(text: str, dialect: Dialect, columns: Columns, header: bool) -> 
 
 def header_of(text: str, dialect: Dialect) -> list[str] | None:
     """The names of the first record; None: the file has none."""
-    for record in _Machine(text, dialect).records():
-        if record.end > record.start:
-            return [value for value, _ in record.fields]
-    return None
+    found = [one for one in _Machine(text, dialect).records() if one.end > one.start]
+    first = _from_header(text, found, dialect)[:1]
+    return [value for value, _ in first[0].fields] if first else None
+
+
+def _from_header(text: str, found: list[_Record], dialect: Dialect) -> list[_Record]:
+    """Without the lines of blanks above the header."""
+
+    def is_blank(record: _Record) -> bool:
+        raw = text[record.start : record.end]
+        return not raw.strip(" \t") and dialect.sep not in raw
+
+    return list(dropwhile(is_blank, found))
 
 
 def csv_value(text: str, dialect: Dialect, columns: Columns) -> Expected:
@@ -142,7 +151,10 @@ def csv_value(text: str, dialect: Dialect, columns: Columns) -> Expected:
     found = _Machine(inner, dialect).records()
     if len(found) != 1 or not inner.strip():
         return Expected(((Bad(text),),), text)
-    return _expected(found[0], text, columns, dialect)
+    own = _expected(found[0], text, columns, dialect)
+    if inner.endswith(("\r", "\n")):  # more than the end of its line
+        return Expected((*own.outcomes, (Bad(text),)), text)
+    return own
 
 
 def _spanning(record: _Record, raw: str, dialect: Dialect, columns: Columns) -> list[Expected]:

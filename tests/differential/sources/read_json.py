@@ -35,9 +35,13 @@ Columns = tuple[tuple[str, str], ...]
 class _Number(str):
     """A number as it is written."""
 
+    __slots__ = ()
+
 
 class _Constant(str):
     """NaN, Infinity or -Infinity, which JSON does not have and many writers write."""
+
+    __slots__ = ()
 
 
 _DECODER = json.JSONDecoder(
@@ -65,9 +69,14 @@ def json_lines(text: str, columns: Columns) -> list[Expected]:
 def json_value(line: str, columns: Columns) -> Expected:
     """The record of one line, or of one value of Kafka."""
     value = _value(line)
-    if isinstance(value, dict):
-        return _record(value, line, columns)
     bad: Outcome = (Bad(line),)
+    if isinstance(value, dict):
+        record = _record(value, line, columns)
+        if "\ufffd" in line:  # bytes that are not UTF-8 are replaced, or the record is bad
+            return Expected((*record.outcomes, bad), line)
+        return record
+    if "\x00" in line:  # perhaps UTF-16, which Spark's parser tells by its zeros
+        return Expected((bad, (Good(tuple(Field((ANY,)) for _ in columns)),)), line)
     if value is _FAULT and re.search(r"'|Inf|INF", line):
         # Spark's parser takes single quotes, and other words for infinity.
         return Expected((bad, (Good(tuple(Field((ANY,)) for _ in columns)),)), line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import math
 import re
 import struct
@@ -20,7 +20,7 @@ _TIME = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}):([0-9]{2}):([0-9]{2})(\.[0-9]{1,9})?"
     r"(Z|[+-][0-9]{2}:[0-9]{2})?\Z"
 )
-_EPOCH = datetime.date(1970, 1, 1)
+_EPOCH = dt.date(1970, 1, 1)
 _NOT_NUMBERS = {
     "NaN": math.nan,
     "Inf": math.inf,
@@ -111,14 +111,17 @@ def read_time(kind: str, text: str) -> Field:
 
 def _day(parts: tuple[str, ...]) -> Field:
     try:
-        return Field(((datetime.date(*map(int, parts)) - _EPOCH).days,))
+        return Field(((dt.date(*map(int, parts)) - _EPOCH).days,))
     except ValueError:
         return BAD
 
 
 def _moment(kind: str, parts: tuple[str | None, ...]) -> Field:
     day, hour, minute, second, fraction, zone = parts
-    assert day and hour and minute and second
+    assert day
+    assert hour
+    assert minute
+    assert second
     field = _day(tuple(day.split("-")))
     if field is BAD or int(hour) > 23 or int(minute) > 59 or int(second) > 59:
         return BAD

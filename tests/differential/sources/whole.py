@@ -13,8 +13,8 @@ from tests.differential.sources.run import (
     collected,
     columns_of,
     listening,
-    values_of,
     spout_of,
+    values_of,
     write_files,
 )
 from txn import Topology

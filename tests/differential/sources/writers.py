@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import datetime
+import datetime as dt
 import io
 import json
 import math
@@ -29,8 +29,8 @@ Rows = list[tuple[Any, ...]]
 Writer = Callable[[random.Random, Columns, Rows, str, bool], bytes]
 """Arguments: draw, columns, rows of plain Python objects, separator, and whether with a header."""
 
-_DAY = datetime.date(1970, 1, 1)
-_MOMENT = datetime.datetime(1970, 1, 1)
+_DAY = dt.date(1970, 1, 1)
+_MOMENT = dt.datetime(1970, 1, 1)
 
 
 def as_object(value: Any, kind: str) -> Any:
@@ -45,9 +45,9 @@ def as_object(value: Any, kind: str) -> Any:
             for one, (name, inner) in zip(value, fields.items(), strict=True)
         }
     if kind == "date":
-        return _DAY + datetime.timedelta(days=value)
+        return _DAY + dt.timedelta(days=value)
     if kind.startswith("timestamp"):
-        return _MOMENT + datetime.timedelta(microseconds=value)
+        return _MOMENT + dt.timedelta(microseconds=value)
     return value
 
 
@@ -166,7 +166,7 @@ def _object(columns: Columns, row: tuple[Any, ...], *, leave_out: bool = False) 
 def _jsonable(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value) if len(value.as_tuple().digits) < 15 else f"{value:f}"
-    if isinstance(value, datetime.date):
+    if isinstance(value, dt.date):
         return value.isoformat()
     if isinstance(value, list):
         return [_jsonable(one) for one in value]
