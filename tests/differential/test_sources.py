@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import random
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,6 @@ def test_files_of_strangers_are_accounted_for(spark: SparkSession, tmp_path: Pat
 @pytest.mark.parametrize("writer", ["python excel", "python minimal", "python unix", "pandas"])
 def test_the_oracle_reads_what_was_written(writer: str) -> None:
     """The state machine finds the values that a program of another's wrote."""
-    import random
-
     rows = [(n, text) for n, text in enumerate(TEXTS)]
     data = CSV_WRITERS[writer](random.Random(2), COLUMNS, rows, ",", True)
     assert list(csv.reader(io.StringIO(data.decode(), newline="")))[1][1] == TEXTS[0]
