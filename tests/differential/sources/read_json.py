@@ -1,4 +1,4 @@
-"""JSON as an independent reader reads it: `json.JSONDecoder`, one object a line, nothing behind."""
+"""JSON as an independent reader reads it: `json.JSONDecoder`, one value a line, nothing behind."""
 
 from __future__ import annotations
 
@@ -63,7 +63,14 @@ def _value(text: str) -> Any:
 def json_lines(text: str, columns: Columns) -> list[Expected]:
     """The records of a file with one object a line."""
     lines = re.split(r"\r\n|\n|\r", text)
-    return [json_value(line, columns) for line in lines if line.strip(BLANK)]
+    return [one for line in lines for one in _line(line, columns)]
+
+
+def _line(line: str, columns: Columns) -> list[Expected]:
+    """A line that is an array is read as a file that is one: its objects are rows, or it is bad."""
+    if isinstance(_value(line), list):
+        return json_whole(line, columns)
+    return [json_value(line, columns)] if line.strip(BLANK) else []
 
 
 def json_value(line: str, columns: Columns) -> Expected:
@@ -99,7 +106,9 @@ def json_whole(text: str, columns: Columns) -> list[Expected]:
     if not any(record.may_be_bad for record in records):
         return records
     outcomes: tuple[Outcome, ...] = (whole,)
-    if not any(record.must_be_bad for record in records):
+    if all(record.outcomes for record in records) and not any(
+        record.must_be_bad for record in records
+    ):
         outcomes += (tuple(record.outcomes[0][0] for record in records),)
     return [Expected(outcomes, text)]
 

@@ -119,8 +119,7 @@ def _read(case: Case, spark: SparkSession, spout: FileSpout, found: Found) -> No
     found.attempted = tuple(file.name for file in case.files)
     schema = spout.open(spark, None)
     marks = spout.unparsed
-    hidden = () if marks is None else (marks.text, marks.position)
-    found.columns = columns_of(schema, hidden)
+    found.columns = columns_of(schema)
     previous: FileBatch | None = None
     for txid in range(1, 99):
         attempt = TransactionAttempt(txid)
@@ -171,8 +170,10 @@ def read_values(case: Case, spark: SparkSession) -> Found:
     return found
 
 
-def columns_of(schema: StructType, hidden: tuple[str, ...]) -> Columns:
-    return tuple((f.name, f.dataType.simpleString()) for f in schema if f.name not in hidden)
+def columns_of(schema: StructType) -> Columns:
+    """The columns of the source, without those by which a spout marks its records."""
+    named = [(field.name, field.dataType.simpleString()) for field in schema]
+    return tuple((name, kind) for name, kind in named if not name.startswith("txn_"))
 
 
 def collected(frame: DataFrame, found: Found) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ def _run(case: Case, spark: SparkSession, folder: Path) -> None:
 
 def _read_tables(case: Case, spark: SparkSession, folder: Path, found: Found) -> None:
     rows = spark.read.format("delta").load(str(folder / "rows")).drop("txid")
-    found.columns = columns_of(rows.schema, ())
+    found.columns = columns_of(rows.schema)
     for row in collected(rows, found):
         found.add("", values_of(row, found.columns))
     if (folder / "bad" / "_delta_log").exists():
