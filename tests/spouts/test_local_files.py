@@ -129,8 +129,9 @@ def test_a_subfolder_that_may_not_be_listed_is_not_no_files(pattern: str) -> Non
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, scheme: str) -> None:
-    """No position can have it; the error shows its bytes. Files before it are read first, and a name
-    that the pattern does not match is no fault.
+    """No position can have it; the error shows its bytes. Files before it are read first.
+
+    A name that the pattern does not match is no fault.
     """
     (tmp_path / "a.txt").touch()
     (tmp_path / os.fsdecode(b"caf\xe9.csv")).touch()
