@@ -1,6 +1,7 @@
 """Random topologies against what plain Python makes of the same declaration.
 
 make differential ARGS='--seeds 1000'
+make differential ARGS='--corrections --seeds 100'   files, rules, corrected rows (corrections.py)
 python -m tests.differential --seed 123           one program, printed and run
 python -m tests.differential --program FILE.json  one that was shrunk
 make differential ARGS='--sources'                files of strangers, instead of programs
@@ -21,6 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.differential.corrections import corrections
 from tests.differential.declaration import Program
 from tests.differential.generate import generate
 from tests.differential.judge import Verdict, judge
@@ -40,6 +42,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="make differential", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many programs")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--corrections", action="store_true", help="histories of corrected rows")
     parser.add_argument("--mutants", action="store_true", help="which mutants are caught")
     parser.add_argument("--pick", help="seeds with commas between them, instead of so many")
     parser.add_argument("--seed", type=int, help="only this one; its program is printed")
@@ -53,6 +56,8 @@ def main(arguments: list[str]) -> int:
     faulthandler.register(signal.SIGUSR1)  # where it hangs
     spark = session()
     with tempfile.TemporaryDirectory(prefix="txn-differential-") as folder:
+        if chosen.corrections:
+            return corrections(_seeds(chosen), spark, Path(folder))
         if chosen.mutants:
             return _mutants(spark, Path(folder))
         if chosen.program or chosen.seed is not None:
@@ -86,6 +91,8 @@ def _mutants(spark: SparkSession, folder: Path) -> int:
 
 
 def _seeds(chosen: argparse.Namespace) -> Iterable[int]:
+    if chosen.seed is not None:
+        return [chosen.seed]
     if chosen.pick:
         return [int(seed) for seed in chosen.pick.split(",")]
     return range(chosen.first, chosen.first + chosen.seeds)
