@@ -111,8 +111,14 @@ def _may_be_kept(kept: Any) -> bool:
 
 def _same(known: StructType, found: StructType) -> bool:
     """Return whether names and types agree; what may be NULL is of no account, at any depth."""
-    types = ([(f.name, f.dataType.simpleString()) for f in each] for each in (known, found))
-    return next(types) == next(types)
+    return len(known) == len(found) and all(
+        one.name == other.name
+        and (
+            one.dataType == other.dataType
+            or one.dataType.simpleString() == other.dataType.simpleString()
+        )
+        for one, other in zip(known, found, strict=True)
+    )
 
 
 def _refuse_changed(stream: str, known: StructType, found: StructType) -> None:
