@@ -474,10 +474,12 @@ class FileSpout(Spout[FileBatch]):
         marks = self.unparsed.text if self.unparsed else None
         schema = StructType([field for field in found if field.name != marks])
         if not schema.fields:
-            looked = f"its first files have no column: {', '.join(names)}" if names else "no file"
+            lack = "there is no file with anything in it"
+            if names:
+                lack = f"its first files have no record with a column ({', '.join(names)})"
             raise TopologyError(
-                f"{self._name} has no schema, and there is nothing from which Spark could infer "
-                f"one ({looked}). Give a schema, or start when a file with records is there.",
+                f"{self._name} has no schema, and {lack}, so Spark cannot infer one. Give a "
+                "schema, or start when a file with records is there.",
                 number="TXN-409",
             )
         return schema
