@@ -61,7 +61,9 @@ def marks_of(
             number="TXN-415",
         )
     fate: Any = bad_rows
-    return Unparsed(fate, "txn_text", position, form, beside)
+    return Unparsed(
+        fate, "txn_text", position, form, beside, "txn_reason" if form == "json" else None
+    )
 
 
 def permissive(text: str) -> dict[str, str]:
@@ -71,7 +73,7 @@ def permissive(text: str) -> dict[str, str]:
 
 def marks(unparsed: Unparsed | None) -> tuple[str, ...]:
     """The columns by which a spout marks its records."""
-    return () if unparsed is None else (unparsed.text, unparsed.position)
+    return () if unparsed is None else unparsed.columns
 
 
 def with_text(schema: StructType, *names: str) -> StructType:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from spouts._bad_rows import marks_of, permissive, with_text
+from spouts._json_records import JsonRecords
 from spouts._options import check_options
 from spouts._schemas import as_nullable, as_struct
 from txn.errors import TopologyError
@@ -21,8 +22,6 @@ __all__ = ["ValueFormat", "Values"]
 ValueFormat = Literal["csv", "json"]
 
 _TEXT = "txn_text"
-_NUMBERS = "NaN|Inf|INF"
-"""In words: numbers that Spark's parser takes and its count of records does not."""
 _SHOWN = 200
 """Most characters of a record that an error shows."""
 
@@ -73,6 +72,7 @@ class Values:
         self._whose = whose
         self._form = form
         self._schema = schema
+        self._given = options
         self._options = {name: str(value) for name, value in options.items()} | permissive(_TEXT)
         self._quote = str({k.lower(): v for k, v in options.items()}.get("quote", '"'))
 
@@ -86,16 +86,16 @@ class Values:
 
         fields = self._struct()
         value = sf.col("value").cast("string")
-        marked = with_text(fields, _TEXT)
-        if self._form == "csv":
-            struct = sf.from_csv(_one_line(value), _ddl(marked), self._options)
-        else:
-            struct = sf.from_json(value, marked, self._options)
+        place = sf.format_string("%s-%d:%d", "topic", "partition", "offset")
+        if self._form == "json":
+            names = _named([name for name in records.columns if name != "value"], fields)
+            parsed = JsonRecords(self._whose, fields, self._given, self.unparsed, of_files=False)
+            return parsed.rows(records, value, place, names)
+        struct = sf.from_csv(_one_line(value), _ddl(with_text(fields, _TEXT)), self._options)
         rest = [name for name in records.columns if name != "value"]
         beside = [sf.col(name).alias(alias) for name, alias in _named(rest, fields).items()]
         whole = records.select(struct.alias("txn_value"), value.alias("txn_record"), *rest)
         bad = self._bad()
-        place = sf.format_string("%s-%d:%d", "topic", "partition", "offset")
         if self.unparsed is None:
             told = sf.concat(
                 sf.lit(f"{self._whose} has a {NOT_PARSED} as {self._form} with the schema, at "),
@@ -117,17 +117,9 @@ class Values:
         from pyspark.sql import functions as sf
 
         record = sf.col("txn_record")
-        bad = sf.col(f"txn_value.{_TEXT}").isNotNull()
-        if self._form == "csv":
-            line = _one_line(record)
-            broken = line.rlike(r"[\r\n]") & ~sf.contains(record, sf.lit(self._quote))
-            return bad | broken | (sf.trim(line) == "")
-        bad |= record.isNotNull() & sf.col("txn_value").isNull()
-        if any(name.lower().startswith("allow") for name in self._options):
-            return bad  # JSON as only Spark's parser takes it
-        # The parser passes over all that comes after the first record.
-        records = sf.json_array_length(sf.concat(sf.lit("["), record, sf.lit("]")))
-        return bad | (records > 1) | (records.isNull() & ~record.rlike(_NUMBERS))
+        line = _one_line(record)
+        broken = line.rlike(r"[\r\n]") & ~sf.contains(record, sf.lit(self._quote))
+        return sf.col(f"txn_value.{_TEXT}").isNotNull() | broken | (sf.trim(line) == "")
 
     def _struct(self) -> StructType:
         from pyspark.sql.types import StructType

@@ -27,6 +27,7 @@ from spouts._backlog import Backlog
 from spouts._bad_rows import PARSED, OnBadRows, marks, marks_of, permissive, with_text
 from spouts._file_notices import FileNotices
 from spouts._inlet import FileInlet
+from spouts._json_files import json_files, takes
 from spouts._listing import FileStat, Listing
 from spouts._looks import Look, Looks
 from spouts._options import check_options
@@ -318,6 +319,12 @@ class FileSpout(Spout[FileBatch]):
             return no_rows(spark, self._emitted(schema))
         if (rows := self._known(spark, metadata.files, schema)) is not None:
             return rows
+        if self._format == "json" and takes(self._options):
+            found = [literal(path) for path in paths]
+            hadoop = self._listing.hadoop
+            return json_files(
+                spark, self._name, found, schema, self._options, hadoop, self.unparsed
+            )
         read = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
         reader = spark.read.format(self._format).schema(read).options(**self._options)
         reader = reader.options(**self._listing.hadoop)

@@ -12,6 +12,7 @@ from committers.append_table import AppendTable
 from spouts.files import FileSpout
 from tests.faults.support import rows_of
 from txn import Topology
+from txn.attempts import TransactionAttempt
 from txn.errors import TopologyError
 from txn.testing import MemoryNodes, run_in_memory
 
@@ -96,12 +97,12 @@ def test_records_that_do_not_parse_are_dropped_or_fail(
         topology.stream("s", spout).partition_persist(AppendTable(warehouse / "rows"))
         return run_in_memory(topology, spark, nodes)
 
-    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+    with pytest.raises(Exception, match=r"1.json: word \(not json with the columns"):
         run(schema=SCHEMA)
     assert run(bad_rows="drop", schema=SCHEMA).violations == {"s": {"parses": 1}}
     assert rows_of(warehouse / "rows", "k", "v") == [("a", 1), ("b", -2)]
     spout = FileSpout(f"{folder}/*.json", format="json", bad_rows="drop")
-    assert spout.open(spark, None).fieldNames() == ["k", "v", "txn_text", "txn_file"]
+    assert spout.open(spark, None).fieldNames() == ["k", "v", "txn_text", "txn_file", "txn_reason"]
 
 
 @pytest.mark.parametrize(
@@ -126,3 +127,104 @@ def test_a_spout_that_sets_records_aside_needs_a_place_for_them() -> None:
     with pytest.raises(TopologyError, match="Rule 'parses' of stream 's' sets rows aside, but"):
         topology.stream("s", spout)
     assert topology.sources == ()
+
+
+NOT_ONE = "it is not one JSON object with nothing behind it"
+TEXTS: list[tuple[str, list[tuple[str | None, int | None]] | str]] = [
+    ('{"k":"a","v":1}{"k":"b","v":2}', NOT_ONE),
+    ('{"k":"a"}x', NOT_ONE),
+    ('{"k":"a"} {"k":"cut', NOT_ONE),
+    ('{"k":"a"}}', NOT_ONE),
+    ('{"k":"a"},"x":{}', NOT_ONE),
+    ('{"k":"a"},{"k":"b"}', NOT_ONE),
+    ('{"k":"a"}],[{"k":"b"}', NOT_ONE),
+    ('{"k":"a"}},"q":{"z":1', NOT_ONE),
+    ("null", NOT_ONE),
+    ("7", NOT_ONE),
+    ('{"k":"a\0"}', NOT_ONE),
+    ('{"k":' + "[" * 1100 + "]" * 1100 + "}", NOT_ONE),
+    ('{"k":"a","v":99999999999}', "no value for: v"),
+    ('{"v":"x"}', "no value for: v"),
+    ('[{"k":"a"},{"v":"x"}]', "it is an array, and not every element is an object that fits"),
+    ('[{"k":"a"},null]', "it is an array, and not every element is an object that fits"),
+    ('[{"k":"a"}][{"k":"b"}]', "it is an array, and not every element is an object that fits"),
+    ('[{"k":"a"},{"k":"b"}]', [("a", None), ("b", None)]),
+    ("[]", []),
+    ("", []),
+    (" \t", []),
+    ("\ufeff{'k':'a','v':1,'v':2} ", [("a", 2)]),
+    ('{"x":{"k":1}}', [(None, None)]),
+]
+"""Texts, and their rows or what is wrong with them."""
+
+
+def emitted(spark: SparkSession, spout: FileSpout) -> list[Any]:
+    """All that the first batch of a spout holds."""
+    spout.open(spark, None)
+    planned = spout.initialize_transaction(TransactionAttempt(1), None)
+    assert planned is not None
+    return spout.emit_batch(spark, TransactionAttempt(1), planned).collect()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_every_byte_of_a_json_file_belongs_to_a_record(
+    spark: SparkSession, tmp_path: Path, whole: bool
+) -> None:
+    """What is not one object, or an array of objects that all fit, is one bad record."""
+    for number, (text, _) in enumerate(TEXTS):
+        (tmp_path / f"{number:02}.json").write_text(text + "\n", encoding="utf-8")
+    spout = FileSpout(
+        f"{tmp_path}/*.json",
+        format="json",
+        schema=SCHEMA,
+        bad_rows="set_aside",
+        files_per_batch=len(TEXTS),
+        multiLine=whole,
+    )
+    rows = emitted(spark, spout)
+    for number, (text, expected) in enumerate(TEXTS):
+        here = [row for row in rows if row.txn_file.endswith(f"/{number:02}.json")]
+        if isinstance(expected, str):
+            (bad,) = here
+            assert bad.txn_text.rstrip("\n") == text
+            assert bad.txn_reason == f"not json with the columns of the schema; {expected}"
+        else:
+            assert [(row.k, row.v) for row in here] == expected, text
+            assert all(row.txn_text is None and row.txn_reason is None for row in here)
+
+
+@pytest.mark.parametrize(
+    ("written_as", "options"),
+    [
+        ("utf-8", {}),
+        ("utf-8-sig", {}),
+        ("latin-1", {"encoding": "ISO-8859-1"}),
+        ("utf-16-le", {"encoding": "UTF-16LE"}),
+        ("utf-16", {"multiLine": True}),
+        ("utf-16-be", {"multiLine": True}),
+        ("utf-32", {"multiLine": True}),
+    ],
+)
+def test_json_in_other_encodings(
+    spark: SparkSession, tmp_path: Path, written_as: str, options: Any
+) -> None:
+    """As given; a whole file says by its first bytes which Unicode it is."""
+    lines = ['{"k":"ü","v":1}', '{"k":"b","v":2}']
+    text = "[" + ",".join(lines) + "]" if "multiLine" in options else "\r\n".join(lines)
+    (tmp_path / "1.json").write_bytes(text.encode(written_as))
+    rows = emitted(spark, FileSpout(f"{tmp_path}/*.json", format="json", schema=SCHEMA, **options))
+    assert [(row.k, row.v) for row in rows] == [("ü", 1), ("b", 2)]
+
+
+def test_a_json_record_that_is_not_utf8_does_not_parse(spark: SparkSession, tmp_path: Path) -> None:
+    """What is set aside of it is UTF-8, so that other readers take the table."""
+    (tmp_path / "1.json").write_bytes(b'{"k":"a\xff"}\n{"k":"b"}\n')
+    good, bad = sorted(
+        emitted(
+            spark,
+            FileSpout(f"{tmp_path}/*.json", format="json", schema=SCHEMA, bad_rows="set_aside"),
+        ),
+        key=lambda row: row.txn_text or "",
+    )
+    assert (good.k, bad.txn_text) == ("b", '{"k":"a\ufffd"}')
+    assert bad.txn_reason.endswith("not UTF-8")

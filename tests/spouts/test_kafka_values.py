@@ -42,6 +42,8 @@ BAD = {
         "1",
         '{"k":"a"}{"k":"b"}',
         '{"k":"a"},{"k":"b"}',
+        '{"k":"a"}],[{"k":"b"}',
+        '{"k":"a"},"x":{}',
     ],
     "csv": ["a,x", "a", "a,1,2", "", " \n", "\n", "a\nb,2"],
 }
@@ -148,7 +150,7 @@ def test_a_value_is_columns_beside_those_of_kafka(
     known = spout.open(spark, None)
     assert known.fieldNames() == [
         *("k", "Timestamp", "in", "key", "topic", "partition", "offset", "kafka_timestamp"),
-        *("timestampType", "headers", "txn_text", "txn_position"),
+        *("timestampType", "headers", "txn_text", "txn_position", "txn_reason"),
     ]
     batch = read(spark, spout, plan(spout))
     assert batch.schema == known

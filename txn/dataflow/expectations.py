@@ -130,7 +130,7 @@ class Judged:
             TopologyError: a condition names a column that is not there, or is not a boolean.
         """
         unparsed = next((rule.unparsed for rule in rules if rule.unparsed), None)
-        hidden = (unparsed.text, unparsed.position) if unparsed else ()
+        hidden = unparsed.columns if unparsed else ()
         columns = tuple(name for name in frame.columns if name not in hidden)
         verdicts = dict[Expectation, str]()
         for number, rule in enumerate(rules):
@@ -145,7 +145,7 @@ class Judged:
         """The rows that keep this rule and those before it."""
         from pyspark.sql import functions as sf
 
-        hidden = (self.unparsed.text, self.unparsed.position) if self.unparsed else ()
+        hidden = self.unparsed.columns if self.unparsed else ()
         return self.frame.where(sf.col(self.verdicts[rule])).drop(*self.verdicts.values(), *hidden)
 
     def counts(self, number: int) -> DataFrame:
@@ -182,8 +182,11 @@ class Judged:
         name = _text(rule.name, "rule")
         own = [sf.col(quoted(column)) for column in self.columns]
         if rule.unparsed is None:
-            row = sf.to_json(sf.struct(*own), _EXACT_TIMES).alias("row")
+            row = sf.make_valid_utf8(sf.to_json(sf.struct(*own), _EXACT_TIMES)).alias("row")
             return name, row, _text(f"not true: {rule.told}", "reason")
+        text = sf.make_valid_utf8(sf.col(quoted(rule.unparsed.text))).alias("row")
+        if rule.unparsed.reason is not None:
+            return name, text, sf.col(quoted(rule.unparsed.reason)).alias("reason")
         # Spark does not say what is wrong with a record; what it could not read is NULL.
         read = [*zip(self.columns, own, strict=True)][: len(own) - rule.unparsed.beside]
         missing = [sf.when(c.isNull(), sf.lit(n)) for n, c in read]
@@ -191,7 +194,7 @@ class Judged:
         names = sf.concat_ws(", ", *missing)
         why = sf.when(names == "", "all have a value, so there is something beside them")
         reason = sf.concat(said, why.otherwise(sf.concat(sf.lit("no value for: "), names)))
-        return name, sf.col(quoted(rule.unparsed.text)).alias("row"), reason.alias("reason")
+        return name, text, reason.alias("reason")
 
 
 def _with_verdict(

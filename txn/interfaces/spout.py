@@ -92,6 +92,14 @@ class Unparsed:
     """What the records should be, such as "csv"."""
     beside: int = 0
     """How many of the stream's last columns are not read from the record's text."""
+    reason: str | None = None
+    """Name of a third such column, with what is wrong with a record; None: the engine looks for
+    columns without a value."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that no stream shows."""
+        return (self.text, self.position, *([self.reason] if self.reason else []))
 
 
 @dataclass(frozen=True)

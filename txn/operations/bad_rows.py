@@ -122,7 +122,7 @@ class BadRows:
             best = pc.select_k_unstable(txids, limit, keys[:1])
             lowest = pc.min(txids[TXID].take(best)).as_py() or 0
             found = self._first(columns, self._wanted(only, lowest, up_to), limit, keys)
-        return [BadRow(**row) for row in found.to_pylist()]
+        return [BadRow(**row) for row in _readable(found).to_pylist()]
 
     def _first(self, columns: list[str], wanted: Any, limit: int, keys: list[Any]) -> Any:
         """The first rows in an order. One txid may have set aside more than memory holds."""
@@ -195,6 +195,18 @@ def replayed_up_to(replays: Iterable[RowReplayRecord]) -> dict[tuple[str, str], 
         for replay in sorted(replays, key=lambda each: each.number)
         for rule, txid in replay.rules.items()
     }
+
+
+def _readable(rows: Any) -> Any:
+    """The rows with each text as UTF-8: a writer may have stored other bytes as a string."""
+    import pyarrow as pa
+
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            stored = rows.column(number).cast(pa.large_binary()).to_pylist()
+            texts = [None if text is None else text.decode(errors="replace") for text in stored]
+            rows = rows.set_column(number, field.name, pa.array(texts, pa.large_string()))
+    return rows
 
 
 def _after(rows: Mapping[int, int], last: int) -> int:

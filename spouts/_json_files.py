@@ -1,0 +1,97 @@
+"""The records of JSON files: lines, or whole files, of any encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spouts._json_records import JsonRecords
+from txn.interfaces import Unparsed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["json_files", "takes"]
+
+_OF_TEXT = {
+    "basepath", "ignorecorruptfiles", "ignoremissingfiles", "linesep", "modifiedafter",
+    "modifiedbefore", "pathglobfilter", "recursivefilelookup",
+}  # fmt: skip
+"""Options, in small letters, that say how files become texts."""
+_ENCODINGS = (  # the first bytes of a file, in hexadecimal; the longer ones first
+    ("0000FEFF%", "UTF-32"), ("FFFE0000%", "UTF-32"), ("FEFF%", "UTF-16"), ("FFFE%", "UTF-16"),
+    ("000000__", "UTF-32"),
+    ("00__%", "UTF-16BE"), ("__00%", "UTF-16LE"),
+)  # fmt: skip
+
+
+_DECODED = {
+    "", "ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32", "UTF-8", "UTF8",
+}  # fmt: skip
+"""Encodings that Spark's `decode` knows."""
+
+
+def takes(options: Mapping[str, Any]) -> bool:
+    """Whether files with these options are read here. Spark's own reader takes the others."""
+    given = {name.lower(): value for name, value in options.items()}
+    return "singlevariantcolumn" not in given and _encoding(given) in _DECODED
+
+
+def json_files(
+    spark: SparkSession,
+    whose: str,
+    paths: Sequence[str],
+    schema: StructType,
+    options: Mapping[str, Any],
+    hadoop: Mapping[str, str],
+    unparsed: Unparsed | None,
+) -> DataFrame:
+    """The records of these files, each with the marks of the spout."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    given = {name.lower(): value for name, value in options.items()}
+    encoding = _encoding(given)
+    wide = encoding.startswith(("UTF-16", "UTF-32"))
+    whole = str(given.get("multiline", False)).lower() == "true"
+    of_text = {n: v for n, v in given.items() if n in _OF_TEXT and not (whole and n == "linesep")}
+    if wide and not whole:
+        of_text = {"linesep": "\n"} | of_text | {"encoding": encoding}
+    reader = spark.read.format("text").options(wholetext=whole, **of_text).options(**hadoop)
+    files = reader.load(list(paths))
+    # Columns that Spark makes of the folders' names, below a basePath.
+    of_path = [name for name in files.columns if name != "value"]
+    if of_path:
+        typed = [field for field in schema if field.name in of_path]
+        untyped = [f for f in files.schema if f.name in of_path and f.name not in schema.names]
+        value = StructField("value", StringType())
+        files = reader.schema(StructType([value, *typed, *untyped])).load(list(paths))
+    fields = StructType([field for field in schema if field.name not in of_path])
+    records = JsonRecords(whose, fields, options, unparsed, of_files=True)
+    texts = files.select("*", files["_metadata.file_path"].alias("txn_path"))
+    rows = records.rows(
+        texts, _text(encoding, whole), sf.col("txn_path"), {name: name for name in of_path}
+    )
+    names = [*schema.names, *(name for name in rows.columns if name not in schema.names)]
+    return rows.select(*(rows[f"`{name}`"] for name in names)) if of_path else rows
+
+
+def _encoding(given: Mapping[str, Any]) -> str:
+    return str(given.get("encoding", given.get("charset", ""))).upper()
+
+
+def _text(encoding: str, whole: bool) -> Column:
+    """The text of a file or line, without a mark of its encoding at the beginning."""
+    from pyspark.sql import functions as sf
+
+    text, binary = sf.col("value"), sf.col("value").cast("binary")
+    if encoding not in ("", "UTF-8", "UTF8"):
+        text = sf.decode(binary, encoding)
+    elif whole and not encoding:
+        start = sf.hex(sf.substring(binary, 1, 4))
+        for pattern, found in reversed(_ENCODINGS):
+            text = sf.when(start.like(pattern), sf.decode(binary, found)).otherwise(text)
+    return sf.when(
+        sf.startswith(text, sf.lit("\ufeff")), sf.substring(text, 2, 2**31 - 1)
+    ).otherwise(text)
