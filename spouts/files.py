@@ -320,10 +320,10 @@ class FileSpout(Spout[FileBatch]):
         if (rows := self._known(spark, metadata.files, schema)) is not None:
             return rows
         if self._format == "json" and takes(self._options):
-            found = [literal(path) for path in paths]
+            read_from = [literal(path) for path in paths]
             hadoop = self._listing.hadoop
             return json_files(
-                spark, self._name, found, schema, self._options, hadoop, self.unparsed
+                spark, self._name, read_from, schema, self._options, hadoop, self.unparsed
             )
         read = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
         reader = spark.read.format(self._format).schema(read).options(**self._options)
