@@ -31,7 +31,7 @@ from spouts._json_files import json_files, takes
 from spouts._listing import FileStat, Listing
 from spouts._looks import Look, Looks
 from spouts._options import check_options
-from spouts._schemas import as_nullable, as_struct, check_same, require_schema
+from spouts._schemas import as_nullable, as_struct, as_utf8, check_same, require_schema
 from spouts._seen import Taken, Taking
 from spouts._sizes import BatchSize, Size
 from spouts._uris import literal, plain
@@ -329,6 +329,8 @@ class FileSpout(Spout[FileBatch]):
         reader = spark.read.format(self._format).schema(read).options(**self._options)
         reader = reader.options(**self._listing.hadoop)
         rows = reader.load([literal(path) for path in paths])
+        if self._format == "text":
+            return as_utf8(rows)
         if self.unparsed is None:
             return rows
         return rows.select("*", rows["_metadata.file_path"].alias(self.unparsed.position))

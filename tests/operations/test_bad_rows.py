@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,9 @@ from deltalake import write_deltalake
 
 from txn.cli.app import cli
 from txn.operations.bad_rows import BadRow, bad_rows_among
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROWS = [
     BadRow(1, "s", "known key", "a.csv", '{"k":null}', "not true: k IS NOT NULL"),
@@ -118,6 +122,22 @@ def test_rows_that_may_be_taken_back_are_not_shown(folder: Path) -> None:
     assert table is not None
     assert [row.txid for row in table.newest(None)] == [2, 2, 1]
     assert sum(rule.rows for rule in table.by_rule()) == 3
+
+
+def test_rows_that_are_not_utf8_are_shown(folder: Path, spark: SparkSession) -> None:
+    """A replacement character stands for what a writer stored as text and is none."""
+    text = "cast(unhex('61FF') AS string)"
+    columns = [f"{text} AS row", f"{text} AS reason", "'s' AS stream", "'parses' AS rule"]
+    strange = spark.range(9, 10).selectExpr("id AS txid", *columns, f"{text} AS position")
+    strange.write.format("delta").mode("append").save(str(folder / "bad"))
+    table = bad_rows_among(["bad"])
+    assert table is not None
+    a = "a\ufffd"
+    assert table.newest(1) == [BadRow(9, "s", "parses", a, a, a)]
+    assert table.newest(1, rule="parses", up_to=9) == table.newest(1)
+    shown = invoke("show", "program.py:topology", "--json")
+    assert json.loads(shown.output)["rows"][0]["row"] == a
+    assert json.loads(invoke("list", "program.py:topology", "--json").output)["rules"]
 
 
 def test_topologies_without_bad_rows(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,3 +229,62 @@ def test_a_json_record_that_is_not_utf8_does_not_parse(spark: SparkSession, tmp_
     )
     assert (good.k, bad.txn_text) == ("b", '{"k":"a\ufffd"}')
     assert bad.txn_reason.endswith("not UTF-8")
+
+
+def test_json_as_options_of_the_reader_have_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Compressed files, other ends of lines, folders as columns, a column for corrupt records."""
+    lines = '{"k":"a","v":1};{"k":"b"}{;'
+    (tmp_path / "day=07").mkdir()
+    (tmp_path / "day=07" / "1.json.gz").write_bytes(gzip.compress(lines.encode()))
+    options: dict[str, Any] = {
+        "lineSep": ";",
+        "basePath": str(tmp_path),
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": "Broken",
+    }
+    given = f"{SCHEMA}, Broken string, day string"
+    spout = FileSpout(f"{tmp_path}/*/*.json.gz", format="json", schema=given, **options)
+    assert emitted(spark, spout) == [("a", 1, None, "07"), (None, None, '{"k":"b"}{', "07")]
+    options["mode"] = "DROPMALFORMED"
+    spout = FileSpout(f"{tmp_path}/*/*.json.gz", format="json", schema=given, **options)
+    assert emitted(spark, spout) == [("a", 1, None, "07")]
+
+
+def test_a_json_record_that_does_not_parse_fails_its_batch(
+    spark: SparkSession, tmp_path: Path, warehouse: Path
+) -> None:
+    """The error names the spout, the file and the record, even if its bad column is not used."""
+    (tmp_path / "1.json").write_text('{"k":"a","v":1}\n{"k":"' + "b" * 300 + '","v":"x"}\n')
+    topology = Topology("t")
+    stream = topology.stream("s", FileSpout(f"{tmp_path}/*.json", format="json", schema=SCHEMA))
+    stream.transform(lambda df: df.select("k")).partition_persist(AppendTable(warehouse / "rows"))
+    with pytest.raises(Exception, match="TXN-508") as caught:
+        run_in_memory(topology, spark, MemoryNodes())
+    told = str(caught.value)
+    assert "FileSpout" in told
+    assert "/1.json" in told
+    assert (
+        '{"k":"' + "b" * 194 + " (not json with the columns of the schema; no value for: v)" in told
+    )
+
+
+@pytest.mark.parametrize("used", [["k"], []])
+def test_columns_that_are_not_used_are_read_all_the_same(
+    spark: SparkSession, tmp_path: Path, used: list[str]
+) -> None:
+    """A record is as bad as it is whatever becomes of it."""
+    (tmp_path / "1.json").write_text('{"k":"a","v":1}\n{"k":"b","v":"x"}\n')
+    spout = FileSpout(f"{tmp_path}/*.json", format="json", schema=SCHEMA)
+    spout.open(spark, None)
+    planned = spout.initialize_transaction(TransactionAttempt(1), None)
+    assert planned is not None
+    rows = spout.emit_batch(spark, TransactionAttempt(1), planned).select(*used)
+    with pytest.raises(Exception, match="no value for: v"):
+        rows.write.format("noop").mode("overwrite").save() if used else rows.count()
+
+
+def test_lines_of_text_are_utf8(spark: SparkSession, tmp_path: Path) -> None:
+    """Other bytes become replacement characters, so that every reader takes the table."""
+    (tmp_path / "1.txt").write_bytes(b"caf\xe9\nok\n")
+    rows = emitted(spark, FileSpout(f"{tmp_path}/*.txt", format="text"))
+    assert [row.value for row in rows] == ["caf\ufffd", "ok"]
