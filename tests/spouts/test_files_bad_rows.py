@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from committers.append_table import AppendTable
 from spouts.files import FileSpout
@@ -18,7 +19,7 @@ from txn.errors import TopologyError
 from txn.testing import MemoryNodes, run_in_memory
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "k string, v int"
 GOOD = [("a", 1), ("b", -2), ("c", None), ("ü", 4)]
@@ -159,12 +160,20 @@ TEXTS: list[tuple[str, list[tuple[str | None, int | None]] | str]] = [
 """Texts, and their rows or what is wrong with them."""
 
 
-def emitted(spark: SparkSession, spout: FileSpout) -> list[Any]:
-    """All that the first batch of a spout holds."""
+def first_batch(spark: SparkSession, spout: FileSpout) -> DataFrame:
+    """What a spout emits first."""
     spout.open(spark, None)
     planned = spout.initialize_transaction(TransactionAttempt(1), None)
     assert planned is not None
-    return spout.emit_batch(spark, TransactionAttempt(1), planned).collect()
+    return spout.emit_batch(spark, TransactionAttempt(1), planned)
+
+
+def emitted(spark: SparkSession, spout: FileSpout) -> list[Any]:
+    """All that the first batch of a spout holds, whose texts are UTF-8."""
+    batch = first_batch(spark, spout)
+    for name, kind in batch.dtypes:
+        assert kind != "string" or batch.where(f"NOT is_valid_utf8({name})").isEmpty()
+    return batch.collect()
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -275,10 +284,7 @@ def test_columns_that_are_not_used_are_read_all_the_same(
     """A record is as bad as it is whatever becomes of it."""
     (tmp_path / "1.json").write_text('{"k":"a","v":1}\n{"k":"b","v":"x"}\n')
     spout = FileSpout(f"{tmp_path}/*.json", format="json", schema=SCHEMA)
-    spout.open(spark, None)
-    planned = spout.initialize_transaction(TransactionAttempt(1), None)
-    assert planned is not None
-    rows = spout.emit_batch(spark, TransactionAttempt(1), planned).select(*used)
+    rows = first_batch(spark, spout).select(*used)
     with pytest.raises(Exception, match="no value for: v"):
         rows.write.format("noop").mode("overwrite").save() if used else rows.count()
 
@@ -288,3 +294,18 @@ def test_lines_of_text_are_utf8(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "1.txt").write_bytes(b"caf\xe9\nok\n")
     rows = emitted(spark, FileSpout(f"{tmp_path}/*.txt", format="text"))
     assert [row.value for row in rows] == ["caf\ufffd", "ok"]
+
+
+def test_rows_that_a_rule_sets_aside_are_utf8(
+    spark: SparkSession, tmp_path: Path, warehouse: Path
+) -> None:
+    """Whatever a transform makes of bytes, other readers take the table of bad rows."""
+    (tmp_path / "1.txt").write_text("a\n")
+    topology = Topology("t", bad_rows=AppendTable(warehouse / "bad"))
+    stream = topology.stream("s", FileSpout(f"{tmp_path}/*.txt", format="text"))
+    strange = stream.transform(lambda df: df.selectExpr("cast(unhex('61FF') AS string) AS value"))
+    kept = strange.expect("never", "value IS NULL", "set_aside")
+    kept.partition_persist(AppendTable(warehouse / "rows"))
+    run_in_memory(topology, spark, MemoryNodes())
+    (bad,) = DeltaTable(warehouse / "bad").to_pyarrow_table().to_pylist()
+    assert bad["row"] == '{"value":"a\ufffd"}'

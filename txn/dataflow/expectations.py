@@ -182,7 +182,7 @@ class Judged:
         name = _text(rule.name, "rule")
         own = [sf.col(quoted(column)) for column in self.columns]
         if rule.unparsed is None:
-            row = sf.make_valid_utf8(sf.to_json(sf.struct(*own), _EXACT_TIMES)).alias("row")
+            row = sf.to_json(sf.struct(*own), _EXACT_TIMES).alias("row")
             return name, row, _text(f"not true: {rule.told}", "reason")
         text = sf.make_valid_utf8(sf.col(quoted(rule.unparsed.text))).alias("row")
         if rule.unparsed.reason is not None:
