@@ -73,10 +73,11 @@ class JsonRecords:
             array = sf.when(is_array, self._parsed(record, _array_of(self.fields)))
             one = sf.when(~is_array, one)
         parsed = texts.select("*", one.alias("txn_one"), array.alias("txn_array"))
+        kept_names = ["txn_place", *map(_kept, beside)]
+        # Spark compiles a projection, but no generator that has a function over arrays in it.
+        found = parsed.select(self._records().alias("txn_records"), *kept_names)
         # Spark neither moves nor prunes a generator: each text is parsed, and once.
-        rows = parsed.select(
-            sf.inline(self._records()).alias(*self._names), "txn_place", *map(_kept, beside)
-        )
+        rows = found.select(sf.inline("txn_records").alias(*self._names), *kept_names)
         return rows.select(
             *(sf.col(f"txn_field_{n}").alias(f.name) for n, f in enumerate(self.fields)),
             *(sf.col(_kept(name)).alias(alias) for name, alias in beside.items()),
