@@ -76,8 +76,10 @@ class JsonRecords:
         kept_names = ["txn_place", *map(_kept, beside)]
         # Spark compiles a projection, but no generator that has a function over arrays in it.
         found = parsed.select(self._records().alias("txn_records"), *kept_names)
-        # Spark neither moves nor prunes a generator: each text is parsed, and once.
-        rows = found.select(sf.inline("txn_records").alias(*self._names), *kept_names)
+        # Spark neither moves nor prunes a generator: each text is parsed, and once. Of one that
+        # is not outer it infers a filter, for which it parses each text many times more.
+        rows = found.select(sf.inline_outer("txn_records").alias(*self._names), *kept_names)
+        rows = rows.where("txn_is")
         return rows.select(
             *(sf.col(f"txn_field_{n}").alias(f.name) for n, f in enumerate(self.fields)),
             *(sf.col(_kept(name)).alias(alias) for name, alias in beside.items()),
@@ -99,7 +101,7 @@ class JsonRecords:
     @property
     def _names(self) -> list[str]:
         """What the generator calls the columns: a schema's names may be equal but for the case."""
-        return [*(f"txn_field_{n}" for n in range(len(self.fields))), _TEXT, "txn_reason"]
+        return [*(f"txn_field_{n}" for n in range(len(self.fields))), _TEXT, "txn_reason", "txn_is"]
 
     def _records(self) -> Column:
         """An array of what a text holds; NULL: it holds no record."""
@@ -138,7 +140,8 @@ class JsonRecords:
             own = own or "_corrupt_record"
             names = self.fields.fieldNames()
             columns = [text if n == own else c for n, c in zip(names, columns, strict=True)]
-        all_of_it = [*columns, none if text is None else text, none if reason is None else reason]
+        about = [none if text is None else text, none if reason is None else reason, sf.lit(True)]
+        all_of_it = [*columns, *about]
         return sf.struct(*(c.alias(n) for c, n in zip(all_of_it, self._names, strict=True)))
 
     def _marks(self) -> Sequence[Column]:
