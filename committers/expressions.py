@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from txn.spark.names import quoted
 from txn.spark.own_session import moved
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
 
-__all__ = ["bigint", "passing", "side_by_side"]
+__all__ = ["bigint", "passing", "side_by_side", "with_valid_text"]
+
+_NOT_UTF8 = (
+    "Column '{column}' of the rows for table {table} has text that is not UTF-8, with which other "
+    "readers fail on the whole table. Replace such bytes in a transform "
+    "(make_valid_utf8({column})), keep the column as binary, or let a rule set such rows aside "
+    "(expect with is_valid_utf8({column}))"
+)
 
 
 def bigint(value: int) -> Column:
@@ -57,3 +66,48 @@ def side_by_side(frames: Sequence[DataFrame], session: SparkSession | None = Non
         *(sf.lit(None).cast(field.dataType).alias(field.name) for field in first.schema)
     )
     return reduce(lambda one, other: one.unionAll(other), [nothing, *frames])
+
+
+def with_valid_text(schema: StructType, table: str) -> list[Column]:
+    """The columns of these rows; a job that computes text that is not UTF-8 fails with its name.
+
+    Spark takes any bytes for a string: of a Parquet file, of `cast(value AS string)`.
+    """
+    from pyspark.sql import functions as sf
+
+    columns = []
+    for field in schema:
+        name, told = field.name, _NOT_UTF8.format(column=field.name, table=table)
+        column = sf.col(quoted(name))
+        valid = _is_valid(column, field.dataType)
+        if valid is not None:
+            column = sf.when(~valid, sf.raise_error(sf.lit(told))).otherwise(column).alias(name)
+        columns.append(column)
+    return columns
+
+
+def _is_valid(value: Column, kind: DataType) -> Column | None:
+    """Whether all text within a value is UTF-8, or NULL; None: there is no text in its type."""
+    from pyspark.sql import functions as sf
+    from pyspark.sql import types as st
+
+    if isinstance(kind, st.StringType):
+        return sf.is_valid_utf8(value)
+    if isinstance(kind, st.ArrayType):
+        inner = kind.elementType
+        if _is_valid(value, inner) is None:
+            return None
+
+        def holds(each: Column) -> Column:
+            return sf.coalesce(_is_valid(each, inner), sf.lit(True))  # type: ignore[arg-type]
+
+        return sf.forall(value, holds)
+    parts: list[Column | None] = []
+    if isinstance(kind, st.MapType):
+        parts.append(_is_valid(sf.map_keys(value), st.ArrayType(kind.keyType)))
+        parts.append(_is_valid(sf.map_values(value), st.ArrayType(kind.valueType)))
+    if isinstance(kind, st.StructType):
+        parts += [_is_valid(value[field.name], field.dataType) for field in kind]
+    # NULL, of a NULL within a struct, must not hide what is false beside it.
+    found = [sf.coalesce(part, sf.lit(True)) for part in parts if part is not None]
+    return reduce(lambda one, other: one & other, found) if found else None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from committers import kept_files
-from committers.expressions import bigint
+from committers.expressions import bigint, with_valid_text
 from committers.guard import held, left_of, parse_semantics, unfinished
 from committers.publishing.checkpoints import Checkpoints
 from committers.publishing.cleanup import LogCleanup
@@ -38,12 +38,11 @@ from txn.interfaces import (
     Staged,
     StoredRows,
 )
-from txn.spark.names import quoted
 from txn.spark.own_session import computing_session, own_session, settings_of
 from txn.storage.storage import Storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = [
@@ -87,6 +86,8 @@ class TableCommitter(Committer):
         self._fenced = False
         self._staged_schema: StructType | None = None
         """Columns of the rows that are staged, without their txid; None: not opened with any."""
+        self._checked: tuple[StructType, list[Column]] | None = None
+        """These columns, as they are computed."""
         self._begin()
 
     def _begin(self) -> None:
@@ -214,11 +215,10 @@ class TableCommitter(Committer):
         """The rows to stage, with the txid."""
         schema = self._known_staged_schema()
         _require_same_columns(schema, rows.schema, self.name)
-        names = schema.fieldNames()
-        if rows.columns != names:
-            # Several attempts' rows go into one job by the places of their columns.
-            rows = rows.select(*map(quoted, names))
-        return rows.withColumn(TXID, bigint(attempt.txid))
+        if self._checked is None or self._checked[0] is not schema:
+            self._checked = schema, with_valid_text(schema, self.name)
+        # Several attempts' rows go into one job by the places of their columns.
+        return rows.select(*self._checked[1], bigint(attempt.txid).alias(TXID))
 
     # --- prepare -----------------------------------------------------------------------------
 

@@ -16,7 +16,9 @@ __all__ = ["PARSED", "OnBadRows", "marks", "marks_of", "permissive", "with_text"
 OnBadRows = Literal["fail", "drop", "set_aside"]
 
 PARSED = ("csv", "json")
-"""Formats of records that may not parse."""
+"""Formats of records that have columns, and may not parse."""
+_WITH_REASON = ("json", "text")
+"""Formats for which the spout says what is wrong with a record."""
 
 
 def marks_of(
@@ -47,9 +49,9 @@ def marks_of(
         )
     if bad_rows == "fail":
         return None
-    if form not in PARSED:
+    if form not in (*PARSED, "text"):
         raise TopologyError(
-            f"{whose}: bad_rows={bad_rows!r} needs records that may not parse: those of "
+            f"{whose}: bad_rows={bad_rows!r} needs records that may not parse, such as those of "
             f"{' or '.join(PARSED)}, not of {form or 'bytes'}. Leave bad_rows out.",
             number="TXN-415",
         )
@@ -61,9 +63,8 @@ def marks_of(
             number="TXN-415",
         )
     fate: Any = bad_rows
-    return Unparsed(
-        fate, "txn_text", position, form, beside, "txn_reason" if form == "json" else None
-    )
+    reason = "txn_reason" if form in _WITH_REASON else None
+    return Unparsed(fate, "txn_text", position, form, beside, reason)
 
 
 def permissive(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The records of JSON files: lines, or whole files, of any encoding."""
+"""The records of JSON files and of text: lines, or whole files, of any encoding."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spouts._json_records import JsonRecords
-from txn.interfaces import Unparsed
+from txn.interfaces import NOT_PARSED, Unparsed
+from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["json_files", "takes"]
+__all__ = ["json_files", "takes", "text_files"]
 
+_SHOWN = 200
+"""Most characters of a line that an error shows."""
+_SAY_ENCODING = "if its file has another encoding, give the spout encoding="
 _OF_TEXT = {
     "basepath", "ignorecorruptfiles", "ignoremissingfiles", "linesep", "modifiedafter",
     "modifiedbefore", "pathglobfilter", "recursivefilelookup",
@@ -49,12 +53,68 @@ def json_files(
 ) -> DataFrame:
     """The records of these files, each with the marks of the spout."""
     from pyspark.sql import functions as sf
+    from pyspark.sql.types import StructType
+
+    texts, of_path = _texts(spark, paths, schema, options, hadoop, whole_by="multiline")
+    fields = StructType([field for field in schema if field.name not in of_path])
+    records = JsonRecords(whose, fields, options, unparsed, of_files=True)
+    beside = {name: name for name in of_path}
+    rows = records.rows(texts, sf.col("value"), sf.col("txn_path"), beside)
+    names = [*schema.names, *(name for name in rows.columns if name not in schema.names)]
+    return rows.select(*(rows[f"`{name}`"] for name in names)) if of_path else rows
+
+
+def text_files(
+    spark: SparkSession,
+    whose: str,
+    paths: Sequence[str],
+    schema: StructType,
+    options: Mapping[str, Any],
+    hadoop: Mapping[str, str],
+    unparsed: Unparsed | None,
+) -> DataFrame:
+    """The lines of these files. One that is not text of the files' encoding does not parse."""
+    from pyspark.sql import functions as sf
+
+    texts, of_path = _texts(spark, paths, schema, options, hadoop, whole_by="wholetext")
+    value, path = sf.col("value"), sf.col("txn_path")
+    bad, shown = ~sf.is_valid_utf8(value), sf.make_valid_utf8(value)
+    beside = [sf.col(quoted(name)) for name in of_path]
+    if unparsed is None:
+        told = sf.concat(
+            sf.lit(f"{whose} has a {NOT_PARSED} as text, as it is not UTF-8, at "), path,
+            sf.lit(": "), sf.substring(shown, 1, _SHOWN), sf.lit(f" ({_SAY_ENCODING})"),
+        )  # fmt: skip
+        return texts.select(
+            sf.when(bad, sf.raise_error(told)).otherwise(value).alias("value"), *beside
+        )
+    return texts.select(
+        shown.alias("value"), *beside, sf.when(bad, shown).alias(unparsed.text),
+        path.alias(unparsed.position),
+        sf.lit(f"not UTF-8; {_SAY_ENCODING}").alias(unparsed.reason or ""),
+    )  # fmt: skip
+
+
+def _texts(
+    spark: SparkSession,
+    paths: Sequence[str],
+    schema: StructType,
+    options: Mapping[str, Any],
+    hadoop: Mapping[str, str],
+    *,
+    whole_by: str,
+) -> tuple[DataFrame, list[str]]:
+    """Columns `value`, the lines or whole files as text, and `txn_path`; names of folders' columns.
+
+    Args:
+        whole_by: the option that makes a text of each file, in small letters.
+    """
     from pyspark.sql.types import StringType, StructField, StructType
 
     given = {name.lower(): value for name, value in options.items()}
     encoding = _encoding(given)
     wide = encoding.startswith(("UTF-16", "UTF-32"))
-    whole = str(given.get("multiline", False)).lower() == "true"
+    whole = str(given.get(whole_by, False)).lower() == "true"
     of_text = {n: v for n, v in given.items() if n in _OF_TEXT and not (whole and n == "linesep")}
     if wide and not whole:
         of_text = {"linesep": "\n"} | of_text | {"encoding": encoding}
@@ -67,14 +127,12 @@ def json_files(
         untyped = [f for f in files.schema if f.name in of_path and f.name not in schema.names]
         value = StructField("value", StringType())
         files = reader.schema(StructType([value, *typed, *untyped])).load(list(paths))
-    fields = StructType([field for field in schema if field.name not in of_path])
-    records = JsonRecords(whose, fields, options, unparsed, of_files=True)
-    texts = files.select("*", files["_metadata.file_path"].alias("txn_path"))
-    rows = records.rows(
-        texts, _text(encoding, whole), sf.col("txn_path"), {name: name for name in of_path}
+    texts = files.select(
+        _text(encoding, whole).alias("value"),
+        *(files[quoted(name)] for name in of_path),
+        files["_metadata.file_path"].alias("txn_path"),
     )
-    names = [*schema.names, *(name for name in rows.columns if name not in schema.names)]
-    return rows.select(*(rows[f"`{name}`"] for name in names)) if of_path else rows
+    return texts, of_path
 
 
 def _encoding(given: Mapping[str, Any]) -> str:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from txn.errors import TopologyError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["as_nullable", "as_struct", "as_utf8", "check_same", "require_schema"]
+__all__ = ["as_nullable", "as_struct", "check_same", "require_schema"]
 
 
 def as_struct(schema: str | StructType, whose: str) -> StructType:
@@ -107,10 +106,3 @@ def _described(schema: StructType, position: int) -> str:
         return "absent"
     field = schema[position]
     return f"`{field.name}` {field.dataType.simpleString()}"
-
-
-def as_utf8(lines: DataFrame) -> DataFrame:
-    """Lines of text that every reader of a table takes: Spark passes on whatever bytes it finds."""
-    from pyspark.sql import functions as sf
-
-    return lines.withColumn("value", sf.make_valid_utf8("value"))

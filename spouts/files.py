@@ -27,11 +27,11 @@ from spouts._backlog import Backlog
 from spouts._bad_rows import PARSED, OnBadRows, marks, marks_of, permissive, with_text
 from spouts._file_notices import FileNotices
 from spouts._inlet import FileInlet
-from spouts._json_files import json_files, takes
+from spouts._json_files import json_files, takes, text_files
 from spouts._listing import FileStat, Listing
 from spouts._looks import Look, Looks
 from spouts._options import check_options
-from spouts._schemas import as_nullable, as_struct, as_utf8, check_same, require_schema
+from spouts._schemas import as_nullable, as_struct, check_same, require_schema
 from spouts._seen import Taken, Taking
 from spouts._sizes import BatchSize, Size
 from spouts._uris import literal, plain
@@ -319,18 +319,15 @@ class FileSpout(Spout[FileBatch]):
             return no_rows(spark, self._emitted(schema))
         if (rows := self._known(spark, metadata.files, schema)) is not None:
             return rows
-        if self._format == "json" and takes(self._options):
+        if self._format == "text" or (self._format == "json" and takes(self._options)):
+            read = text_files if self._format == "text" else json_files
             read_from = [literal(path) for path in paths]
             hadoop = self._listing.hadoop
-            return json_files(
-                spark, self._name, read_from, schema, self._options, hadoop, self.unparsed
-            )
-        read = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
-        reader = spark.read.format(self._format).schema(read).options(**self._options)
+            return read(spark, self._name, read_from, schema, self._options, hadoop, self.unparsed)
+        columns = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
+        reader = spark.read.format(self._format).schema(columns).options(**self._options)
         reader = reader.options(**self._listing.hadoop)
         rows = reader.load([literal(path) for path in paths])
-        if self._format == "text":
-            return as_utf8(rows)
         if self.unparsed is None:
             return rows
         return rows.select("*", rows["_metadata.file_path"].alias(self.unparsed.position))

@@ -592,3 +592,28 @@ def test_rows_are_completed_under_their_own_names(driver: Any, warehouse: Path) 
     other = table.complete(exact.createDataFrame([("a",)], "Name string"))
     assert other.columns == ["name", "v", "Name"]
     assert [tuple(row) for row in other.collect()] == [(None, None, "a")]
+
+
+_TEXT = "cast(X'61ff' AS string)"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _TEXT,
+        f"array(NULL, 'a', {_TEXT})",
+        f"map({_TEXT}, 1)",
+        f"map(1, {_TEXT})",
+        f"named_struct('n', CAST(NULL AS string), 'a', array(named_struct('c', {_TEXT})))",
+    ],
+)
+def test_text_that_is_not_utf8_reaches_no_table(driver: Any, tmp_path: Path, value: str) -> None:
+    """Strings whose bytes are not UTF-8, at any depth, fail the batch by name; others do not."""
+    frame = driver.spark.sql(f"SELECT 1 AS v, {value} AS k")
+    good = driver.spark.sql(f"SELECT 1 AS v, {value.replace('61ff', '61')} AS k")
+    table = driver.open(AppendTable(tmp_path / "t"), f"v int, k {dict(good.dtypes)['k']}")
+    with pytest.raises(Exception, match="Column 'k' of the rows for table .* is not UTF-8"):
+        driver.commit(table, frame, 1)
+    driver.commit(table, good, 1)
+    stored = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()
+    assert [(row["v"], row["txid"]) for row in stored] == [(1, 1)]

@@ -111,7 +111,7 @@ def test_records_that_do_not_parse_are_dropped_or_fail(
     ("given", "said"),
     [
         ({"bad_rows": "skip"}, "bad_rows='skip' is none of 'fail', 'drop' and 'set_aside'"),
-        ({"bad_rows": "drop", "format": "text"}, "those of csv or json, not of text"),
+        ({"bad_rows": "drop", "format": "parquet"}, "those of csv, json or text, not of parquet"),
         ({"bad_rows": "drop", "Mode": "PERMISSIVE"}, "both bad_rows='drop' and Mode="),
     ],
 )
@@ -290,10 +290,19 @@ def test_columns_that_are_not_used_are_read_all_the_same(
 
 
 def test_lines_of_text_are_utf8(spark: SparkSession, tmp_path: Path) -> None:
-    """Other bytes become replacement characters, so that every reader takes the table."""
+    """A line of other bytes fails the batch, or is set aside; with its encoding it is read."""
     (tmp_path / "1.txt").write_bytes(b"caf\xe9\nok\n")
-    rows = emitted(spark, FileSpout(f"{tmp_path}/*.txt", format="text"))
-    assert [row.value for row in rows] == ["caf\ufffd", "ok"]
+
+    def read(**options: Any) -> list[Any]:
+        return emitted(spark, FileSpout(f"{tmp_path}/*.txt", format="text", **options))
+
+    with pytest.raises(Exception, match=r"not UTF-8, at .*1\.txt: caf\ufffd .*give the spout enc"):
+        read()
+    bad, good = read(bad_rows="set_aside")
+    assert (bad.txn_text, good.txn_text, good.value) == ("caf\ufffd", None, "ok")
+    assert bad.txn_reason.startswith("not UTF-8")
+    assert bad.txn_file.endswith("/1.txt")
+    assert [row.value for row in read(encoding="ISO-8859-1")] == ["caf\xe9", "ok"]
 
 
 def test_rows_that_a_rule_sets_aside_are_utf8(

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tests.differential.sources.declaration import Case, File
 from tests.differential.sources.read_csv import Dialect, csv_records, csv_value, header_of
 from tests.differential.sources.read_json import json_lines, json_value, json_whole, keys_of
-from tests.differential.sources.records import Expected, Field, FileExpected, Good
+from tests.differential.sources.records import BAD, Expected, Field, FileExpected, Good, row_of
 
 __all__ = ["expected_of", "expected_values"]
 
@@ -50,8 +50,7 @@ def expected_of(case: Case, file: File, columns: Columns) -> FileExpected:
     if case.form == "text":
         lines = re.split(r"\r\n|\n|\r", text)
         lines = lines[:-1] if not lines[-1] else lines
-        records = [Expected(((Good((Field((line,)),)),),), line) for line in lines]
-        return FileExpected(tuple(records), told=told)
+        return FileExpected(tuple(row_of([_line(line)], line) for line in lines))
     if case.form == "json":
         whole = case.is_on("multiLine")
         read = json_whole if whole else json_lines
@@ -62,6 +61,10 @@ def expected_of(case: Case, file: File, columns: Columns) -> FileExpected:
         refusals = ("UTF-16 or zeros",) if b"\x00" in file.data else ()
         return FileExpected(tuple(read(text, columns)), refusals, told=told)
     return _csv(case, text, columns, told)
+
+
+def _line(line: str) -> Field:
+    return BAD if "\ufffd" in line else Field((line,))
 
 
 def _csv(case: Case, text: str, columns: Columns, told: str) -> FileExpected:
