@@ -364,16 +364,6 @@ def test_rows_behind_a_transform(world: World) -> None:
 Change = Callable[[World], None]
 
 
-def passed_by(world: World) -> None:
-    """A table that takes the stream's rows without asking the rule."""
-    world.program(
-        PROGRAM.replace("topology.stream", "raw = topology.stream").replace(
-            'spout).expect("positive"', 'spout)\nrows = raw.expect("positive"'
-        )
-        + 'raw.partition_persist(AppendTable("{folder}/raw"))\n'
-    )
-
-
 def other_stream(world: World) -> None:
     """Another stream that reads the same folder."""
     spout = 'FileSpout("{folder}/in/*", format="text")'
@@ -406,7 +396,6 @@ def memory(world: World) -> None:
 
 
 REFUSED: dict[str, tuple[Change, str]] = {
-    "a table that was not asked": (passed_by, "Table '.*raw' takes rows of stream 's' that were"),
     "another stream": (other_stream, "Stream 't' would read '.*' as well, and have its rows twice"),
     "a single file": (pattern("in/1.csv"), "matches no file like 'txn-rows-s-0001-.* Give the"),
     "a short pattern": (pattern("in/?.csv"), "matches no file like 'txn-rows-s-0001-"),
@@ -473,3 +462,87 @@ def test_formats_that_are_not_written(aside: World, monkeypatch: pytest.MonkeyPa
         with pytest.raises(UserError, match=said):
             aside.export("none", rule="positive")
         assert not (aside.folder / "none").exists()
+
+
+BESIDE = PROGRAM.replace("topology.stream", "raw = topology.stream").replace(
+    'spout).expect("positive"', 'spout)\nrows = raw.expect("positive"'
+)
+BESIDE += 'raw.partition_persist(AppendTable("{folder}/raw"))\n'
+MOVED = PROGRAM + 'rows.partition_persist(AppendTable("{folder}/raw"))\n'
+GONE = BESIDE.replace('rows = raw.expect("positive", "v > 0", "set_aside")', "rows = raw")
+REMOVED = PROGRAM.replace('.expect("positive", "v > 0", "set_aside")', "")
+SAID = r"Table '.*raw' takes rows of stream 's' that in txid 1 were not asked about rule 'positive'"
+
+
+@pytest.mark.parametrize("today", [BESIDE, MOVED, GONE], ids=["as it was", "moved", "removed"])
+def test_a_table_that_was_not_asked_refuses_a_replay_for_ever(world: World, today: str) -> None:
+    """Which tables a rule stood before belongs to the txid that set its rows aside."""
+    world.program(BESIDE)
+    world.write("1.csv", FILES["csv"]["1.csv"])
+    assert world.run() == 1
+    world.program(today)
+    with pytest.raises(UserError, match=SAID):
+        world.export(rule="positive")
+    world.write("../negative.csv", ["k,v", "c,3", "d,4"])
+    with pytest.raises(UserError, match=SAID):
+        world.replay("negative.csv", 1, 1, rule="positive")
+    # The other rule stood before both.
+    world.export("parses.csv", rule="parses")
+    world.write("../parses.csv", ["k,v", "b,2"])
+    world.replay("parses.csv", 1, 1, rule="parses")
+    assert world.run() == 2
+    assert rows_of(world.folder / "raw", "k", "v", key=str) == [
+        ("a", 1),
+        ("b", 2),
+        ("c", -3),
+        ("d, or e", -4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("today", "tables"),
+    [(REMOVED, 1), (MOVED, 2), (BESIDE, 2)],
+    ids=["removed", "a table more", "moved"],
+)
+def test_a_rule_that_stood_before_all_tables_may_change(
+    world: World, today: str, tables: int
+) -> None:
+    """No table has its rows, wherever it stands by now: each gets them once."""
+    ran(world)
+    new = 'ms=1, new_tables=("{folder}/raw",),' if tables > 1 else "ms=1,"
+    world.program(today.replace("ms=1,", new))
+    world.export("negative.csv", rule="positive")
+    world.write("../negative.csv", ["k,v", "c,3"])
+    world.replay("negative.csv", 1, 2, rule="positive")
+    assert world.run() == 3
+    for table in ("rows", "raw")[:tables]:
+        assert ("c", 3, 3) in rows_of(world.folder / table, "k", "v", "txid")
+
+
+@pytest.mark.parametrize(
+    ("today", "said"),
+    [
+        (MOVED, None),
+        (BESIDE, SAID),
+        (REMOVED, "has no rule 'positive' of stream 's' any more, and"),
+    ],
+    ids=["before all", "beside", "removed"],
+)
+def test_a_log_that_does_not_say_what_a_rule_stood_before(
+    world: World, today: str, said: str | None
+) -> None:
+    """An earlier release wrote no such thing: the program of today says it, if it has the rule."""
+    ran(world)
+    for commit in (world.folder / "bad" / "_delta_log").glob("*.json"):
+        lines = [json.loads(line) for line in commit.read_text().splitlines()]
+        for line in lines:
+            publication = line.get("commitInfo", {}).get("txn", {})
+            for record in (publication, *publication.get("members", ())):
+                record.pop("unasked", None)
+        commit.write_text("\n".join(map(json.dumps, lines)))
+    world.program(today)
+    if said is None:
+        assert world.export(rule="positive").rules == {"positive": 3}
+        return
+    with pytest.raises(UserError, match=said):
+        world.export(rule="positive")

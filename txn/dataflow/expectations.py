@@ -34,6 +34,7 @@ __all__ = [
     "by_stream",
     "check_rule",
     "set_aside_rules",
+    "unasked_tables",
 ]
 
 OnViolation = Literal["fail", "drop", "set_aside"]
@@ -233,6 +234,29 @@ def set_aside_rules(sinks: Sequence[Sink]) -> frozenset[tuple[str, str]]:
         if isinstance(sink.parent, SetAside)
         for rule in sink.parent.rules
     )
+
+
+def unasked_tables(
+    rules: Sequence[Expectation], sinks: Sequence[Sink]
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Stream -> rule -> tables that take the stream's rows on a way without the rule."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for rule in rules:
+        found.setdefault(rule.label(), {})[rule.name] = tuple(
+            sink.name
+            for sink in sinks
+            if not isinstance(sink.parent, SetAside) and _passes_by(sink.parent, rule)
+        )
+    return found
+
+
+def _passes_by(node: Node, rule: Expectation) -> bool:
+    """Whether rows of a source of the rule come to `node` on a way without that rule."""
+    if node is rule:
+        return False
+    if isinstance(node, Source):
+        return node in rule.sources()
+    return any(_passes_by(parent, rule) for parent in node.parents)
 
 
 def _rules(sinks: Sequence[Sink]) -> Iterator[Expectation]:

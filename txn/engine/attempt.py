@@ -143,7 +143,12 @@ def table_publication(publication: Publication, staged: Staged) -> Publication:
     """The turn's publication with this table's own rows and digests."""
     members = tuple(
         member.model_copy(
-            update={"rows": part.rows, "digest": part.digest, "violations": part.violations}
+            update={
+                "rows": part.rows,
+                "digest": part.digest,
+                "violations": part.violations,
+                "unasked": part.unasked,
+            }
         )
         for member, part in zip(publication.members, staged.members, strict=True)
     )
@@ -152,5 +157,6 @@ def table_publication(publication: Publication, staged: Staged) -> Publication:
         "digest": staged.digest,
         "members": members,
         "violations": staged.violations,
+        "unasked": staged.unasked,
     }
     return publication.model_copy(update=own)

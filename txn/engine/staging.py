@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from txn.attempts import TransactionAttempt
 from txn.dataflow.evaluation import Evaluation, Rows, Unknown, stream_called
+from txn.dataflow.expectations import SetAside, unasked_tables
 from txn.dataflow.graph import Sink, explain, require_columns
 from txn.engine.attempt import Emission, Staging
 from txn.engine.row_counts import COUNT_COLUMN, Conservation
@@ -17,6 +18,7 @@ from txn.engine.tables import Tables
 from txn.engine.violations import count_violations
 from txn.errors import ColumnsUnknownError, TableRefusedError
 from txn.interfaces import SpoutKind, Staged
+from txn.interfaces.publication import Unasked
 from txn.spark.own_session import moved
 from txn.text import placed
 
@@ -117,10 +119,12 @@ class Stager:
         for counts, one in zip(counted, staged, strict=False):
             counts.check(one, sink.name)
         rest = iter(staged)
+        aside = sink.parent.rules if isinstance(sink.parent, SetAside) else ()
+        unasked = unasked_tables(aside, self._tables.all)
         return [
-            Staging(_with_violations(Staged(emission.evaluation.attempt, ()), emission), {})
+            Staging(_counted(Staged(emission.evaluation.attempt, ()), emission, unasked), {})
             if parts is None
-            else Staging(_with_violations(next(rest), emission), parts)
+            else Staging(_counted(next(rest), emission, unasked), parts)
             for emission, parts in zip(emissions, read, strict=True)
         ]
 
@@ -195,9 +199,16 @@ class Stager:
         return partials
 
 
-def _with_violations(staged: Staged, emission: Emission) -> Staged:
-    """`staged`, with what was counted in the attempt so far."""
-    return replace(staged, violations=deepcopy(emission.violations))
+def _counted(staged: Staged, emission: Emission, unasked: Unasked) -> Staged:
+    """`staged`, with what was counted in the attempt so far, and who took what was set aside."""
+    broken = deepcopy(emission.violations)
+    taken = {
+        stream: {rule: tables for rule, tables in rules.items() if broken[stream].get(rule)}
+        for stream, rules in unasked.items()
+        if stream in broken
+    }
+    taken = {stream: rules for stream, rules in taken.items() if rules}
+    return replace(staged, violations=broken, unasked=taken)
 
 
 def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:

@@ -33,6 +33,7 @@ __all__ = [
     "Published",
     "Staged",
     "StagedFile",
+    "Unasked",
     "Violations",
     "merged_violations",
     "processing_ms",
@@ -57,6 +58,9 @@ _POSITIONS = ("spouts", "read", "members")
 
 Violations = Mapping[str, Mapping[str, int]]
 """Stream -> rule of `Stream.expect` -> rows that broke it."""
+
+Unasked = Mapping[str, Mapping[str, Sequence[str]]]
+"""Stream -> rule that has set rows aside -> tables that took them without asking the rule."""
 
 
 def merged_violations(each: Iterable[Violations]) -> dict[str, dict[str, int]]:
@@ -108,6 +112,8 @@ class Staged:
     `attempt` is that of the last txid, and `files` are those of all. Empty for one txid."""
     violations: Violations = field(default_factory=dict)
     """The rows that broke a rule in the attempt, whatever tables they would have gone to."""
+    unasked: Unasked = field(default_factory=dict)
+    """In the table of bad rows: which tables took the rows all the same."""
 
     @classmethod
     def together(cls, members: Sequence[Staged]) -> Staged:
@@ -160,10 +166,16 @@ class _Counted(BaseModel):
     violations: dict[str, dict[str, int]] = Field(default_factory=dict)
     """stream -> rule -> rows of this txid that broke it; a rule that saw no row is left out."""
 
+    unasked: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
+    """stream -> rule that has set rows of this txid aside -> tables that took them all the same,
+    because the rule did not stand before them. Only in the table of bad rows; a rule that is left
+    out set nothing aside, or an earlier release wrote this."""
+
     # Plain: what wraps another serializer copies thousands of positions first.
     @model_serializer(mode="plain")
     def _without_nothing(self) -> dict[str, Any]:
-        return {name: value for name, value in self if name != "violations" or self.violations}
+        optional = ("violations", "unasked")
+        return {name: value for name, value in self if value or name not in optional}
 
 
 class Member(_Counted):
@@ -208,8 +220,8 @@ class Publication(_Counted):
     """The quarantined txid whose records it has; 0: a replay of an unknown txid."""
     members: tuple[Member, ...] = ()
     """Group commit: every txid from `first_txid` to `last_txid`, ascending; then `read` is that of
-    the last txid, `rows` are those of all, and `digest` and `violations` are empty. Empty for one
-    txid."""
+    the last txid, `rows` are those of all, and `digest`, `violations` and `unasked` are empty.
+    Empty for one txid."""
 
     @model_validator(mode="before")
     @classmethod
@@ -250,6 +262,7 @@ class Publication(_Counted):
             rows=self.rows,
             digest=self.digest,
             violations=self.violations,
+            unasked=self.unasked,
         )
         return (own,)
 

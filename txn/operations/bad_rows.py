@@ -14,6 +14,9 @@ from txn.storage.retrying import retried
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
+    from txn.delta.log import TableLog
+    from txn.interfaces.publication import Unasked
+
 __all__ = ["BadRow", "BadRows", "RuleRows", "bad_rows_among", "has_bad_rows", "replayed_up_to"]
 
 
@@ -66,6 +69,19 @@ class BadRows:
         self.table = table
         self._data = data
         self._committed = committed
+
+    def unasked(self, topology: str, txids: Iterable[int], log: TableLog) -> dict[int, Unasked]:
+        """Txid -> the tables that took its rows without their rule, as the log still knows."""
+        wanted = {*txids}
+        found: dict[int, Unasked] = {}
+        for entry in log.publications():
+            # The newest publication of a txid counts: it took back what was there before.
+            if entry.publication.topology != topology or not wanted - found.keys():
+                continue
+            for member in entry.publication.txids:
+                if member.txid in wanted:
+                    found.setdefault(member.txid, member.unasked)
+        return found
 
     def by_rule(self, replays: Iterable[RowReplayRecord] | None = None) -> list[RuleRows]:
         """How many rows each rule has set aside, by stream and rule.

@@ -21,11 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from txn.dataflow.expectations import Expectation, SetAside
-from txn.dataflow.graph import Node, Source
+from txn.dataflow.expectations import Expectation, SetAside, unasked_tables
+from txn.dataflow.graph import Source
 from txn.errors import UserError
 from txn.interfaces import Inlet
 from txn.operations.bad_rows import BadRow, BadRows, bad_rows_among, replayed_up_to
+from txn.operations.table_logs import table_log
 from txn.protocol.records import CommittedRecord, RowReplayRecord
 from txn.topology import Topology
 from txn.zookeeper.row_replays import begin_row_replay, read_row_replays, settle_row_replay
@@ -101,7 +102,7 @@ def export_rows(
     rows = look.open_rows(look.ledger, rule, up_to)
     if not rows:
         raise look.nothing_left()
-    look.check_tables({row.rule for row in rows})
+    look.check_tables(rows)
     raw, own, foreign = look.sorted_by_form(rows)
     if foreign and (raw or own):
         raise UserError(
@@ -155,7 +156,7 @@ def replay_rows(
     known = look.ledger[number - 1] if number <= len(look.ledger) else None
     record = known or look.new_record(number, rows, digest)
     if known is None:
-        look.check_new(record, content)
+        look.check_new(record, rows, content)
     look.check_same(record, digest, rows)
     if not record.placed:
         look.check_taken(record)
@@ -296,14 +297,14 @@ class _Look:
             number=NUMBER,
         )
 
-    def check_new(self, record: RowReplayRecord, content: bytes) -> None:
+    def check_new(self, record: RowReplayRecord, rows: Sequence[BadRow], content: bytes) -> None:
         """Refuse a file that could not be read exactly once.
 
         Raises:
             UserError: it has no header, tables have its rows already, another stream would read
                 it, or there are files of replays that ZooKeeper does not know.
         """
-        self.check_tables(record.rules)
+        self.check_tables(rows)
         self.inlet.check(content, self.position)
         place = self.inlet.place(record.file)
         for source in self.topology.sources:
@@ -325,26 +326,55 @@ class _Look:
                 number=NUMBER,
             )
 
-    def check_tables(self, rules: Mapping[str, object] | set[str]) -> None:
-        """Refuse rows that a table has although they were set aside: it does not ask their rule.
+    def check_tables(self, rows: Sequence[BadRow]) -> None:
+        """Refuse rows that a table has although they were set aside: it did not ask their rule.
+
+        What counts is which tables a rule stood before in the row's own txid. Where the log of the
+        bad rows does not say so (an earlier release, a log that was cleaned up), it is what the
+        program says today.
 
         Raises:
-            UserError: there is such a table.
+            UserError: there is such a table, or the program does not know the rule any more.
         """
-        for rule in self._rules():
-            if rule.name not in rules:
-                continue
-            for sink in self.topology.sinks:
-                if isinstance(sink.parent, SetAside) or not _passes_by(sink.parent, rule):
-                    continue
+        log = table_log(self.bad_rows.table, self._options(self.bad_rows.table))
+        known = self.bad_rows.unasked(self.topology.name, {row.txid for row in rows}, log)
+        rules = self._rules()
+        today = unasked_tables(rules, self.topology.sinks).get(self.stream, {})
+        takers = {
+            sink.name
+            for sink in self.topology.sinks
+            if not isinstance(sink.parent, SetAside)
+            and any(source.name == self.stream for source in sink.parent.sources())
+        }
+        for row in rows:
+            told = known.get(row.txid, {}).get(self.stream, {}).get(row.rule)
+            if told is None:
+                told = today.get(row.rule)
+            if told is None:
                 raise UserError(
-                    f"Table '{sink.name}' takes rows of stream '{self.stream}' that were not asked "
-                    f"about rule '{rule.name}', so it may have these rows already, and would have "
-                    "them twice. Rows can be replayed if their rule stands before all tables of "
-                    "the stream. If the table has none of them, move the corrected file into the "
-                    "spout's folder yourself, under a new name.",
+                    f"The program has no rule '{row.rule}' of stream '{self.stream}' any more, and "
+                    f"the log of table '{self.bad_rows.table}' does not say which tables it stood "
+                    f"before in txid {row.txid}: some may have its rows already. Put the rule back "
+                    "where it stood, run this again, and take it out after that.",
                     number=NUMBER,
                 )
+            for table in told:
+                if table in takers:
+                    raise self._has_them(table, row)
+
+    def _has_them(self, table: str, row: BadRow) -> UserError:
+        return UserError(
+            f"Table '{table}' takes rows of stream '{self.stream}' that in txid {row.txid} were "
+            f"not asked about rule '{row.rule}', so it may have these rows already, and would have "
+            "them twice. Rows can be replayed if their rule stood before all tables of the stream. "
+            "Name another rule with --rule, or older rows with --up-to. If the table has none of "
+            "them, move the corrected file into the spout's folder yourself, under a new name.",
+            number=NUMBER,
+        )
+
+    def _options(self, table: str) -> Mapping[str, str] | None:
+        own = {sink.name: sink.committer.storage_options for sink in self.topology.sinks}
+        return own.get(table)
 
     def check_taken(self, record: RowReplayRecord) -> None:
         """Refuse to complete a replay whose file the spout would not read any more.
@@ -408,15 +438,6 @@ def _inlet(topology: Topology, stream: str) -> Inlet:
             number=NUMBER,
         )
     return inlet
-
-
-def _passes_by(node: Node, rule: Expectation) -> bool:
-    """Whether rows of the rule's source come to `node` on a way without that rule."""
-    if node is rule:
-        return False
-    if isinstance(node, Source):
-        return node.name == rule.label()
-    return any(_passes_by(parent, rule) for parent in node.parents)
 
 
 def _names(rows: Sequence[BadRow]) -> list[str]:
