@@ -161,7 +161,7 @@ class Cluster:
             partitions = [(name, n) for name in known for n in range(known[name].partitions)]
             earliest, latest = self._ends(partitions)
             # Read after the offsets: if nothing has changed, the offsets belong to these topics.
-            now = self._describe(topics)
+            now = self.describe(topics)
             if now == known and len(latest) == len(partitions):
                 self._known = {**self._known, **now}
                 return Look(now, earliest, latest)
@@ -181,6 +181,29 @@ class Cluster:
         asked = self._ask(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         found = self._results(asked, no_record=OFFSET_END)
         return {partition: offset for partition, offset in found.items() if offset >= 0}
+
+    def describe(self, topics: Sequence[str]) -> dict[str, Topic]:
+        """The existing ones of these topics.
+
+        Raises:
+            SourceUnavailableError: no broker answers.
+        """
+        if not topics:
+            return {}
+        client = self._connected()
+        found: dict[str, Topic] = {}
+        answers = client.describe_topics(
+            TopicCollection(list(topics)), request_timeout=REQUEST_SECS
+        )
+        for name, answer in answers.items():
+            try:
+                topic = self._answer(answer)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._failed(error, f"topic {name!r}") from error
+            else:
+                found[name] = Topic(str(topic.topic_id), len(topic.partitions))
+        return found
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -204,24 +227,6 @@ class Cluster:
             self._unreached = error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:
             self._down_since = self._clock()
-
-    def _describe(self, topics: Sequence[str]) -> dict[str, Topic]:
-        if not topics:
-            return {}
-        client = self._connected()
-        found: dict[str, Topic] = {}
-        answers = client.describe_topics(
-            TopicCollection(list(topics)), request_timeout=REQUEST_SECS
-        )
-        for name, answer in answers.items():
-            try:
-                topic = self._answer(answer)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self._failed(error, f"topic {name!r}") from error
-            else:
-                found[name] = Topic(str(topic.topic_id), len(topic.partitions))
-        return found
 
     def _ends(
         self, partitions: Sequence[Partition]
@@ -262,7 +267,7 @@ class Cluster:
                     raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
                 found[where.topic, where.partition] = offset
             except KafkaException as error:
-                # The topic was deleted meanwhile; `_describe` will notice.
+                # The topic was deleted meanwhile; `describe` will notice.
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     part = f"{where.topic}-{where.partition}"
                     raise self._failed(error, f"the offsets of {part}") from error

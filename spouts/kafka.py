@@ -153,6 +153,7 @@ class KafkaSpout(PartitionedSpout):
         refresh_interval_secs: float = 2.0,
     ) -> None:
         """See the class."""
+        _check_servers(bootstrap_servers)
         what = f"topics={list(topics)!r}" if pattern is None and topics else f"pattern={pattern!r}"
         self._name = f"KafkaSpout({bootstrap_servers!r}, {what})"
         self._first_broker = bootstrap_servers.partition(",")[0].strip()
@@ -415,6 +416,29 @@ class KafkaSpout(PartitionedSpout):
             raise
         return self._parsed(self._frame(spark, planned))
 
+    def check_read(self, attempt: TransactionAttempt, metadata: PartitionPositions) -> None:
+        """Check that the topics are still those whose records were planned.
+
+        Spark reads some time after `emit_partitions` has looked at them. Records that retention
+        has deleted meanwhile do not matter: Spark fails if it misses one.
+
+        Raises:
+            SourceUnavailableError: no broker answers.
+            FailedException: a topic was deleted, or deleted and made again; other records may
+                have been read, so that the batch is replayed.
+        """
+        stored = stored_positions(metadata.read, self._name)
+        planned = {parsed(name)[0]: p.topic_id for name, p in stored.items() if p.end > p.start}
+        topics = self._cluster.describe(sorted(planned))
+        for topic, topic_id in planned.items():
+            if (now := topics[topic].id if topic in topics else "gone") != topic_id:
+                # Consumers keep what they have fetched ahead, of the topic that is another one.
+                self._group = _new_group()
+                raise FailedException(
+                    f"{self._name} has read batch {attempt} while topic {topic!r} was deleted (its "
+                    f"id was {topic_id} and is {now}). The batch is replayed."
+                )
+
     def _parsed(self, records: DataFrame) -> DataFrame:
         return records if self._values is None else self._values.parsed(records)
 
@@ -528,6 +552,23 @@ class KafkaSpout(PartitionedSpout):
         return _COLUMNS + (_HEADERS if self._include_headers else "")
 
 
+def _check_servers(servers: str) -> None:
+    """Refuse at once what no client can reach.
+
+    Raises:
+        TopologyError: it is not a list of brokers with their ports.
+    """
+    for server in [one.strip() for one in str(servers).split(",") if one.strip()] or [""]:
+        host, _, port = server.rpartition(":")
+        if host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536:
+            continue
+        raise TopologyError(
+            f"KafkaSpout({servers!r}) names no broker and port in {server!r}. Write every broker "
+            "as host:port, for example 'broker-1:9092,broker-2:9092'.",
+            number="TXN-404",
+        )
+
+
 def _new_group() -> str:
     """Of a name as Spark gives it."""
     return f"spark-kafka-relation-{uuid.uuid4()}-executor"
@@ -556,7 +597,7 @@ def _listed(topics: Collection[str]) -> str:
 def _subscription(
     whose: str, topics: Sequence[str] | None, pattern: str | None
 ) -> tuple[tuple[str, ...], str | None]:
-    if isinstance(topics, str) or bool(topics) == bool(pattern):
+    if isinstance(topics, str) or bool(topics) == bool(pattern) or not all(topics or (True,)):
         raise TopologyError(
             f"{whose} needs either topics=['a', 'b'] or pattern='a|b.*', and not both.",
             number="TXN-404",

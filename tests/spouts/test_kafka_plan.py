@@ -106,6 +106,7 @@ def test_a_position_is_kept_without_its_defaults() -> None:
         ({}, "topics.*or pattern"),
         ({"topics": ["a"], "pattern": "b"}, "topics.*or pattern"),
         ({"topics": "a"}, "topics.*or pattern"),
+        ({"topics": [""]}, "topics.*or pattern"),
         ({"pattern": "("}, "not a regular expression"),
         ({"kind": "non_transactional"}, "kind='non_transactional'.*opaque, transactional"),
         ({"first_poll": "newest"}, "first_poll='newest'.*earliest, latest"),
@@ -138,6 +139,20 @@ def test_bad_settings_are_refused_by_name(arguments: dict[str, Any], named: str)
         arguments = {"topics": ["a"], **arguments}
     with pytest.raises(TopologyError, match=named):
         KafkaSpout("localhost:1", **arguments)
+
+
+@pytest.mark.parametrize("servers", ["", ",", "broker", "a:1,broker", ":1", "a:", "a:x", "a:65536"])
+def test_brokers_that_nobody_can_reach_are_refused_at_once(servers: str) -> None:
+    """A host or a port is missing: the error says which, and how to write it."""
+    wrong = servers.rpartition(",")[2]
+    with pytest.raises(TopologyError, match=f"no broker and port in '{wrong}'. Write every .* as"):
+        KafkaSpout(servers, topics=["a"])
+
+
+@pytest.mark.parametrize("servers", ["a:1", "a:1, b:2,", "[::1]:9092", "SASL_SSL://a:65535"])
+def test_brokers_as_kafkas_clients_take_them(servers: str) -> None:
+    """Spaces, a comma at the end, a protocol, IPv6."""
+    assert servers in repr(KafkaSpout(servers, topics=["a"]))
 
 
 def test_the_kind_is_opaque_unless_told() -> None:

@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from committers.append_table import AppendTable
 from spouts.kafka import KafkaSpout
 from tests.children import wait_until
+from tests.faults.support import rows_of
 from tests.spouts.kafka_broker import PASSWORD, USER, Broker
+from txn import Topology
 from txn.attempts import TransactionAttempt
 from txn.engine.failures import is_lost_work
-from txn.errors import FailedException, SourceChangedError, SourceUnavailableError, TopologyError
+from txn.errors import (
+    FailedException,
+    SourceChangedError,
+    SourceUnavailableError,
+    TopologyError,
+    TxnError,
+)
 from txn.interfaces import PartitionPositions
+from txn.testing import MemoryNodes, run_in_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -207,6 +217,42 @@ def test_records_that_vanish_under_a_job_fail_the_batch_only(
     with pytest.raises(Exception, match="(?s)data may have been lost") as error:
         batch.collect()
     assert is_lost_work(error.value)
+
+
+@pytest.mark.parametrize("on_loss", ["error", "skip"])
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_topic_that_is_made_again_while_it_is_read(
+    spark: SparkSession, kafka: Broker, topic: str, warehouse: Path, kind: str, on_loss: Any
+) -> None:
+    """Records of a Kafka topic that takes another one's place during the read are counted once."""
+    kafka.produce(topic, ["a0", "a1", "a2"])
+    spout = KafkaSpout(kafka.servers, topics=[topic], kind=kind, on_data_loss=on_loss)
+    made = Topology("again")
+    values = made.stream("s", spout).transform(
+        lambda df: df.selectExpr("CAST(value AS string) AS v")
+    )
+    values.partition_persist(AppendTable(warehouse / "rows"))
+    nodes = MemoryNodes()
+    run_in_memory(made, spark, nodes)
+    kafka.produce(topic, ["b0", "b1", "b2"], partition=1)
+    emit = spout.emit_partitions
+
+    def emitted(*given: Any) -> DataFrame:
+        batch = emit(*given)
+        spout.emit_partitions = emit  # type: ignore[method-assign]
+        kafka.delete(topic)
+        kafka.create(topic, 6)
+        kafka.produce(topic, ["c0", "c1", "c2", "c3"], partition=1)
+        return batch
+
+    spout.emit_partitions = emitted  # type: ignore[method-assign]
+    if (kind, on_loss) == ("opaque", "skip"):
+        assert run_in_memory(made, spark, nodes).replays == 1
+    else:
+        with pytest.raises(TxnError, match="was deleted and created again"):
+            run_in_memory(made, spark, nodes)
+    more = ["c0", "c1", "c2", "c3"] if (kind, on_loss) == ("opaque", "skip") else []
+    assert [v for (v,) in rows_of(warehouse / "rows", "v")] == ["a0", "a1", "a2", *more]
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
