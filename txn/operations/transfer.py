@@ -99,20 +99,18 @@ def import_progress(
             CommittedRecord(),
             at_least=progress.epoch + 1,
             takes_over=[progress.incarnation, *progress.takes_over],
+            forget=True,
         )
         store.load()
         for columns in progress.columns:
             store.persist_columns(columns)
         nothing = CommittedRecord(epoch=epoch)
-        for old in read_status(hosts, name, config).quarantine:
-            store.persist_committed(nothing, replay_of=old.txid)
         for record in progress.quarantine:
             store.persist_committed(nothing, quarantine=record)
         for batch in progress.batches:
             store.persist_start(batch.model_copy(update={"epoch": epoch}))
         if progress.replays_requested:
             request_replays(hosts, name, config, progress.replays_requested)
-        # None is ever taken back: where there is one already, it stays.
         for replay in progress.row_replays:
             begin_row_replay(hosts, name, config, replay)
         store.persist_committed(progress.committed.model_copy(update={"epoch": epoch}))

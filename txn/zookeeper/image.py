@@ -19,6 +19,7 @@ from txn.protocol.records import (
     Progress,
     QuarantineRecord,
     ReplayRequests,
+    RowReplayRecord,
 )
 from txn.zookeeper.connection import Connection, Delete, Node, Operation, Put
 from txn.zookeeper.znodes import (
@@ -181,8 +182,13 @@ def read_notices(
     return Stored(decode(NoticesRecord, node.data, paths.notices), node.version)
 
 
-def removals(connection: Connection, paths: Paths, deadline: float) -> list[Operation]:
+def removals(
+    connection: Connection, paths: Paths, deadline: float, *, forget: bool
+) -> list[Operation]:
     """The unreadable nodes of quarantine, columns, program, notices: they go before a rebuild.
+
+    Args:
+        forget: also those that can be read, and the replays of rows.
 
     Raises:
         NewerFormatError: any record was written by a newer release: nothing may replace it.
@@ -214,12 +220,18 @@ def removals(connection: Connection, paths: Paths, deadline: float) -> list[Oper
         replaceable.append((path, partial(_read, connection, paths, ColumnsRecord, path, deadline)))
     for path, read in ((paths.program, _read_program), (paths.notices, read_notices)):
         replaceable.append((path, partial(read, connection, paths, deadline)))
+    for stream in (connection.children(paths.row_replays, deadline) or []) if forget else []:
+        parent = paths.row_replays_of(stream)
+        for name in connection.children(parent, deadline) or []:
+            path, model = f"{parent}/{name}", RowReplayRecord
+            replaceable.append((path, partial(_read, connection, paths, model, path, deadline)))
+        replaceable.append((parent, lambda: None))
     operations: list[Operation] = [
-        Delete(path, require(connection.get(path, deadline), path).version)
+        Delete(path, node.version)
         for path, read_it in replaceable
-        if not is_readable(read_it)
+        if (not is_readable(read_it) or forget) and (node := connection.get(path, deadline))
     ]
-    if not is_readable(lambda: read_requests(connection, paths, deadline)):
+    if not is_readable(lambda: read_requests(connection, paths, deadline)) or forget:
         node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
         operations.append(Put(paths.quarantine, b"", node.version))
     return operations

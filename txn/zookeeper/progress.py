@@ -473,9 +473,14 @@ class ZooKeeperProgress(ProgressStore):
             self._writer.write(node, [node.operation], deadline)
 
     def rebuild(
-        self, record: CommittedRecord, *, at_least: int, takes_over: Iterable[int] = ()
+        self,
+        record: CommittedRecord,
+        *,
+        at_least: int,
+        takes_over: Iterable[int] = (),
+        forget: bool = False,
     ) -> int:
-        """Lead, and replace `committed` and all batches by `record`: for `txn recover`.
+        """Lead, and replace `committed` and all batches by `record`: `txn recover`, `txn import`.
 
         Also where nodes are missing or cannot be read; quarantine records that cannot be read go.
         The topology begins another life: whoever led its tables before is to lead them no more.
@@ -485,6 +490,8 @@ class ZooKeeperProgress(ProgressStore):
             record: what the tables say; its `epoch` is replaced by the one taken here.
             at_least: the new epoch must be no lower: the tables' newest epoch + 1.
             takes_over: the incarnations that led the tables; the one that stands here is another.
+            forget: keep nothing of the life that stands here but its epoch: no quarantine,
+                requests, columns, program, notices or replays of rows.
 
         Returns:
             The new epoch.
@@ -495,7 +502,7 @@ class ZooKeeperProgress(ProgressStore):
         """
         with self._writing() as deadline:
             repair_topology(self._connection, self._paths, deadline)
-            gone = removals(self._connection, self._paths, deadline)
+            gone = removals(self._connection, self._paths, deadline, forget=forget)
             epoch = self.lead(at_least=at_least)
             record = record.model_copy(update={"epoch": epoch})
             node = self._connection.get(self._paths.committed, deadline)
