@@ -175,6 +175,11 @@ def test_bad_rows_appear_with_their_commit(tmp_path: Path, read: Read) -> None:
     tell(watched, 18)
     told = api.bad_rows(watched)
     assert [row["txid"] for row in told["rows"]] == [18, 9]
+    (one,) = troubles(watched)
+    assert (one.level, one.what[:28], one.command[:14]) == (
+        *("note", "2 rows were set aside: they ", "txn rows list "),
+    )
+    assert api.summary(watched)["set_aside"] == 2
     tell(watched, 30)
     assert api.bad_rows(watched) is told
 

@@ -20,7 +20,7 @@ from txn.operations.watching.index import Filter, IndexedTxid, Part
 from txn.operations.watching.run_files import FlightNote, RunNote
 from txn.operations.watching.tables import difference, first_rows
 from txn.operations.watching.topologies import Watch, Watched
-from txn.operations.watching.trouble import Trouble, state_of, troubles
+from txn.operations.watching.trouble import Trouble, rows_set_aside, state_of, troubles
 from txn.operations.watching.watched_table import WatchedTable
 from txn.zookeeper.location import as_option
 
@@ -101,6 +101,7 @@ def _summary(watched: Watched) -> dict[str, Any]:
         "last_leader": told.get("last_leader"),
         "standbys": told.get("standbys", []),
         "troubles": _counted(found),
+        "set_aside": rows_set_aside(watched),
         "worst": next((one.what for one in found if not one.is_over), None),
         "spark": _spark(watched, now),
         "reads_old": watched.reads_old,

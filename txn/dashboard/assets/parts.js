@@ -2,7 +2,7 @@
 
 import { live } from "./data.js";
 import { badge, command, copyable, h, quoted } from "./dom.js";
-import { ago, BOUNDS, iso, lag, num, short, STATES } from "./format.js";
+import { ago, BOUNDS, count, iso, lag, num, short, STATES } from "./format.js";
 
 export function state(one) {
   const [words, kind] = STATES[one.state] || [one.state, "muted"];
@@ -47,6 +47,6 @@ export const levels = { error: ["err", "Error"], warning: ["warn", "Warning"], n
 
 export function troubleWords(one) {
   const { error, warning } = one.troubles;
-  if (!error && !warning) return badge("no trouble", "ok");
+  if (!error && !warning) return one.set_aside ? badge(`${count(one.set_aside, "row")} set aside`, "warn") : badge("no trouble", "ok");
   return [error ? badge(`${error} ${error === 1 ? "error" : "errors"}`, "err") : null, warning ? badge(`${warning} ${warning === 1 ? "warning" : "warnings"}`, "warn") : null];
 }

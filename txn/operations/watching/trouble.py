@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from txn.operations.bad_rows import has_bad_rows
 from txn.operations.watching.topologies import Watched
 from txn.operations.watching.watched_table import NOT_YET
 from txn.text import duration
 from txn.zookeeper.location import as_option
 
-__all__ = ["Trouble", "state_of", "troubles"]
+__all__ = ["Trouble", "rows_set_aside", "state_of", "troubles"]
 
 Area = Literal[
     "zookeeper",
@@ -27,6 +28,7 @@ Area = Literal[
     "quarantine",
     "foreign commit",
     "notice",
+    "bad rows",
 ]
 State = Literal["running", "starting", "lost", "standby", "stopped", "died", "absent", "unknown"]
 """running: a process leads it; lost: the process that led it is gone, and its node goes with its
@@ -86,6 +88,7 @@ def troubles(watched: Watched) -> list[Trouble]:
         *_quarantine(watched),
         *_foreign(watched),
         *_failures(watched),
+        *_set_aside(watched),
         *_notices(watched),
     ]
     rank = {"error": 0, "warning": 1, "note": 2}
@@ -255,6 +258,25 @@ def _foreign(watched: Watched) -> Iterator[Trouble]:
             version.at_ms,
             table=name,
             is_over=True,
+        )
+
+
+def rows_set_aside(watched: Watched) -> int:
+    """The rows of its tables of bad rows, as they were last counted."""
+    tables = [t for t in watched.tables if t.facts and has_bad_rows(t.facts.columns)]
+    return sum((facts.rows or 0) for table in tables if (facts := table.ask_facts()))
+
+
+def _set_aside(watched: Watched) -> Iterator[Trouble]:
+    if rows := rows_set_aside(watched):
+        yield Trouble(
+            "bad rows",
+            "note",
+            f"{rows:,} {'row was' if rows == 1 else 'rows were'} set aside: they broke a rule, or "
+            "did not parse.",
+            "They stay in the table of bad rows when they are replayed. The command says how many "
+            "still are to be.",
+            _command(watched, f"rows list {shlex.quote(watched.name)}"),
         )
 
 
