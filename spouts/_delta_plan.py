@@ -29,11 +29,14 @@ class Rules:
         waits: whether versions count only once their txid is final.
         replaces: whether a publication drops earlier ones of the same or later txids (opaque).
         changes: whether to read the change data feed instead of the added files.
+        schema: JSON of the columns that are read.
+        newest: JSON of the columns that the table has now.
     """
 
     name: str
     table_id: str
     schema: str
+    newest: str
     waits: bool
     replaces: bool
     changes: bool
@@ -169,15 +172,13 @@ def final_version(newest_first: Iterable[SourceVersion], newest: int) -> int:
 def _problem(commit: SourceVersion, rules: Rules) -> str | None:
     """Why a version cannot be read as appended rows, or as recorded changes; None if it can."""
     where = f"{rules.name}: version {commit.version} ({commit.operation})"
-    onward = (
-        f"Start over after it under a new topology name: start={commit.version + 1}. Load the "
-        "earlier rows that the new tables need by hand."
-    )
+    onward = _onward(commit.version + 1)
     if commit.metadata is not None:
         if commit.metadata["id"] != rules.table_id:
             return f"{where} replaced the table with another one. {onward}"
-        difference = schema_difference(rules.schema, commit.metadata["schemaString"])
+        difference = schema_difference(rules.schema, commit.metadata["schemaString"], rules.newest)
         if difference:
+            onward = _onward(commit.version + commit.takes_rows)
             return f"{where} changed the columns: {difference}. {onward}"
         configuration = commit.metadata.get("configuration") or {}
         records = str(configuration.get("delta.enableChangeDataFeed")).lower() == "true"
@@ -202,28 +203,56 @@ def _problem(commit: SourceVersion, rules: Rules) -> str | None:
     return None
 
 
-def schema_difference(known: str, found: str) -> str | None:
-    """The first column in which two schemas (JSON) differ; None: the same names and types."""
-    before, now = _types(known), _types(found)
-    for name in (*before, *now):
-        if before.get(name) != now.get(name):
-            return f"'{name}' is {now.get(name, 'absent')}, not {before.get(name, 'absent')}"
-    if list(before) != list(now):
-        return f"their order is {', '.join(now)}, not {', '.join(before)}"
+def _onward(version: int) -> str:
+    return (
+        f"Start over under a new topology name: start={version}. Load the earlier rows that the "
+        "new tables need by hand."
+    )
+
+
+def schema_difference(known: str, found: str, newest: str) -> str | None:
+    """The first column in which two schemas (JSON) differ; None: they have the same.
+
+    Files are read by the names of their columns, so the order makes no difference. A column that
+    the table got later, and that may be NULL, is NULL in its earlier versions.
+
+    Args:
+        newest: that of the table now.
+    """
+    before, now, later = _columns(known), _columns(found), _columns(newest)
+    added: tuple[str, ...] = ()
+    for name, one in {**now, **before}.items():
+        other = now.get(name)
+        if name not in before:
+            return f"'{name}' is {now[name][0]}, not absent"
+        if other is None and (
+            name.startswith(added) or (one[1] and later.get(name, ("",))[0] == one[0])
+        ):
+            added += (f"{name}.",)
+        elif other is None or other[0] != one[0]:
+            return f"'{name}' is {other[0] if other else 'absent'}, not {one[0]}"
     return None
 
 
-def _types(schema: str) -> dict[str, str]:
-    return {field["name"]: _text(_plain(field["type"])) for field in json.loads(schema)["fields"]}
+def _columns(schema: str) -> dict[str, tuple[str, bool]]:
+    """Path -> (type, whether it may be NULL) of the columns and of all that lies within them.
 
+    Nullability and comments do not affect stored values.
+    """
+    columns = {}
 
-def _text(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind, sort_keys=True)
+    def add(kind: Any, path: str, nullable: bool) -> None:
+        if isinstance(kind, str):
+            columns[path] = (kind, nullable)
+            return
+        if path:
+            columns[path] = (kind["type"], nullable)
+        for one in kind.get("fields", ()):
+            below = f"{path}.{one['name']}".lstrip(".")
+            add(one["type"], below, one.get("nullable", True))
+        for part in ("elementType", "keyType", "valueType"):
+            if part in kind:
+                add(kind[part], f"{path}.{part}", False)
 
-
-def _plain(kind: Any) -> Any:
-    """A type without nullability and comments, which do not affect stored values."""
-    if isinstance(kind, dict):
-        left_out = ("nullable", "metadata", "containsNull", "valueContainsNull")
-        return {key: _plain(value) for key, value in kind.items() if key not in left_out}
-    return [_plain(value) for value in kind] if isinstance(kind, list) else kind
+    add({"type": "struct", **json.loads(schema)}, "", False)
+    return columns

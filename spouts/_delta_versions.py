@@ -9,6 +9,7 @@ from spouts._delta_batch import DeltaBatch, DeltaVersion
 from spouts._delta_log import AddedFile, SourceLog
 from txn.attempts import TransactionAttempt
 from txn.errors import SourceChangedError
+from txn.spark.causes import in_one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,6 +99,6 @@ class PlannedVersions:
             raise SourceChangedError(
                 f"{self._name}: the changes of versions {metadata.versions[0].version} to "
                 f"{metadata.versions[-1].version} cannot be read for {attempt}: "
-                f"{str(error).strip().splitlines()[0]}",
+                f"{in_one_line(str(error))}",
                 number="TXN-412",
             ) from error

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from txn.errors import TopologyError
+from txn.spark.causes import in_one_line
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -29,7 +30,7 @@ def as_struct(schema: str | StructType, whose: str) -> StructType:
     except ParseException as error:
         raise TopologyError(
             f"The schema of {whose} is not DDL that Spark can read: {schema!r} "
-            f"({str(error).strip().splitlines()[0]}). Write it as 'month int, carrier string'.",
+            f"({in_one_line(str(error))}). Write it as 'month int, carrier string'.",
             number="TXN-410",
         ) from error
     if not isinstance(parsed, StructType):

@@ -35,6 +35,7 @@ from txn.errors import (
     TopologyError,
 )
 from txn.interfaces import Lag, Spout, SpoutKind
+from txn.spark.names import quoted
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -294,7 +295,9 @@ class DeltaSpout(Spout[DeltaBatch]):
         if not metadata.versions:
             return no_rows(spark, struct_of(metadata.read_schema, changes=self._changes))
         if self._changes:
-            return self._stored.changes(spark, attempt, metadata)
+            # Delta gives the columns that the table has now; those that came later are not read.
+            names = struct_of(metadata.read_schema, changes=True).fieldNames()
+            return self._stored.changes(spark, attempt, metadata).select(*map(quoted, names))
         paths = [(self._log.url(file.path), file.partition) for file in files]
         return scan(spark, paths, struct_of(metadata.read_schema), self._log.hadoop)
 
@@ -379,6 +382,7 @@ class DeltaSpout(Spout[DeltaBatch]):
             name=self._name,
             table_id=now.table_id,
             schema=schema,
+            newest=now.schema,
             waits=semantics in ("opaque", "non_transactional"),
             replaces=semantics == "opaque",
             changes=self._changes,

@@ -13,6 +13,7 @@ from committers.state.keys import bucket_of, with_keys_of
 from committers.state.shape import StateShape
 from committers.state.stored import StoredState
 from txn.errors import TableRefusedError
+from txn.spark.causes import in_one_line
 from txn.spark.names import quoted
 from txn.spark.rows import local_frame, verify_rows
 
@@ -168,7 +169,7 @@ def _schema(types: Mapping[str, DataType]) -> StructType:
 def _mistyped(types: Mapping[str, DataType], where: str, error: Exception) -> TableRefusedError:
     return TableRefusedError(
         f"The given keys do not have the types of state table {where}, {_text(types)}: "
-        f"{str(error).strip().splitlines()[0]}",
+        f"{in_one_line(str(error))}",
         number="TXN-310",
     )
 

@@ -14,6 +14,7 @@ from committers.expressions import passing
 from committers.state.keys import joined_by_key
 from txn.delta.commits import TXID
 from txn.errors import TopologyError
+from txn.spark.causes import in_one_line
 from txn.spark.names import quoted
 from txn.spark.rows import no_rows
 
@@ -42,7 +43,7 @@ def check_condition(spark: SparkSession, condition: str, shown: StructType, tabl
         raise TopologyError(
             f"remove_where={condition!r} of state table {table} is not an SQL condition over its "
             f"keys and values ({', '.join(shown.fieldNames())}): "
-            f"{str(error).strip().splitlines()[0]}",
+            f"{in_one_line(str(error))}",
             number="TXN-102",
         ) from error
 

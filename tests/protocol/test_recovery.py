@@ -9,7 +9,6 @@ from txn.interfaces import Publication
 from txn.protocol.records import BatchRecord, CommittedRecord, Progress, QuarantineRecord
 from txn.protocol.recovery import (
     Recovered,
-    by_todays_names,
     newest_metadata,
     reconcile,
     require_tables,
@@ -354,42 +353,3 @@ def test_a_position_differs_from_the_last_digit_of_a_fraction_on(told, alike):
     else:
         with pytest.raises(RecoveryRefusedError, match="another position of stream 's'"):
             reconciled(found, progress=progress)
-
-
-def renamed(found, **meant) -> dict[str, int]:
-    """The committed tables by today's names; a place is a name without its capitals."""
-    return by_todays_names("t", COMMITTED, found, str.lower, **meant).tables
-
-
-def test_tables_are_known_again_by_place_and_by_what_they_hold():
-    """Another spelling, and a table that was moved; one that is gone or new if it is meant so."""
-    assert renamed({"A": None, "b": (24, publication(4))}) == {"A": 14, "b": 24}
-    assert renamed({"a": (14, publication(4)), "moved": (24, publication(4))}) == {
-        "a": 14,
-        "moved": 24,
-    }
-    known = {"a": (14, publication(4))}
-    assert renamed(known, dropped=["B"]) == {"a": 14}
-    assert renamed({**known, "b": None, "c": None}, new=["C"]) == {"a": 14, "b": 24}
-    assert renamed({**known, "b": None, "c": None}, unborn=["c"]) == {"a": 14, "b": 24}
-    assert renamed({**known, "c": None}, dropped=["b"], new=["c"]) == {"a": 14}
-
-
-def test_a_table_that_is_gone_or_new_is_refused():
-    """A table that is gone from the program, or new to an old topology, is refused before the
-    first txid, unless the program says that it is meant so.
-    """
-    with pytest.raises(RecoveryRefusedError, match="'b' of topology.*--set dropped_tables=b"):
-        renamed({"a": (14, publication(4))})
-    with pytest.raises(RecoveryRefusedError, match="'c' is new.*txid 4.*--set new_tables=c"):
-        renamed({"a": (14, publication(4)), "b": None, "c": None})
-    with pytest.raises(RecoveryRefusedError, match="table 'a', 'b' of"):
-        renamed({"moved": (24, publication(4))})
-
-
-def test_a_table_that_may_be_another_ones_new_name_is_refused():
-    """It holds nothing, or more than is committed, while one that ZooKeeper knows is gone."""
-    with pytest.raises(RecoveryRefusedError, match="knows table 'b'.*names table 'c', which holds"):
-        renamed({"a": (14, publication(4)), "c": None})
-    with pytest.raises(RecoveryRefusedError, match="'c'.* holds txid 5.*where it was \\('b'\\)"):
-        renamed({"a": (14, publication(4)), "c": (25, publication(5))})

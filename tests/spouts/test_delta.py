@@ -224,11 +224,43 @@ def test_another_schema_is_refused_by_name(warehouse: Path) -> None:
     wider = pa.table({"v": [2], "w": ["x"]})
     write_deltalake(str(warehouse), wider, mode="append", schema_mode="merge")
     with pytest.raises(
-        SourceChangedError, match="version 1 .*changed the columns.*'w' is string, not"
+        SourceChangedError, match="version 1 .*changed the columns.*'w' is string, not.*start=1"
     ):
         plan(spout, batch)
-    with pytest.raises(SourceChangedError, match="version 0 .*'w' is absent.*start=1"):
-        plan(DeltaSpout(warehouse))
+    assert planned(DeltaSpout(warehouse, start=1)) == [[1]]
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_column_that_was_added_later_is_null_in_the_versions_before(
+    spark: SparkSession, warehouse: Path, changes: bool
+) -> None:
+    """The whole history of a table can be read, with the columns that it has when the reading
+    begins; one that comes after that is not read, and stops the spout at its own version.
+    """
+    row = {"v": [2], "w": ["b"], "s": [[{"x": 1}]]}
+    made = {"configuration": {"delta.enableChangeDataFeed": "true"}}
+    append(warehouse, 1, **made)
+    for added in ("w string FIRST", "s ARRAY<STRUCT<x: BIGINT>>"):
+        spark.sql(f"ALTER TABLE delta.`{warehouse}` ADD COLUMN {added}")
+    write_deltalake(str(warehouse), pa.table(row), mode="append", schema_mode="merge")
+    spark.sql(f"ALTER TABLE delta.`{warehouse}` ADD COLUMN s.element.y BIGINT")
+    spark.sql(f"ALTER TABLE delta.`{warehouse}` ALTER COLUMN v FIRST")
+    spout = DeltaSpout(warehouse, versions_per_batch=9, changes=changes)
+    spout.open(spark, None)
+    batch = first(spout)
+    assert [version.version for version in batch.versions] == [0, 3]
+    append(warehouse, 3, schema_mode="merge")
+    spark.sql(f"ALTER TABLE delta.`{warehouse}` ADD COLUMN later BIGINT")
+    frame = spout.emit_batch(spark, ATTEMPT, batch)
+    assert frame.columns[:3] == ["v", "w", "s"]
+    assert "later" not in frame.columns
+    found = [tuple(row) for row in frame.select("v", "w", "s").orderBy("v").collect()]
+    assert found == [(1, None, None), (2, "b", [(1, None)])]
+    batch = plan(spout, batch)
+    assert batch is not None
+    assert [version.version for version in batch.versions] == [6]
+    with pytest.raises(SourceChangedError, match="version 7 .*'later' is long, not absent"):
+        plan(spout, batch)
 
 
 def test_a_log_that_was_cleaned_up_is_refused(spark: SparkSession, warehouse: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ def rules(semantics: str = "opaque", **other: Any) -> Rules:
         "name": "DeltaSpout('t')",
         "table_id": "id",
         "schema": '{"fields": []}',
+        "newest": '{"fields": []}',
         "waits": semantics != "transactional",
         "replaces": semantics == "opaque",
         "changes": False,
@@ -211,8 +213,49 @@ def test_the_newest_final_version(log: list[SourceVersion], expected: int) -> No
 def test_schemas_differ_by_names_and_types(found: str, difference: str | None) -> None:
     """Nullability and comments make no difference; the first column that does is named."""
     known = '{"fields": [{"name": "a", "type": "long", "nullable": true}]}'
-    said = schema_difference(known, f'{{"fields": {found}}}')
+    found = f'{{"fields": {found}}}'
+    said = schema_difference(known, found, found)
     assert said == difference or (difference and str(said).startswith(difference))
+
+
+def columns(*columns: Any, loose: bool = True) -> str:
+    """JSON of a schema: names of strings, or (name, columns within it)."""
+    fields = [
+        {"name": c, "type": "string", "nullable": loose}
+        if isinstance(c, str)
+        else {"name": c[0], "type": json.loads(columns_within(c)), "nullable": loose}
+        for c in columns
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def columns_within(column: tuple[str, list[Any]]) -> str:
+    """The type of a column that is a list of structs."""
+    within = json.loads(columns(*column[1]))
+    return json.dumps({"type": "array", "elementType": within, "containsNull": True})
+
+
+@pytest.mark.parametrize(
+    ("found", "newest", "difference"),
+    [
+        (columns("a"), columns("b", "a", ("s", ["x", "y"])), None),
+        (columns("a", ("s", ["y"])), columns("a", "b", ("s", ["x", "y"])), None),
+        (columns("b", "a", ("s", ["y", "x"])), columns("a"), None),
+        (columns("a", ("s", ["x", "y"])), columns("a", ("s", ["x", "y"])), "'b' is absent"),
+        (columns("a", "b", ("s", ["y"])), columns("a", "b"), "'s.elementType.x' is absent"),
+        (columns("a", "b", "s"), columns("a"), "'s' is string, not array"),
+        (columns("a", "b", ("s", ["x", "y", "z"])), columns("a"), "'s.elementType.z' is string, n"),
+    ],
+)
+def test_a_version_may_lack_columns_that_the_table_got_later(
+    found: str, newest: str, difference: str | None
+) -> None:
+    """Nullable ones, within others too, in whatever order; not those that it has no more."""
+    said = schema_difference(columns("a", "b", ("s", ["x", "y"])), found, newest)
+    assert (said or "")[: len(difference or "")] == (difference or "")
+    strict = columns("a", "b", ("s", ["x", "y"]), loose=False)
+    if found == columns("a"):
+        assert schema_difference(strict, found, newest) == "'b' is absent, not string"
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from txn.attempts import TransactionAttempt
 from txn.errors import FailedException, TopologyError, TransformError, TxnError
 from txn.interfaces import Aggregate, Committer, Semantics, Spout, SpoutKind, State, partials_over
-from txn.spark.causes import is_of_spark
+from txn.spark.causes import in_one_line, is_of_spark
 from txn.spark.names import quoted
 from txn.spark.origins import noted
 from txn.text import first_line, placed, users_line
 
-_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
 _POSITION = re.compile(r"[.;]?\s*line 1 pos \d+;?$")
 
 if TYPE_CHECKING:
@@ -480,7 +479,7 @@ def explain(node: Node, compute: Callable[[], DataFrame]) -> DataFrame:
     except (FailedException, TxnError):
         raise
     except (AnalysisException, ParseException) as error:
-        reason = _sentence(_SQLSTATE.sub("", str(error).strip().splitlines()[0]))
+        reason = _sentence(in_one_line(str(error)))
         where = _place(node, error)
         raise TopologyError(
             f"Stream '{node.label()}' cannot be computed in {where}: {reason} Correct the column "

@@ -29,13 +29,13 @@ from txn.protocol.records import CommittedRecord, LeaderIdentity, ProgramRecord,
 from txn.protocol.recovery import (
     Newest,
     Recovered,
-    by_todays_names,
     check_streams,
     newest_metadata,
     reconcile,
     require_tables,
 )
 from txn.protocol.store import ProgressStore
+from txn.protocol.table_names import by_todays_names
 from txn.spark.causes import is_of_spark
 from txn.spark.submission import runs_here
 from txn.storage.locations import identity

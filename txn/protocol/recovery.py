@@ -22,7 +22,7 @@ Pure: a function from the state read to the actions to take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +34,6 @@ __all__ = [
     "Newest",
     "Recovered",
     "attempts_of",
-    "by_todays_names",
     "check_streams",
     "newest_metadata",
     "reconcile",
@@ -218,107 +217,6 @@ def _check_table(
         )
     if last < committed.txid and (last > 0 or table in committed.tables):
         raise _behind(topology, table, last, committed)
-
-
-def by_todays_names(
-    topology: str,
-    committed: CommittedRecord,
-    found: Newest,
-    place: Callable[[str], str],
-    *,
-    unborn: Collection[str] = (),
-    new: Collection[str] = (),
-    dropped: Collection[str] = (),
-) -> CommittedRecord:
-    """The committed record, with the program's present names of the tables.
-
-    A table that was moved is known by what it holds: the committed txid of this very topology.
-
-    Args:
-        found: what each of the program's tables holds, before any is made.
-        place: one name for all the spellings of a place.
-        unborn: tables that may hold nothing by now although they were always declared.
-        new: tables that may begin behind the committed txid.
-        dropped: tables that may be missing from the program.
-
-    Raises:
-        RecoveryRefusedError: a table that ZooKeeper knows is gone from the program, and one that
-            does not hold the committed txid has come: it may be the same, looked for elsewhere;
-            or one of the two, and nobody says that it is meant so.
-    """
-    declared = {place(name): name for name in found}
-    meant, gone = {place(name) for name in new}, {place(name) for name in dropped}
-    tables, lost = {}, []
-    for name, version in committed.tables.items():
-        today = name if name in found else declared.get(place(name))
-        if today is not None:
-            tables[today] = version
-        elif place(name) not in gone:
-            lost.append(name)
-    moved = 0
-    for name, entry in found.items():
-        if name in tables or (entry is None and place(name) in meant):
-            continue
-        if not lost:
-            if entry is None and committed.txid and name not in unborn:
-                raise _begins_late(topology, name, committed.txid)
-            continue
-        if entry is not None and entry[1].last_txid <= committed.txid:
-            tables[name] = entry[0]
-            moved += 1
-            continue
-        raise _moved_or_new(topology, name, entry, lost[0], committed.txid, place)
-    if len(lost) > moved:
-        raise _left_out(topology, lost)
-    return committed.model_copy(update={"tables": tables})
-
-
-def _moved_or_new(
-    topology: str,
-    name: str,
-    entry: tuple[int, Publication] | None,
-    lost: str,
-    committed: int,
-    place: Callable[[str], str],
-) -> RecoveryRefusedError:
-    if entry is not None:
-        return RecoveryRefusedError(
-            f"Table '{name}' of topology '{topology}' holds txid {entry[1].last_txid}, and "
-            f"ZooKeeper has committed txid {committed}, but does not know the table by this "
-            "name. Nothing was changed. Run the topology once with the table where it was "
-            f"('{lost}'), and move it when the run has ended well.",
-            number="TXN-807",
-        )
-    return RecoveryRefusedError(
-        f"ZooKeeper knows table '{lost}' of topology '{topology}', which the program does not "
-        f"name; the program names table '{name}', which holds nothing. Nothing was changed. If "
-        f"both are the same table, name the place where it is now ('{name}' means "
-        f"'{place(name)}' here; a relative path starts at the working directory). If '{lost}' is "
-        f"no longer wanted and '{name}' is a new table, say so: "
-        f"TopologyConfig(dropped_tables=({lost!r},), new_tables=({name!r},)).",
-        number="TXN-807",
-    )
-
-
-def _begins_late(topology: str, table: str, committed: int) -> RecoveryRefusedError:
-    return RecoveryRefusedError(
-        f"Table '{table}' is new to topology '{topology}', which has committed txid {committed}: "
-        "it would lack the rows of all txids up to that one. Nothing was changed. If that is "
-        f"meant, say so: TopologyConfig(new_tables=({table!r},)), or --set new_tables={table}. "
-        "For a table with all rows, give the topology a new name and new tables.",
-        number="TXN-809",
-    )
-
-
-def _left_out(topology: str, tables: Sequence[str]) -> RecoveryRefusedError:
-    names = ", ".join(map(repr, tables))
-    return RecoveryRefusedError(
-        f"The program does not name table {names} of topology '{topology}' any more. With the "
-        "next txid it would fall behind, and could not be put back. Nothing was changed. Put it "
-        f"back; or, if it is no longer wanted, say so: TopologyConfig(dropped_tables=({names},)), "
-        f"or --set dropped_tables={','.join(tables)}.",
-        number="TXN-812",
-    )
 
 
 def require_tables(topology: str, committed: CommittedRecord, found: Newest) -> None:

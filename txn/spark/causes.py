@@ -17,7 +17,7 @@ from typing import Any
 
 from txn.text import first_line, last_users_frame, printable
 
-__all__ = ["Cause", "cause_line", "causes", "is_of_spark", "told", "without_copies"]
+__all__ = ["Cause", "cause_line", "causes", "in_one_line", "is_of_spark", "told", "without_copies"]
 
 _DEEPEST = 20
 """Most layers read: no real chain is this deep, but a broken one may be a circle."""
@@ -26,8 +26,11 @@ _LONGEST = 600
 _WRITING = "TASK_WRITE_FAILED"
 _WRAPPERS = ("FAILED_READ_FILE", "STAGE_MATERIALIZATION_MULTIPLE_FAILURES", _WRITING)
 """Conditions that only wrap another error."""
-_LEGACY = "_LEGACY_ERROR_TEMP_"
-_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?")
+_NO_WORDS = re.compile(
+    r";\n|\n\s*(?:at |== |Driver stacktrace|Caused by: |JVM stacktrace|Parse Mode: )"
+)
+"""Where the plan, the stack trace or the SQL begins that Java puts behind its words."""
 _CALLED_FROM = re.compile(r"^== .* ==\n(?:.*\n)?\s*(\S.*:\d+)\s*$", re.MULTILINE)
 _SQL = re.compile(r"^== SQL .* ==\n(.+)$", re.MULTILINE)
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -66,15 +69,22 @@ class Cause:
             text = f"{lines[-1].strip()} ({file}:{line})"
         else:
             called = _CALLED_FROM.search(text)
-            # Of an error without a proper condition, the values stand in lines of their own.
-            whole = self.condition.startswith(_LEGACY)
-            text = _SQLSTATE.sub("", " ".join(text.split()) if whole else text.split("\n", 1)[0])
+            text = in_one_line(text)
             # Spark names the line that made the expression; one of ours says nothing.
             if called and last_users_frame([called[1]]) is not None:
                 text += f" (called from {called[1].strip()})"
             elif fragment := _SQL.search(self.message):
                 text += f" (in SQL: {fragment[1].strip()})"
-        return f"{self.name}{condition}: {text[:_LONGEST]}" if text else f"{self.name}{condition}"
+        return f"{self.name}{condition}: {text}" if text else f"{self.name}{condition}"
+
+
+def in_one_line(message: str) -> str:
+    """The words of a message of Spark or Java, without the plan, SQL and stack behind them.
+
+    Spark and Delta break their sentences over several lines.
+    """
+    words = _SQLSTATE.sub("", " ".join(_NO_WORDS.split(message.strip(), maxsplit=1)[0].split()))
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]} ..."
 
 
 def is_of_spark(error: BaseException) -> bool:
