@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from spouts._bad_rows import marks
 from spouts._json_records import JsonRecords
 from txn.interfaces import NOT_PARSED, Unparsed
 from txn.spark.names import quoted
@@ -60,8 +61,7 @@ def json_files(
     records = JsonRecords(whose, fields, options, unparsed, of_files=True)
     beside = {name: name for name in of_path}
     rows = records.rows(texts, sf.col("value"), sf.col("txn_path"), beside)
-    names = [*schema.names, *(name for name in rows.columns if name not in schema.names)]
-    return rows.select(*(rows[f"`{name}`"] for name in names)) if of_path else rows
+    return rows.select(*map(quoted, (*schema.names, *marks(unparsed)))) if of_path else rows
 
 
 def text_files(
@@ -76,20 +76,17 @@ def text_files(
     """The lines of these files. One that is not text of the files' encoding does not parse."""
     from pyspark.sql import functions as sf
 
-    texts, of_path = _texts(spark, paths, schema, options, hadoop, whole_by="wholetext")
+    texts, _ = _texts(spark, paths, schema, options, hadoop, whole_by="wholetext")
     value, path = sf.col("value"), sf.col("txn_path")
     bad, shown = ~sf.is_valid_utf8(value), sf.make_valid_utf8(value)
-    beside = [sf.col(quoted(name)) for name in of_path]
     if unparsed is None:
         told = sf.concat(
             sf.lit(f"{whose} has a {NOT_PARSED} as text, as it is not UTF-8, at "), path,
             sf.lit(": "), sf.substring(shown, 1, _SHOWN), sf.lit(f" ({_SAY_ENCODING})"),
         )  # fmt: skip
-        return texts.select(
-            sf.when(bad, sf.raise_error(told)).otherwise(value).alias("value"), *beside
-        )
+        return texts.select(sf.when(bad, sf.raise_error(told)).otherwise(value).alias("value"))
     return texts.select(
-        shown.alias("value"), *beside, sf.when(bad, shown).alias(unparsed.text),
+        shown.alias("value"), sf.when(bad, shown).alias(unparsed.text),
         path.alias(unparsed.position),
         sf.lit(f"not UTF-8; {_SAY_ENCODING}").alias(unparsed.reason or ""),
     )  # fmt: skip
@@ -121,18 +118,17 @@ def _texts(
     reader = spark.read.format("text").options(wholetext=whole, **of_text).options(**hadoop)
     files = reader.load(list(paths))
     # Columns that Spark makes of the folders' names, below a basePath.
-    of_path = [name for name in files.columns if name != "value"]
+    of_path = [field for field in schema if field.name in files.columns and field.name != "value"]
     if of_path:
-        typed = [field for field in schema if field.name in of_path]
-        untyped = [f for f in files.schema if f.name in of_path and f.name not in schema.names]
         value = StructField("value", StringType())
-        files = reader.schema(StructType([value, *typed, *untyped])).load(list(paths))
+        files = reader.schema(StructType([value, *of_path])).load(list(paths))
+    names = [field.name for field in of_path]
     texts = files.select(
         _text(encoding, whole).alias("value"),
-        *(files[quoted(name)] for name in of_path),
+        *(files[quoted(name)] for name in names),
         files["_metadata.file_path"].alias("txn_path"),
     )
-    return texts, of_path
+    return texts, names
 
 
 def _encoding(given: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from itertools import islice
 
 from txn.storage.addresses import account_in
 from txn.storage.hadoop import hadoop_settings
+from txn.storage.local import LocalStore
 from txn.storage.locations import local_path
 from txn.storage.opening import open_store
 from txn.storage.retrying import retried
@@ -184,6 +185,38 @@ class Listing:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return FileStat(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+    def beginning(self, name: str, length: int) -> bytes | None:
+        """The first bytes of a file; None: it does not exist. Raises: as `names`."""
+        store, path = self._stored(name)
+        return retried(lambda: store.beginning(path, length), f"read {name}")
+
+    def tail(self, name: str, length: int) -> bytes | None:
+        """The last bytes of a file; None: it does not exist. Raises: as `names`."""
+        store, path = self._stored(name)
+        return retried(lambda: store.tail(path, length), f"read {name}")
+
+    def _stored(self, name: str) -> tuple[Store, str]:
+        if self._store is not None:
+            return self._store, name[len(self._base) :]
+        return LocalStore("/"), self.local(name).lstrip("/")
+
+    def above(self, folder: str) -> str | None:
+        """A folder above all files, or theirs, as Spark's readers take it; None: it is not above.
+
+        Args:
+            folder: in the spelling of the pattern, or absolute.
+        """
+        if not self.remote:
+            if folder[:5].lower() == "file:":
+                folder = local_path(folder) or folder
+            folder = os.path.normpath(os.path.join(self._folder, os.path.expanduser(folder)))
+        base, start = f"{self.folder.rstrip('/')}/", f"{folder.rstrip('/')}/"
+        if not base.startswith(start):
+            return None
+        if not self.remote:
+            return "file:" + folder
+        return self._spark.removesuffix(base[len(start) :].rstrip("/")).rstrip("/")
 
     def times(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
         """When each of these local files was changed last; without those that cannot be seen."""

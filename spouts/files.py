@@ -26,6 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from spouts._backlog import Backlog
 from spouts._bad_rows import PARSED, OnBadRows, marks, marks_of, permissive, with_text
 from spouts._file_notices import FileNotices
+from spouts._headers import Headers
+from spouts._inference import INFERRED, inferred
 from spouts._inlet import FileInlet
 from spouts._json_files import json_files, takes, text_files
 from spouts._listing import FileStat, Listing
@@ -44,6 +46,7 @@ from txn.errors import (
 )
 from txn.interfaces import Keeper, Lag, Spout, SpoutKind
 from txn.spark.file_reader import KnownFile, known_parquet
+from txn.spark.names import quoted
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
 
@@ -56,8 +59,6 @@ __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 Format = Literal["csv", "json", "parquet", "text"]
 _LOOK = 100_000
 """How many names of one look at the folder are kept, so that later batches need no look."""
-_INFERRED = 20
-"""How many files a schema is inferred from at most."""
 
 log = logging.getLogger("txn.spouts.files")
 
@@ -167,7 +168,7 @@ class FileSpout(Spout[FileBatch]):
         self._given = "value string" if format == "text" and schema is None else schema
         self._size = BatchSize(files_per_batch, self._name, "files_per_batch")
         self._forget_missing = forget_missing
-        self._options = _reader_defaults(format, reader_options)
+        self._options = _reader_defaults(format, self._with_base_path(reader_options))
         self.unparsed = marks_of(self._name, bad_rows, format, reader_options, position="txn_file")
         if self.unparsed is not None:
             self._options |= permissive(self.unparsed.text)
@@ -186,6 +187,20 @@ class FileSpout(Spout[FileBatch]):
                 number="TXN-415",
             )
         return Looks(self._listing, secs, _LOOK, time.monotonic)
+
+    def _with_base_path(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options with the whole path of `basePath`, which Spark would look for elsewhere."""
+        whole = dict(options)
+        for option in [name for name in options if name.lower() == "basepath"]:
+            whole[option] = self._listing.above(str(options[option]))
+            if whole[option] is None:
+                raise TopologyError(
+                    f"{self._name}: {option}={options[option]!r} is not above the files of the "
+                    f"pattern, which lie in {self._listing.folder}. Name that folder or one above "
+                    "it, spelled as the pattern is: every folder k=v below it becomes a column k.",
+                    number="TXN-408",
+                )
+        return whole
 
     def inlet(self) -> FileInlet:
         """The folder that the pattern names, in which every file is read once."""
@@ -324,13 +339,19 @@ class FileSpout(Spout[FileBatch]):
             read_from = [literal(path) for path in paths]
             hadoop = self._listing.hadoop
             return read(spark, self._name, read_from, schema, self._options, hadoop, self.unparsed)
-        columns = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
-        reader = spark.read.format(self._format).schema(columns).options(**self._options)
-        reader = reader.options(**self._listing.hadoop)
+        wanted = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
+        options = {**self._options, **self._listing.hadoop}
+        if self._format == "csv":
+            names = [file.path for file in metadata.files]
+            headers = Headers(self._name, self._listing, self._options)
+            options = headers.checked(spark, names, schema, attempt)
+        reader = spark.read.format(self._format).schema(wanted).options(**options)
         rows = reader.load([literal(path) for path in paths])
-        if self.unparsed is None:
-            return rows
-        return rows.select("*", rows["_metadata.file_path"].alias(self.unparsed.position))
+        # Spark adds columns for folders k=v that the schema lacks, and puts all of them last.
+        columns = [rows[quoted(name)] for name in wanted.fieldNames()]
+        if self.unparsed is not None:
+            columns.append(rows["_metadata.file_path"].alias(self.unparsed.position))
+        return rows.select(*columns)
 
     def _known(
         self, spark: SparkSession, files: Sequence[PlannedFile], schema: StructType
@@ -445,7 +466,7 @@ class FileSpout(Spout[FileBatch]):
 
         known = StructType.fromJson(json.loads(previous.read_schema)) if previous else None
         if self._given is None:
-            return known or self._infer(spark)
+            return known or self._inferred(spark)
         given = as_nullable(as_struct(self._given, self._name))
         assert isinstance(given, StructType)
         if self._format == "text" and given.simpleString() != "struct<value:string>":
@@ -458,37 +479,15 @@ class FileSpout(Spout[FileBatch]):
             check_same(known, given, self._name)
         return given
 
-    def _infer(self, spark: SparkSession) -> StructType:
-        """The columns of the first files that are not empty.
-
-        A record that does not parse has no say: reading it is what fails, and names it.
-        """
-        from pyspark.sql.types import StructType
-
-        names = self._listing.first_few(_INFERRED)
+    def _inferred(self, spark: SparkSession) -> StructType:
+        names = self._listing.first_few(INFERRED)
         for name in names:
             self._check_readable(name)
-        paths = [literal(self._listing.uri(name)) for name in names]
-        options = {"inferSchema": True, "mergeSchema": True, **self._options}
-        if self._format in PARSED and options.get("mode") == "FAILFAST":
-            options["mode"] = "DROPMALFORMED"
-        reader = spark.read.options(**options, **self._listing.hadoop)
-        if self._format == "csv" and options.get("enforceSchema") is False:
-            paths = _of_one_header(spark, paths, self._listing.hadoop)
-        found = reader.format(self._format).load(paths).schema if paths else StructType()
         # Spark adds this column if it meets a record that does not parse.
-        marks = self.unparsed.text if self.unparsed else None
-        schema = StructType([field for field in found if field.name != marks])
-        if not schema.fields:
-            lack = "there is no file with anything in it"
-            if names:
-                lack = f"its first files have no record with a column ({', '.join(names)})"
-            raise TopologyError(
-                f"{self._name} has no schema, and {lack}, so Spark cannot infer one. Give a "
-                "schema, or start when a file with records is there.",
-                number="TXN-409",
-            )
-        return schema
+        leave = self.unparsed.text if self.unparsed else None
+        return inferred(
+            spark, self._name, self._listing, names, self._format, self._options, leave=leave
+        )
 
     def _check_spelling(self, previous: FileBatch) -> None:
         if previous.spelling != self._listing.kind:
@@ -505,15 +504,6 @@ class FileSpout(Spout[FileBatch]):
                 f"{self._name} was asked for a batch before it was opened.", number="TXN-116"
             )
         return self._schema
-
-
-def _of_one_header(
-    spark: SparkSession, paths: Sequence[str], hadoop: Mapping[str, str]
-) -> list[str]:
-    """The files with the first one's header: of the others, Spark would take it for a record."""
-    reader = spark.read.options(**hadoop)
-    headers = [reader.text(path).first() for path in paths]
-    return [path for path, header in zip(paths, headers, strict=True) if header == headers[0]]
 
 
 def _changed(

@@ -8,12 +8,8 @@ from txn.spark.causes import Cause, in_one_line
 
 MESSAGES = {
     "lines": (
-        "[DELTA_MISSING_CHANGE_DATA] Error getting change data for range [0 , 1] as change data "
-        "was not\nrecorded for version [0]. If you've enabled change data feed on this table,\nuse "
-        "`DESCRIBE HISTORY` to see when it was first enabled. SQLSTATE: KD002",
-        "[DELTA_MISSING_CHANGE_DATA] Error getting change data for range [0 , 1] as change data "
-        "was not recorded for version [0]. If you've enabled change data feed on this table, use "
-        "`DESCRIBE HISTORY` to see when it was first enabled.",
+        "[A_B] No change data, as it was not\nrecorded.\nUse `DESCRIBE HISTORY`. SQLSTATE: KD002",
+        "[A_B] No change data, as it was not recorded. Use `DESCRIBE HISTORY`.",
     ),
     "plan": ("No `a` here. SQLSTATE: 42703;\n'Project ['a]\n+- OneRowRelation\n", "No `a` here."),
     "sql": (

@@ -72,6 +72,7 @@ class StoreContract:
     def test_what_is_not_there(self, store: Store) -> None:
         """Nothing is None or empty, and never an error, whoever asks."""
         assert store.get("a/b") is None
+        assert store.beginning("a/b", 10) is None
         assert store.tail("a/b", 10) is None
         assert store.tail("a/b", 10, 20) is None
         assert store.head(["a", "a/b"]) == [None, None]
@@ -109,6 +110,14 @@ class StoreContract:
             assert store.tail("x", 10, size) == b"0123456789"
             assert store.tail("x", 99, size) == b"0123456789"
         assert store.tail("empty", 8) == store.tail("empty", 8, 0) == b""
+
+    def test_the_beginning_of_a_file(self, store: Store) -> None:
+        """The first bytes, all of a shorter file, nothing of an empty one."""
+        store.put("x", b"0123456789")
+        store.put("empty", b"")
+        found = [store.beginning("x", length) for length in (3, 10, 99)]
+        assert found == [b"012", b"0123456789", b"0123456789"]
+        assert store.beginning("empty", 8) == b""
 
     def test_a_look_at_many_files(self, store: Store) -> None:
         """In the order of the question; the version changes with the content."""

@@ -87,6 +87,7 @@ class TestLocal(StoreContract):
         (tmp_path / "new").symlink_to(tmp_path / "new")
         asked = {
             "get": lambda: store.get("x"),
+            "beginning": lambda: store.beginning("x", 1),
             "tail": lambda: store.tail("x", 1),
             "head": lambda: store.head(["x"]),
             "walk": lambda: [*store.walk()],
@@ -262,6 +263,7 @@ def asked(store: Store) -> dict[str, Callable[[], object]]:
     """One question of each kind."""
     return {
         "get": lambda: store.get("x"),
+        "beginning": lambda: store.beginning("x", 8),
         "tail": lambda: store.tail("x", 8),
         "head": lambda: store.head(["x"]),
         "walk": lambda: [*store.walk()],

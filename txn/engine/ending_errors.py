@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
 from txn import text
 from txn.attempts import TransactionAttempt
@@ -32,6 +33,9 @@ _NUMBERS = {
 }
 """Number of an error -> how the conditions of Spark begin that it stands for."""
 _CSV_HEADER = ("CSV header does not conform", "Number of column in CSV header is not equal")
+
+_NUMBER_FOR_TIME = re.compile("column: .* physicalType: INT64, logicalType: timestamp")
+"""A Parquet column of nanoseconds, or of bare numbers, is not read as timestamps."""
 
 
 def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
@@ -72,11 +76,16 @@ def _read(metadata: Metadata | None) -> str:
 def _way_out(told: str, number: str, error: BaseException) -> str:
     if any(words in told for words in _CSV_HEADER):
         return (
-            "give the spout a schema with the header's names, or say how the file is written "
-            "(sep=, encoding=, ignoreLeadingWhiteSpace=, header=),"
+            "give the spout a schema with the header's names (_c0 for a first one without a name), "
+            "or say how the file is written (sep=, encoding=, ignoreLeadingWhiteSpace=, header=),"
         )
     if _is_malformed(error):
         return "let the spout drop or set aside such records (bad_rows=), or correct its schema,"
+    if _NUMBER_FOR_TIME.search(told):
+        return (
+            "say bigint for that column in the spout's schema, and let a transform make "
+            "timestamps of the numbers (timestamp_micros(t div 1000) if they are nanoseconds),"
+        )
     if number == "TXN-508":
         return (
             "correct the spout's format or schema; or, if the file is damaged, put a whole one "

@@ -56,6 +56,15 @@ class HdfsStore(Store):
 
         return if_there(whole)
 
+    def beginning(self, path: str, length: int) -> bytes | None:
+        """See `Store`."""
+
+        def start() -> bytes:
+            with self._client.read(self._place(path)) as file:
+                return bytes(file.read_range(0, min(length, len(file))))
+
+        return if_there(start)
+
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
         """See `Store`."""
 

@@ -48,6 +48,11 @@ class LocalStore(Store):
                 raise TooLargeError(f"'{path}' has {size:,} bytes")
             return _read(file, size, 0)
 
+    def beginning(self, path: str, length: int) -> bytes | None:
+        """See `Store`."""
+        with _opened(self._place(path)) as file:
+            return None if file is None else _read(file, length, 0)
+
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
         """See `Store`."""
         with _opened(self._place(path)) as file:

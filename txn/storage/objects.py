@@ -29,7 +29,7 @@ from txn.storage.retrying import names_no_bucket, said
 from txn.storage.store import Entry, Store, TooLargeError
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import ObjectMeta, SuffixRange
     from obstore.store import AzureConfig, AzureStore, GCSConfig, GCSStore, S3Config, S3Store
 
 __all__ = ["ObjectStore"]
@@ -75,18 +75,25 @@ class ObjectStore(Store):
 
         return if_there(whole)
 
+    def beginning(self, path: str, length: int) -> bytes | None:
+        """See `Store`."""
+        return if_there(lambda: self._ranged(path, (0, length)))
+
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
         """See `Store`."""
         suffix = self._range if self._address.kind == "azure" else self._suffix
         return if_there(lambda: suffix(path, length, size))
 
     def _suffix(self, path: str, length: int, _size: int | None) -> bytes:
+        return self._ranged(path, {"suffix": length})
+
+    def _ranged(self, path: str, span: tuple[int, int] | SuffixRange) -> bytes:
         from obstore.exceptions import GenericError
 
         try:
-            return bytes(self._client.get(path, options={"range": {"suffix": length}}).bytes())
+            return bytes(self._client.get(path, options={"range": span}).bytes())
         except GenericError as error:
-            if "416 " in str(error):  # an empty object has no last bytes
+            if "416 " in str(error):  # an empty object has no bytes to begin with
                 return b""
             raise
 

@@ -50,6 +50,13 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def beginning(self, path: str, length: int) -> bytes | None:
+        """The first `length` bytes of a file, or all of a shorter one; None if it does not exist.
+
+        One request.
+        """
+
+    @abstractmethod
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
         """The last `length` bytes of a file, or all of a shorter one; None if it does not exist.
 

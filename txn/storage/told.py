@@ -23,6 +23,10 @@ class ToldStore(Store):
         """See `Store`."""
         return asked("storage", "get", lambda: self._store.get(path, limit), (TooLargeError,))
 
+    def beginning(self, path: str, length: int) -> bytes | None:
+        """See `Store`."""
+        return asked("storage", "beginning", lambda: self._store.beginning(path, length))
+
     def tail(self, path: str, length: int, size: int | None = None) -> bytes | None:
         """See `Store`."""
         return asked("storage", "tail", lambda: self._store.tail(path, length, size))

@@ -1,0 +1,140 @@
+"""Which columns files have, and which the spout reads: headers, folders, types that Spark lacks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from spouts.files import FileSpout
+from txn.attempts import TransactionAttempt
+from txn.errors import BatchError, TopologyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIRST = TransactionAttempt(1)
+
+
+def folder_of(folder: Path, files: dict[str, str]) -> Path:
+    """A folder with these files."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return folder
+
+
+def read(spark: SparkSession, spout: FileSpout) -> list[tuple[Any, ...]]:
+    """The rows of all files, batch by batch, in the order of the schema that was said."""
+    schema, rows, before = spout.open(spark, None), [], None
+    while planned := spout.initialize_transaction(FIRST, before):
+        frame = spout.emit_batch(spark, FIRST, planned)
+        assert frame.columns == schema.fieldNames()
+        rows += [tuple(row) for row in frame.collect()]
+        before = planned
+    return rows
+
+
+# --- headers -----------------------------------------------------------------------------------
+
+HEADERS = {
+    "pandas": (",v", ["_c0", "v"], None),
+    "twice": ("a,b,a", ["a0", "b", "a2"], None),
+    "capitals": ("a,,A,", ["a0", "_c1", "A2", "_c3"], None),
+    "given": (",v", ["_c0", "v"], "_C0 int, v int"),
+    "numbers": ("x0,x1", ["x0", "x1"], None),
+}
+
+
+@pytest.mark.parametrize(("header", "names", "schema"), HEADERS.values(), ids=HEADERS.keys())
+def test_a_header_without_a_name_or_with_one_twice_is_read(
+    spark: SparkSession, tmp_path: Path, header: str, names: list[str], schema: str | None
+) -> None:
+    """The names that Spark makes up for such a header are what a file is compared with."""
+    rows = [tuple(range(n, n + len(names))) for n in range(2)]
+    lines = [",".join(map(str, row)) for row in rows]
+    files = {"a.csv": f"{header}\n{lines[0]}\n", "b.csv": "", "c.csv": f"{header}\n{lines[1]}\n"}
+    folder = folder_of(tmp_path / "in", files)
+    spout = FileSpout(f"{folder}/*.csv", format="csv", header=True, schema=schema)
+    assert read(spark, spout) == rows
+    assert [name.lower() for name in spout.open(spark, None).names] == [n.lower() for n in names]
+
+
+@pytest.mark.parametrize("other", ["v,", ",w", "v", ",v,"])
+def test_another_header_than_the_one_that_was_inferred_is_refused(
+    spark: SparkSession, tmp_path: Path, other: str
+) -> None:
+    """Columns are not taken by position where Spark does not compare them itself."""
+    folder = folder_of(tmp_path / "in", {"a.csv": ",v\n0,1\n", "b.csv": f"{other}\n0,1\n"})
+    spout = FileSpout(f"{folder}/*.csv", format="csv", header=True)
+    with pytest.raises(BatchError, match=r"header of .*b\.csv, .* and the schema _c0, v\. Give"):
+        read(spark, spout)
+
+
+# --- folders that are columns ------------------------------------------------------------------
+
+FOLDERS = {"in/k=1/a.json": '{"v":1}\n', "in/k=2/b.json": '{"v":2}\n'}
+
+
+@pytest.mark.parametrize(
+    ("base", "schema", "rows"),
+    [
+        ("in", None, [(1, 1), (2, 2)]),
+        ("./in/", "k string, v int", [("1", 1), ("2", 2)]),
+        ("{}/in", "v int", [(1,), (2,)]),
+        ("file://{}", "v int, k int", [(1, 1), (2, 2)]),
+    ],
+)
+def test_the_folders_below_the_base_path_are_columns(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    base: str,
+    schema: str | None,
+    rows: list[tuple[Any, ...]],
+) -> None:
+    """Relative as the pattern is; in the schema's order, and none that it does not have."""
+    folder_of(tmp_path, FOLDERS)
+    monkeypatch.chdir(tmp_path)
+    base = base.format(tmp_path)
+    spout = FileSpout("in/*/*.json", format="json", schema=schema, basePath=base)
+    monkeypatch.chdir("/")
+    assert read(spark, spout) == rows
+
+
+@pytest.mark.parametrize("base", ["/nowhere", "in/k=1", "i", "s3://b/in"])
+def test_a_base_path_that_is_not_above_the_files_is_refused(tmp_path: Path, base: str) -> None:
+    """With the folder that they lie in, before anything runs."""
+    pattern = os.path.relpath(tmp_path) + "/in/*/*.json"
+    with pytest.raises(TopologyError, match=rf"basePath='{base}' is not above .*{tmp_path}/in\."):
+        FileSpout(pattern, format="json", basePath=base)
+
+
+def test_a_base_path_of_a_uri_is_spelled_for_spark() -> None:
+    """As the files are: `s3a`, where the pattern says `s3`."""
+    spout = FileSpout("s3://b/in/deep/*/*.json", format="json", basePath="s3://b/in")
+    assert spout._options["basePath"] == "s3a://b/in"
+    with pytest.raises(TopologyError, match="lie in s3://b/in/deep"):
+        FileSpout("s3://b/in/deep/*/*.json", format="json", basePath="s3://b/i")
+
+
+# --- nanoseconds -------------------------------------------------------------------------------
+
+
+def test_nanoseconds_of_parquet_are_refused_by_name_and_read_as_numbers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The message names file and column, and what it advises works."""
+    instants = pa.array([1_700_000_000_000_000_001], pa.timestamp("ns"))
+    parquet.write_table(pa.table({"i": [1]}), tmp_path / "a.parquet")
+    parquet.write_table(pa.table({"i": [1], "t": instants}), tmp_path / "b.parquet")
+    pattern = f"{tmp_path}/*.parquet"
+    with pytest.raises(TopologyError, match=r"column 't' of .*b\.parquet .*'t bigint'"):
+        FileSpout(pattern, format="parquet").open(spark, None)
+    spout = FileSpout(pattern, format="parquet", schema="i bigint, t bigint")
+    assert read(spark, spout) == [(1, None), (1, 1_700_000_000_000_000_001)]
