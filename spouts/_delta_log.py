@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from txn.delta.commits import Commit, txid_in
+from deltalake.exceptions import DeltaError
+
+from txn.delta.commits import LAST_CHECKPOINT, Commit, txid_in
 from txn.delta.loading import find
 from txn.delta.log import TableLog
 from txn.errors import RecoveryRefusedError, SourceChangedError
 from txn.interfaces import StagedFile
+from txn.storage.retrying import said
 from txn.storage.storage import Storage
 
 __all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow"]
 
 _CACHED_VERSIONS = 1000
+_WRITING_SECS = 1.0
+"""A writer that is not atomic may be at the end of the log: it is looked at twice."""
+_COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 
 
 @dataclass(frozen=True)
@@ -123,9 +131,17 @@ class SourceLog:
         """The table as it is now; None when there is none.
 
         Raises:
-            OSError, DeltaError, StorageUnavailableError: the storage does not answer.
+            OSError, StorageUnavailableError: the storage does not answer.
+            SourceChangedError: its log is damaged.
         """
-        table = find(self._storage)
+        try:
+            table = find(self._storage)
+        except DeltaError:
+            time.sleep(_WRITING_SECS)
+            try:
+                table = find(self._storage)
+            except DeltaError as error:
+                raise self._damaged(error) from error
         if table is None:
             return None
         metadata, protocol = table.metadata(), table.protocol()
@@ -139,6 +155,26 @@ class SourceLog:
             schema=table.schema().to_json(),
             properties=metadata.configuration,
             reader_features=frozenset(protocol.reader_features or ()),
+        )
+
+    def _damaged(self, error: DeltaError) -> SourceChangedError:
+        """Names the newest of its files that is none, if it is a commit file."""
+        place = ""
+        for path, _ in sorted(self._storage.files("_delta_log"), reverse=True):
+            if (commit := _COMMIT.fullmatch(path)) is None:
+                continue
+            try:
+                self._log.commit(int(commit[1]))
+            except RecoveryRefusedError:
+                place = f" ({path})"
+                break
+        return SourceChangedError(
+            f"Source table {self._storage.location} cannot be loaded: {said(error)}. A file of its "
+            f"log is damaged{place}, or {LAST_CHECKPOINT} names a checkpoint that is not there. "
+            "Waiting does not help. Restore that file from a backup; if it is a checkpoint, and "
+            f"every commit file is there, delete it and {LAST_CHECKPOINT} instead. Then start the "
+            "topology again.",
+            number="TXN-315",
         )
 
     def read(self, version: int) -> SourceVersion | None:

@@ -319,11 +319,19 @@ class Listing:
             for one in entries:
                 if _is_hidden(one.name):
                     continue
-                if self._wanted.fullmatch(folder + one.name) and not _is_loop(one):
+                fits = self._wanted.fullmatch(folder + one.name)
+                if fits and not _is_loop(one) and not self._is_second_name(one):
                     names.append(folder + one.name)
                 if not is_last and not _is_loop(one) and one.is_dir(follow_symlinks=linked):
                     folders.append(one.name)
         return names, folders
+
+    def _is_second_name(self, entry: os.DirEntry[str]) -> bool:
+        """Return whether it is a link to a file that is among the names itself."""
+        if not entry.is_symlink():
+            return False
+        base = os.path.realpath(self.local(self._base))
+        return self.matches(self._base + os.path.relpath(os.path.realpath(entry.path), base))
 
     def _remote_names(self) -> list[str]:
         found = (entry for page in self.pages() for entry in page)

@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
-from deltalake.exceptions import DeltaError
-
 from spouts._delta_batch import DeltaBatch, DeltaVersion, sum_of_known
 from spouts._delta_log import SourceLog, SourceVersion, TableNow
 from spouts._delta_plan import Candidate, Rules, final_version, next_batch
@@ -141,7 +139,8 @@ class DeltaSpout(Spout[DeltaBatch]):
 
         Raises:
             TopologyError: the table cannot be read correctly, or earlier runs read it differently.
-            SourceChangedError: it is gone, or is not the table that earlier runs have read.
+            SourceChangedError: it is gone or damaged, or is not the table that earlier runs have
+                read.
             SourceUnavailableError: the storage does not answer.
         """
         self._looks_at = float("-inf")
@@ -154,7 +153,7 @@ class DeltaSpout(Spout[DeltaBatch]):
             )
         try:
             now = self._table(previous)
-        except (OSError, DeltaError) as error:
+        except OSError as error:
             raise SourceUnavailableError(f"{self._name} could not be opened: {error}") from error
         declared = self._declared()
         if now is None:
@@ -194,7 +193,7 @@ class DeltaSpout(Spout[DeltaBatch]):
         try:
             now = self._table(previous)
             planned = None if now is None else self._plan(now, previous)
-        except (OSError, DeltaError) as error:
+        except OSError as error:
             raise FailedException(
                 f"{self._name} could not read its table's log for {attempt}: {error}. It will try "
                 "again."
@@ -288,7 +287,7 @@ class DeltaSpout(Spout[DeltaBatch]):
             self._table(metadata)
             files = [] if self._changes else self._stored.files(metadata)
             self._stored.require_stored(files, metadata, attempt)
-        except (OSError, DeltaError) as error:
+        except OSError as error:
             raise SourceUnavailableError(
                 f"{self._name} could not be read for {attempt}: {error}. The batch waits for it."
             ) from error

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -278,6 +280,47 @@ def test_a_log_that_was_cleaned_up_is_refused(spark: SparkSession, warehouse: Pa
     with pytest.raises(SourceChangedError, match="version 0 was planned, but is no longer in"):
         DeltaSpout(warehouse).emit_batch(spark, ATTEMPT, batch)
     assert planned(DeltaSpout(warehouse, start=2)) == [[2]]
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "first": (lambda log: (log / f"{0:020}.json").write_text('{"bro'), f"{0:020}.json"),
+    "cut": (lambda log: os.truncate(log / f"{1:020}.json", 200), f"{1:020}.json"),
+    "checkpoint": (
+        lambda log: (log / f"{1:020}.checkpoint.parquet").write_bytes(b"PAR1"),
+        "delete it and _delta_log/_last_checkpoint instead",
+    ),
+    "no checkpoint": (
+        lambda log: (log / f"{1:020}.checkpoint.parquet").unlink(),
+        "delete it and _delta_log/_last_checkpoint instead",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "told"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_log_is_refused_and_not_waited_for(
+    warehouse: Path, damage: Callable[[Path], object], told: str
+) -> None:
+    """The file is named if it is a commit, without another language's backtrace."""
+    for value in range(2):
+        append(warehouse, value)
+    if "checkpoint" in told:
+        DeltaTable(str(warehouse)).create_checkpoint()
+    spout = DeltaSpout(warehouse)
+    batch = first(spout)
+    damage(warehouse / "_delta_log")
+    for step in (
+        lambda: spout.open(cast("SparkSession", None), None),
+        lambda: plan(spout),
+        lambda: spout.emit_batch(cast("SparkSession", None), ATTEMPT, batch),
+    ):
+        with pytest.raises(SourceChangedError, match=f"Source table .* damaged.*{told}") as refused:
+            step()
+        assert refused.value.number == "TXN-315"
+        assert "unknown" not in str(refused.value)
+    (warehouse / "_delta_log" / "_last_checkpoint").unlink(missing_ok=True)
+    if "checkpoint" in told:
+        (warehouse / "_delta_log" / f"{1:020}.checkpoint.parquet").unlink(missing_ok=True)
+        assert planned(DeltaSpout(warehouse)) == [[0], [1]]
 
 
 def test_a_vacuumed_file_is_refused(spark: SparkSession, warehouse: Path) -> None:

@@ -145,6 +145,23 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, scheme: str) -> Non
     assert told.value.number == "TXN-408"
 
 
+@pytest.mark.parametrize("pattern", ["**/*.txt", "*.txt"])
+def test_a_file_and_a_link_to_it_are_one(tmp_path: Path, pattern: str) -> None:
+    """A link is a file only if the pattern does not reach the other end under its own name."""
+    for name in ("in/a.txt", "in/..data/b.txt", "in/c.csv", "out/d.txt", "out/e.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("row\n")
+    (tmp_path / "in" / "e.txt").symlink_to(tmp_path / "out" / "e.txt")
+    links = {"again": "a.txt", "b": "..data/b.txt", "c": "c.csv", "d": "../out/d.txt", "l": "e.txt"}
+    for name, to in links.items():
+        (tmp_path / "in" / f"{name}.txt").symlink_to(to)
+    (tmp_path / "linked").symlink_to("in")
+    for base in ("in", "linked"):
+        found = Listing(f"{tmp_path}/{base}/{pattern}").names()
+        names = [name.rpartition("/")[2] for name in found]
+        assert names == ["a.txt", "b.txt", "c.txt", "d.txt", "e.txt", "l.txt"]
+
+
 def test_links_below_two_stars_are_not_followed(tmp_path: Path) -> None:
     """A link that leads up, to itself, or to a folder below has no file that is read once more."""
     (tmp_path / "in" / "deep").mkdir(parents=True)

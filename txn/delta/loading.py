@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from txn.delta.commits import LAST_CHECKPOINT, commit_path
 from txn.errors import RecoveryRefusedError, TableAbsentError
-from txn.storage.retrying import retried
+from txn.storage.retrying import retried, said
 from txn.storage.storage import Storage
 
 __all__ = ["file_sizes", "find", "is_there", "load", "load_own", "require"]
@@ -62,12 +62,11 @@ def load_own(storage: Storage) -> DeltaTable:
     except TableNotFoundError:
         raise
     except DeltaError as error:
-        said = " ".join(str(error).split()).rstrip(".")
         raise RecoveryRefusedError(
-            f"Table {storage.location} cannot be loaded: {said}. A file of its log is damaged, or "
-            f"{LAST_CHECKPOINT} names a checkpoint that is not there. Nothing was written. Restore "
-            "that file from a backup; if it is a checkpoint, and every commit file is there, "
-            f"delete {LAST_CHECKPOINT} instead.",
+            f"Table {storage.location} cannot be loaded: {said(error)}. A file of its log "
+            f"is damaged, or {LAST_CHECKPOINT} names a checkpoint that is not there. Nothing was "
+            "written. Restore that file from a backup; if it is a checkpoint, and every commit "
+            f"file is there, delete it and {LAST_CHECKPOINT} instead.",
             number="TXN-315",
         ) from error
 

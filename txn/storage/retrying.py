@@ -192,5 +192,6 @@ def said(error: BaseException) -> str:
     """A client's message in one line: no colours and arrows for terminals, no user in a URL."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).replace("↳", ":")
     text = text.partition("\n\nDebug source")[0]  # obstore's, pages long
+    text = re.split(r"\n\s+0: ", text, maxsplit=1)[0]  # a backtrace of Rust's
     text = " ".join(_USER.sub("//", text).split()).replace(" : ", ": ")
     return text.rstrip(".")[:600]
