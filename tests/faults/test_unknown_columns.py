@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pytest
 from pydantic import BaseModel
+from pyspark.sql import functions as sf
 
 from committers.aggregates import Count, Max, Sum
 from committers.append_table import AppendTable
@@ -20,7 +21,7 @@ from spouts.memory import MemoryOpaqueSpout, MemoryTransactionalSpout
 from tests.faults.support import rows_of
 from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.engine.staging import Stager
-from txn.errors import BatchError
+from txn.errors import BatchError, FailedException, TxnError
 from txn.interfaces import Spout, SpoutKind
 
 if TYPE_CHECKING:
@@ -371,3 +372,64 @@ def test_a_ledger_does_not_close_without_the_job_that_read(
     with pytest.raises(BatchError, match="planned and never read: part"):
         topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert not deltalake.DeltaTable(str(warehouse / "rows")).to_pyarrow_table().num_rows
+
+
+class FirstFails(TwoMethods):
+    """Its first txid is replayed, so that the second one is ready long before it."""
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: Txid
+    ) -> DataFrame:
+        """The rows of the txid, with a column more from txid 2 on."""
+        if attempt == TransactionAttempt(1):
+            raise FailedException("once")
+        rows = spark.createDataFrame(self._rows[metadata.txid], self._schema)
+        return rows.withColumn("more", sf.lit(attempt.txid)) if self.grows(attempt) else rows
+
+    def grows(self, attempt: TransactionAttempt) -> bool:
+        """Whether this txid has the other column."""
+        return attempt.txid > 1
+
+
+class Steady(FirstFails):
+    """The same columns in each txid."""
+
+    def grows(self, attempt: TransactionAttempt) -> bool:
+        """None has the other column."""
+        return False
+
+
+@pytest.mark.parametrize("changes", ["source", "transform"])
+def test_the_smallest_txid_decides_the_columns(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, changes: str
+) -> None:
+    """Columns that nobody has declared are those of the smallest txid that brings some, however
+    late it is.
+
+    A later txid with others is the one that is refused. It was the one that made the table, and
+    then the table refused the first txid at every run.
+    """
+    name, path = warehouse.parent.name, warehouse / "table"
+    rows: dict[int, list[Any]] = {1: [("a", 1)], 2: [("b", 2)]}
+    config = TopologyConfig(retry_backoff_ms=3_000, max_group_processing=1)
+
+    def grown(df: DataFrame, attempt: TransactionAttempt) -> DataFrame:
+        return df.withColumn("more", sf.lit(attempt.txid)) if attempt.txid > 1 else df
+
+    def build(spout: TwoMethods, *, grows: bool) -> Topology:
+        topology = Topology(name, config)
+        stream = topology.stream("s", spout)
+        (stream.transform(grown) if grows else stream).partition_persist(AppendTable(path))
+        return topology
+
+    spout = (FirstFails if changes == "source" else Steady)(rows, SCHEMA)
+    with pytest.raises(TxnError, match="more"):
+        build(spout, grows=changes == "transform").run(
+            spark, zookeeper=zookeeper.hosts, until="caught_up"
+        )
+    assert deltalake.DeltaTable(path).schema().to_arrow().names == ["k", "v", "txid"]
+    report = build(TwoMethods(rows, SCHEMA), grows=False).run(
+        spark, zookeeper=zookeeper.hosts, until="caught_up"
+    )
+    assert report.committed_txid == 2
+    assert rows_of(path, "k", "v", "txid") == [("a", 1, 1), ("b", 2, 2)]

@@ -55,6 +55,10 @@ class StreamColumns:
         """The streams of whose columns this run knows no more than what was written down."""
         return self._recalled
 
+    def decided(self, stream: str) -> bool:
+        """Whether this run has learned the columns of a stream, and did not only recall them."""
+        return stream in self._known and stream not in self._recalled
+
     def learn(self, stream: str, found: StructType) -> None:
         """Record the columns that a spout declared or emitted. Returns when they are durable.
 

@@ -137,6 +137,12 @@ class Emissions:
         evaluation.lookup = lambda node: self._lookups.columns(node, evaluation)
         return evaluation
 
+    @property
+    def undecided(self) -> list[frozenset[str]]:
+        """Each stream that has neither declared nor emitted its columns in this run, by itself."""
+        names = (source.name for source in self._spouts.sources)
+        return [frozenset({name}) for name in names if not self._columns.decided(name)]
+
     def _idle(self, stream: str) -> DataFrame | None:
         """No rows of a stream; None while its columns are not known."""
         known = self._columns.get(stream)

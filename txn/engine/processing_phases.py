@@ -6,7 +6,7 @@ Owned by the protocol's thread. What a phase does, on threads of its own, is in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from txn.engine.attempt import LiveAttempt, Staging
@@ -15,7 +15,7 @@ from txn.engine.in_flight import LiveAttempts
 from txn.engine.shell import Shell
 from txn.engine.stations import Stations
 from txn.engine.threads import Threads
-from txn.protocol.events import BatchProcessed
+from txn.protocol.events import BatchProcessed, CoordinatorState, Metadata, Phase
 from txn.protocol.ledgers import Tracking
 
 __all__ = ["JOB_SECS", "ProcessingPhases", "ProcessingQueue"]
@@ -51,17 +51,23 @@ class ProcessingQueue:
         self._waiting.append(live)
         self._waiting.sort(key=lambda waiting: waiting.attempt.txid)
 
-    def take(self) -> Iterator[tuple[list[LiveAttempt], bool]]:
+    def take(
+        self, held: Callable[[LiveAttempt], bool] = lambda _: False
+    ) -> Iterator[tuple[list[LiveAttempt], bool]]:
         """The groups that may begin now, oldest txids first; whether each batch gets one task.
 
         It does while there are as many batches as task slots: more tasks for one would only take
         slots from another, and need a shuffle.
+
+        Args:
+            held: whether an attempt has to wait for an earlier txid.
         """
         self._waiting = [live for live in self._waiting if not live.cancelled.is_set()]
-        while self._waiting and len(list(self._busy())) < self._jobs:
+        ready = [live for live in self._waiting if not held(live)]
+        while ready and len(list(self._busy())) < self._jobs:
             crowded = len(self._waiting) + sum(map(len, self._busy())) >= self._slots
-            group = self._waiting[: self._group]
-            del self._waiting[: self._group]
+            group, ready = ready[: self._group], ready[self._group :]
+            self._waiting = [live for live in self._waiting if live not in group]
             self._active[id(group)] = group, self._clock()
             yield group, crowded
 
@@ -126,7 +132,8 @@ class ProcessingPhases:
         """Begin the phases that may begin now; the others wait, and do not age."""
         if self._shell.state.ended:
             return
-        for group, crowded in self._queue.take():
+        undecided = self._stations.undecided
+        for group, crowded in self._queue.take(lambda live: self._must_wait(live, undecided)):
             for live in group:
                 live.threads += 1
                 self._tracking.open(live.attempt, live.ledger)
@@ -139,6 +146,29 @@ class ProcessingPhases:
         if self._once_idle is not None and self.are_idle:
             self._shell.post(self._once_idle)
             self._once_idle = None
+
+    def _must_wait(self, live: LiveAttempt, undecided: Sequence[frozenset[str]]) -> bool:
+        """Whether columns that this attempt would decide are those of a smaller txid.
+
+        One that waits for columns itself, or is emptied, decides none.
+
+        Args:
+            undecided: `Stations.undecided`.
+        """
+        if live.empty or not undecided:
+            return False
+        state = self._shell.state
+        deciding = (Phase.WAITING, Phase.PLANNING, Phase.PROCESSING)
+        before = [
+            _streams_of(state, batch.metadata)
+            for batch in state.batches.values()
+            if batch.attempt.txid < live.attempt.txid
+            and batch.phase in deciding
+            and not batch.lacks
+            and batch.quarantined is None
+        ]
+        own = _streams_of(state, live.metadata)
+        return any(names & own and names & read for names in undecided for read in before)
 
     # --- outcomes, reported on any thread --------------------------------------------------------
 
@@ -180,6 +210,7 @@ class ProcessingPhases:
         if not self._tracking.enabled or (verdict is not None and verdict.acked):
             with self._broadcast.passage("ack", [live.attempt]):
                 self._shell.post(BatchProcessed(live.attempt))
+            self._shell.post(self.dispatch)  # it may have decided columns that later ones wait for
         elif self._tracking.is_open(live.ledger):
             self._shell.failed(
                 live.attempt,
@@ -192,3 +223,8 @@ class ProcessingPhases:
         for live in group:
             self._live.thread_ended(live)
         self.dispatch()
+
+
+def _streams_of(state: CoordinatorState, metadata: Metadata | None) -> set[str]:
+    """The streams that a batch reads; one of which it is not known yet is among them."""
+    return {name for name in state.streams if (metadata or {}).get(name, True) is not None}

@@ -106,6 +106,11 @@ class Stations:
         return self._spouts.planned_parts(sinks, metadata)
 
     @property
+    def undecided(self) -> list[frozenset[str]]:
+        """For each stream and table without columns so far, the streams that will decide them."""
+        return self._processing.undecided
+
+    @property
     def lags(self) -> Mapping[str, Lag]:
         """Stream -> what its source has beyond the newest plan. Safe from any thread."""
         return self._spouts.facts.lags

@@ -113,6 +113,12 @@ class Tables:
             sink.committer.open(self._own, self._context, None)
             self.require_apart()
 
+    @property
+    def undecided(self) -> list[frozenset[str]]:
+        """For each table of the processing phase that is not open yet, the streams that feed it."""
+        unopened = [sink for sink in self.early if sink.name not in self._opened]
+        return [frozenset(s.name for s in sink.parent.sources()) for sink in unopened]
+
     # --- how attempts end --------------------------------------------------------------------
 
     def advance(self, txid: int, versions: Mapping[str, int]) -> None:
