@@ -330,6 +330,10 @@ class DeltaSpout(Spout[DeltaBatch]):
         """
         return Lag(versions=self._left)
 
+    def planned_lag(self, metadata: DeltaBatch) -> Lag:
+        """The versions with rows of the batch."""
+        return Lag(versions=len(metadata.versions))
+
     # --- what the table must be --------------------------------------------------------------
 
     def _table(self, previous: DeltaBatch | None) -> TableNow | None:

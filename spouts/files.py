@@ -388,6 +388,10 @@ class FileSpout(Spout[FileBatch]):
         """
         return self._backlog.lag()
 
+    def planned_lag(self, metadata: FileBatch) -> Lag:
+        """The files of the batch, and their bytes."""
+        return Lag(files=len(metadata.files), bytes=self.planned_bytes(metadata))
+
     def notices(self) -> Sequence[str]:
         """That the pattern matches no file, and which files were changed after they were read."""
         return self._notices.texts()

@@ -454,6 +454,11 @@ class KafkaSpout(PartitionedSpout):
         """
         return Lag(records=sum(self._left.values()), partitions=self._left)
 
+    def planned_lag(self, metadata: PartitionPositions) -> Lag:
+        """The offsets of the batch."""
+        spans = {name: at["end"] - at["start"] for name, at in metadata.read.items()}
+        return Lag(records=sum(spans.values()), partitions=spans)
+
     def notices(self) -> Sequence[str]:
         """Topics that are gone, and records that this run has skipped (`on_data_loss="skip"`)."""
         return [*map(self._without, sorted(self._gone)), *self._losses.values()]

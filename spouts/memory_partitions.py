@@ -207,6 +207,11 @@ class MemoryPartitionedSpout(PartitionedSpout):
         }
         return Lag(records=sum(behind.values()), partitions=behind)
 
+    def planned_lag(self, metadata: PartitionPositions) -> Lag:
+        """The rows of the batch."""
+        spans = {name: at["end"] - at["start"] for name, at in metadata.read.items()}
+        return Lag(records=sum(spans.values()), partitions=spans)
+
     def _check_there(self, attempt: TransactionAttempt, partition: str, end: int) -> None:
         if partition in self._rows and partition not in self._disabled:
             if len(self._rows[partition]) < end:

@@ -449,11 +449,13 @@ class Quarantined(RunEvent):
 
 @dataclass(frozen=True)
 class LagChanged(RunEvent):
-    """What a source has beyond the newest plan is another number than before."""
+    """What of a source is not committed is another number than before."""
 
     stream: str
     lag: Lag | None
-    """None: no longer known."""
+    """What no txid is planned for yet, and `planned`. None: no longer known."""
+    planned: Lag | None = None
+    """The part of `lag` for which txids in flight are planned."""
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,11 @@ def test_header_says_what_was_read_staged_and_written() -> None:
 
 def test_lag_is_one_line_with_what_each_source_can_say() -> None:
     """Zeros are shown, because they are known; without any number there is no line."""
-    lags = {"a": Lag(files=1200, bytes=2_100_000), "b": Lag(records=0, seconds=75), "c": Lag()}
-    lines = [line.rstrip() for line in drawn(picture(replace(status(), lags=lags)))]
-    assert "lag  a 1,200 files, 2.1 MB; b 0 records, 1 min 15 s" in lines
+    lags = {"a": Lag(files=1200, bytes=2_100_000), "b": Lag(records=9, seconds=75), "c": Lag()}
+    planned = {"a": Lag(files=0, bytes=0), "b": Lag(records=7)}
+    state = replace(status(), lags=lags, planned=planned)
+    lines = [line.rstrip() for line in drawn(picture(state))]
+    assert "lag  a 1,200 files, 2.1 MB; b 9 records, 1 min 15 s (7 records planned)" in lines
     lines = drawn(picture(replace(status(), lags={"c": Lag()})))
     assert not any(line.startswith("lag") for line in lines)
 

@@ -69,6 +69,7 @@ def status(**more: Any) -> RunStatus:
         "waits": ("the source",),
         "totals": Totals(),
         "lags": {"s": Lag(files=3, bytes=10)},
+        "planned": {"s": Lag(files=1)},
     }
     return RunStatus(**{**told, **more})
 
@@ -80,7 +81,7 @@ def test_a_run_says_what_it_is_doing(tmp_path: Path) -> None:
     assert found is not None
     assert found.is_live(time.time())
     assert (found.epoch, found.held_up_by, found.waits) == (3, "away", ("the source",))
-    assert found.lags == {"s": {"files": 3, "bytes": 10}}
+    assert (found.lags, found.planned) == ({"s": {"files": 3, "bytes": 10}}, {"s": {"files": 1}})
     assert (found.in_flight[0].phase, found.in_flight[0].blocked) == ("processing", "Kafka is away")
     assert (found.plan, found.program) == ({"topology": "t"}, "t.py:topology")
 

@@ -280,6 +280,7 @@ class Sample:
             ),
             "in_flight": flights,
             "lags": {"flights": {"files": 14, "bytes": 25_804_800}, "weather": {"records": 1210}},
+            "planned": {"flights": {"files": 4, "bytes": 7_372_800}, "weather": {"records": 0}},
             "plan": self.plan(),
             **more,
         }

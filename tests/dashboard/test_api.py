@@ -76,6 +76,7 @@ def test_the_overview_says_how_it_goes(asked: Page) -> None:
         "flights": {"files": 14, "bytes": 25_804_800},
         "weather": {"records": 1210},
     }
+    assert one["planned"]["flights"] == {"files": 4, "bytes": 7_372_800}
     assert (one["held_up_by"], one["in_flight"]) == ("commit", 4)
     assert one["leader"]["host"] == "alpha"
     assert [each["host"] for each in one["standbys"]] == ["beta"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,17 @@ import pytest
 
 from committers.append_table import AppendTable
 from spouts.memory import MemoryPosition, MemoryTransactionalSpout
-from txn import FailedException, Topology
+from tests.faults.harness import wait_for
+from txn import FailedException, Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
+from txn.errors import TxnError
 from txn.interfaces import Lag
-from txn.testing import run_in_memory
+from txn.testing import MemoryNodes, MemoryProgress, run_in_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from txn.engine.running import RunningTopology
 
 BATCHES = 8
 
@@ -98,3 +103,53 @@ def test_a_replay_does_not_hold_up_planning(spark: SparkSession, warehouse: Path
     topology.stream("s", spout).partition_persist(AppendTable(warehouse / "rows"))
     report = run_in_memory(topology, spark)
     assert (report.batches_committed, report.replays) == (BATCHES, 1)
+
+
+class Held(MemoryTransactionalSpout):
+    """Emits nothing until it may."""
+
+    may: threading.Event
+
+    def emit_batch(
+        self, spark: SparkSession, attempt: TransactionAttempt, metadata: MemoryPosition
+    ) -> DataFrame:
+        """The rows of the batch."""
+        assert self.may.wait(60)
+        if attempt.txid == 1 and attempt.attempt_id == 0:
+            raise ValueError("the run ends, and leaves open what was planned")
+        return super().emit_batch(spark, attempt, metadata)
+
+
+def test_what_is_planned_lags_until_it_is_committed(spark: SparkSession, warehouse: Path) -> None:
+    """Txids that wait count as lag, also those that an earlier run has planned; one that Spark has
+    not taken yet is queued, and not processing.
+    """
+    nodes, rows = MemoryNodes(), [[("a", 1), ("b", 2)]] * 5
+    config = TopologyConfig(max_processing_jobs=1, max_group_processing=1)
+    whole, nothing = {"s": Lag(records=10)}, {"s": Lag(records=0)}
+    for attempt in (0, 1):
+        spout = Held(rows, "k string, v bigint")
+        spout.may = threading.Event()
+        topology = Topology("held", config)
+        topology.stream("s", spout).partition_persist(AppendTable(warehouse / "rows"))
+        store = MemoryProgress(topology.name, nodes)
+        running = topology.start(spark, until="caught_up", store=store)
+
+        def waits(running: RunningTopology = running) -> bool:
+            status = running.status()
+            return (status.lags, status.planned) == (whole, whole)
+
+        wait_for(waits, what="five batches are planned, and lag")
+        in_flight = running.status().in_flight
+        phases = [f"{each.txid}:{each.attempt_id} {each.phase}" for each in in_flight]
+        assert phases[:5] == [
+            f"1:{attempt} processing",
+            *(f"{txid}:{attempt} queued" for txid in (2, 3, 4, 5)),
+        ]
+        spout.may.set()
+        if attempt == 0:
+            with pytest.raises(TxnError, match="the run ends"):
+                running.await_termination()
+        else:
+            assert running.await_termination().committed_txid == 5
+    assert (running.status().lags, running.status().planned) == (nothing, nothing)

@@ -90,7 +90,9 @@ ALL: list[RunEvent] = [
     ),
     BadRows(*AT, ONE, "s", "small", 2, True),
     Quarantined(*AT, ONE, "poison"),
-    LagChanged(*AT, "s", Lag(records=70, partitions={"p0": 40, "p1": 20, "p2": 10})),
+    LagChanged(
+        *AT, "s", Lag(records=70, partitions={"p0": 40, "p1": 20, "p2": 10}), Lag(records=60)
+    ),
     LagChanged(*AT, "r", Lag(files=3, bytes=5, versions=6, seconds=0.5)),
     NoticesChanged(*AT, "s", ("a", "b")),
     MaintenanceDone(*AT, "a", "compaction", 95.0, None, 6, 600, 1),
@@ -131,9 +133,9 @@ txn_lag_records{stream="s",topology="t"} 70
 txn_lag_seconds{stream="r",topology="t"} 0.5
 txn_lag_versions{stream="r",topology="t"} 6
 txn_last_commit_timestamp_seconds{topology="t"} 100
-txn_leader{topology="t"} 1
 txn_leadership_doubts_total{topology="t"} 1
 txn_leadership_in_doubt{topology="t"} 0
+txn_leader{topology="t"} 1
 txn_maintenance_bytes_total{operation="compaction",table="a",topology="t"} 600
 txn_maintenance_files_total{operation="compaction",table="a",topology="t"} 6
 txn_maintenance_seconds_total{operation="compaction",table="a",topology="t"} 5
@@ -141,14 +143,15 @@ txn_maintenance_seconds_total{operation="vacuum",table="a",topology="t"} 1
 txn_maintenance_total{operation="compaction",outcome="done",table="a",topology="t"} 1
 txn_maintenance_total{operation="vacuum",outcome="failed",table="a",topology="t"} 1
 txn_notices{stream="s",topology="t"} 2
+txn_planned_records{stream="s",topology="t"} 60
 txn_quarantined_total{topology="t"} 1
-txn_replays_total{cause="failed",topology="t"} 0
-txn_replays_total{cause="timeout",topology="t"} 1
-txn_replays_total{cause="lost_work",topology="t"} 0
 txn_replays_total{cause="conflict",topology="t"} 0
-txn_replays_total{cause="staged_file",topology="t"} 0
-txn_replays_total{cause="ledger",topology="t"} 0
 txn_replays_total{cause="error",topology="t"} 0
+txn_replays_total{cause="failed",topology="t"} 0
+txn_replays_total{cause="ledger",topology="t"} 0
+txn_replays_total{cause="lost_work",topology="t"} 0
+txn_replays_total{cause="staged_file",topology="t"} 0
+txn_replays_total{cause="timeout",topology="t"} 1
 txn_request_errors_total{operation="get",service="storage",topology="t"} 1
 txn_staged_rows_total{table="a",topology="t"} 3
 txn_standby{topology="t"} 0

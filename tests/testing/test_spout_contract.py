@@ -208,6 +208,16 @@ class LagsForEver(HonestSpout):
     def lag(self, newest):
         return Lag(records=len(self.log))
 
+    def planned_lag(self, metadata):
+        return Lag(records=0)
+
+
+class LagsByFiles(HonestSpout):
+    """Does not say what a batch has of them."""
+
+    def lag(self, newest):
+        return Lag(files=0)
+
 
 class NeverIdle(HonestSpout):
     """Plans empty batches for ever."""
@@ -292,6 +302,7 @@ LAST = "test_its_metadata_and_schema_last"
         (ReadsAnotherPart, LAST, r"planned to read \['batch'\], and reads \['another'\]"),
         (LagsBelowZero, LAST, r"lag\(\) has -1 records, but a number cannot be below 0"),
         (LagsByANumber, LAST, r"lag\(\) returned int, not a txn.interfaces.Lag"),
+        (LagsByFiles, LAST, r"lag\(\) is in files, but planned_lag\(\) knows no files of a batch"),
         (LagsForEver, "test_an_idle_source_has_nothing_to_read", r"but all was read"),
         (CountsWrong, LAST, r"1:0 was planned to have 4 rows"),
         (ChangesItsSchema, "test_an_idle_source_has_nothing_to_read",

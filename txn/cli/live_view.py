@@ -30,6 +30,7 @@ _PHASE_STYLES = {
     "waiting": "yellow",
     "blocked": "bold yellow",
     "planning": "dim",
+    "queued": "dim",
     "processing": "cyan",
     "processed": "blue",
     "committing": "green",
@@ -109,7 +110,7 @@ def _header(info: RunInfo, status: RunStatus, speed: Sequence[float]) -> Rendera
         overflow="ellipsis",
     )
     lines = [first, second, Text(status.totals.amounts(), no_wrap=True, overflow="ellipsis")]
-    if ahead := lagging(status.lags):
+    if ahead := lagging(status):
         lines.append(Text(f"lag  {ahead}", no_wrap=True, overflow="ellipsis"))
     if left_out := status.totals.left_out():
         lines.append(_caption("left out", left_out, "yellow"))

@@ -215,7 +215,7 @@ class JsonLines(CliObserver):
         if status.waits != self._waits and now >= self._waits_printed_at + _WAITING_EVENT_SECS:
             self._waits, self._waits_printed_at = status.waits, now
             held = {"held_up_by": status.held_up_by, "waits": list(status.waits)}
-            self._print("waiting", {**held, "lag": _lags(status)})
+            self._print("waiting", {**held, **_lags(status)})
 
     def note(self, text: str) -> None:
         """Event `note`."""
@@ -232,7 +232,7 @@ class JsonLines(CliObserver):
                 "committed_txid": status.committed_txid,
                 "batches_committed": report.batches_committed,
                 **vars(report.totals),
-                "lag": _lags(status),
+                **_lags(status),
                 "rows_committed": report.rows_staged,
                 "replays": report.replays,
                 **_violations(report.violations),
@@ -248,9 +248,12 @@ class JsonLines(CliObserver):
         print(line, file=self._out, flush=True)
 
 
-def _lags(status: RunStatus) -> dict[str, dict[str, float]]:
-    """Stream -> unit -> number, as far as the spouts know."""
-    return {stream: lag.numbers for stream, lag in status.lags.items()}
+def _lags(status: RunStatus) -> dict[str, dict[str, dict[str, float]]]:
+    """What is not committed, and the planned part of it: stream -> unit -> number."""
+    return {
+        "lag": {stream: lag.numbers for stream, lag in status.lags.items()},
+        "planned": {stream: lag.numbers for stream, lag in status.planned.items()},
+    }
 
 
 def _violations(violations: Violations) -> dict[str, Any]:

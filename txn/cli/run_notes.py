@@ -91,6 +91,7 @@ class RunNotes:
                 waits=status.waits,
                 in_flight=tuple(FlightNote(**asdict(flight)) for flight in status.in_flight),
                 lags={stream: lag.numbers for stream, lag in status.lags.items()},
+                planned={stream: lag.numbers for stream, lag in status.planned.items()},
                 failures_logged=logging.getLogger("txn").isEnabledFor(logging.WARNING),
                 program=self._program,
                 plan=self._plan,

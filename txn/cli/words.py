@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from txn.engine.bottleneck import BOUND_NAMES
-from txn.engine.report import BatchReport, RunReport, Standby, Timeline
+from txn.engine.report import BatchReport, RunReport, RunStatus, Standby, Timeline
 from txn.interfaces import Lag
 from txn.interfaces.publication import Violations, processing_ms
 from txn.text import duration, printable, size
@@ -104,10 +104,15 @@ def held_up(report: RunReport) -> str | None:
     return f"{report.topology}: held up by {told}."
 
 
-def lagging(lags: Mapping[str, Lag]) -> str:
-    """How far each source is ahead, such as "flights 3 files, 2.1 MB"; empty if none says."""
-    told = {stream: _lag(lag) for stream, lag in lags.items()}
-    return "; ".join(f"{printable(stream)} {words}" for stream, words in told.items() if words)
+def lagging(status: RunStatus) -> str:
+    """What of each source is not committed, such as "rows 7 records (5 records planned)"."""
+    told = []
+    for stream, lag in status.lags.items():
+        planned = status.planned.get(stream, Lag())
+        part = f" ({_lag(planned)} planned)" if any(planned.numbers.values()) else ""
+        if words := _lag(lag):
+            told.append(f"{printable(stream)} {words}{part}")
+    return "; ".join(told)
 
 
 def _lag(lag: Lag) -> str:

@@ -94,6 +94,7 @@ def _summary(watched: Watched) -> dict[str, Any]:
         "rows_per_s": rows / _RATE_SECS,
         "last_commit_ms": watched.index.times_ms()[1],
         "lag": note.lags if note else None,
+        "planned": note.planned if note else None,
         "held_up_by": held_up,
         "waits": list(note.waits) if note else [],
         "in_flight": len(_in_flight(note)) if note else len(told.get("batches", ())),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from txn.observers import Bound
 from txn.protocol.events import Batch, CoordinatorState, Phase
 
-__all__ = ["BOUND_NAMES", "bound", "in_words", "waits"]
+__all__ = ["BOUND_NAMES", "bound", "in_words", "is_queued", "waits"]
 
 BOUND_NAMES = {
     "source": "the source",
@@ -55,6 +55,11 @@ def in_words(held_up_by: str) -> str:
     if held_up_by == "idle":
         return "waiting for new records"
     return f"held up by {BOUND_NAMES[held_up_by]}"
+
+
+def is_queued(batch: Batch, times: Times) -> bool:
+    """Whether a batch is started, and waits for Spark to take it."""
+    return batch.phase is Phase.PROCESSING and "processing" not in times
 
 
 def waits(state: CoordinatorState, times: Callable[[Batch], Times], now: float) -> tuple[str, ...]:
@@ -123,7 +128,8 @@ def _turn(state: CoordinatorState, times: Callable[[Batch], Times], now: float) 
         first = batches[0]
         reached = times(first)
         since = reached.get("processing", reached.get("started"))
-        told = "processing" if since is None else f"processing, {_seconds(now - since)}"
+        doing = "queued" if is_queued(first, reached) else "processing"
+        told = doing if since is None else f"{doing}, {_seconds(now - since)}"
         waiting = f"commit and {_named(processed)} wait" if processed else "commit waits"
         yield f"{waiting} for txid {first.attempt.txid} ({told})"
 

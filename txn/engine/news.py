@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection, Mapping
 
 from txn.attempts import TransactionAttempt
 from txn.engine.attempt import LiveAttempt
 from txn.engine.broadcast import Broadcast
+from txn.engine.spout_facts import SpoutFacts
 from txn.interfaces import Lag
 from txn.interfaces.publication import merged_violations
 from txn.logs import fields_of
@@ -44,19 +46,23 @@ class News:
     def __init__(self, broadcast: Broadcast, set_aside: Collection[tuple[str, str]]) -> None:
         self._broadcast = broadcast
         self.set_aside = set_aside
-        self._lags: Mapping[str, Lag] = {}
+        self._telling = threading.Lock()
+        self._lags: Mapping[str, tuple[Lag | None, Lag | None]] = {}
         self._notices: Mapping[str, tuple[str, ...]] = {}
 
-    def of_spouts(self, lags: Mapping[str, Lag], notices: Mapping[str, tuple[str, ...]]) -> None:
-        """Tell what is new in their answers. From the planner's thread only."""
-        stamp = self._broadcast.stamp()
-        for stream in {**self._lags, **lags}:
-            if (lag := lags.get(stream)) != self._lags.get(stream):
-                self._broadcast.send(LagChanged(*stamp, stream, lag))
-        for stream in {**self._notices, **notices}:
-            if (said := notices.get(stream, ())) != self._notices.get(stream, ()):
-                self._broadcast.send(NoticesChanged(*stamp, stream, said))
-        self._lags, self._notices = lags, notices
+    def of_spouts(self, facts: SpoutFacts) -> None:
+        """Tell what is new in their answers, and in what is committed of it. From any thread."""
+        with self._telling:
+            lags, planned, notices = facts.lags, facts.planned, facts.notices
+            told = {stream: (lag, planned.get(stream)) for stream, lag in lags.items()}
+            stamp = self._broadcast.stamp()
+            for stream in {**self._lags, **told}:
+                if (lag := told.get(stream, (None, None))) != self._lags.get(stream, (None, None)):
+                    self._broadcast.send(LagChanged(*stamp, stream, *lag))
+            for stream in {**self._notices, **notices}:
+                if (said := notices.get(stream, ())) != self._notices.get(stream, ()):
+                    self._broadcast.send(NoticesChanged(*stamp, stream, said))
+            self._lags, self._notices = told, notices
 
     def started(self, order: PersistStart, batch: Batch, planned_at: float) -> None:
         """START is durable."""

@@ -214,7 +214,8 @@ class Pipeline(Shell):
 
     def status(self) -> RunStatus:
         """A snapshot for the live view. Safe from any thread."""
-        return self._recorder.status(self._state, self._stations.lags)
+        facts = self._stations.facts
+        return self._recorder.status(self._state, facts.lags, facts.planned)
 
     @property
     def report(self) -> RunReport:
@@ -299,8 +300,8 @@ class Pipeline(Shell):
         if answer is None:
             made = self._stations.plan(order, window_full=window_full)
             answer = PlanMade(order.attempt, made)
-            self.news.of_spouts(self._stations.lags, self._stations.notices)
-            if (notices := self._stations.notices) != self._noticed:
+            self.news.of_spouts(self._stations.facts)
+            if (notices := self._stations.facts.notices) != self._noticed:
                 self._noticed = notices
                 self.post(partial(self._persist_notices, order.attempt.txid, notices))
         reached("after-plan", order.attempt)
@@ -334,6 +335,10 @@ class Pipeline(Shell):
         passage = self._broadcast.passage("start", [attempt])
         with passage:
             self._store.persist_start(start_record(order, self._epoch, opaque))
+        if not self._stations.facts.knows_plan(attempt.txid):
+            learn = partial(self._stations.learn_plan, attempt.txid, order.metadata)
+            about = f"the lag of {attempt}"
+            self._threads.planner.submit(self._threads.quietly, learn, about=about)
         self._last_start = self._monotonic()
         self.news.started(order, self._state.batches[attempt.txid], passage.began)
         reached("after-start", attempt)
@@ -376,6 +381,8 @@ class Pipeline(Shell):
         self._tables.advance(order.attempt.txid, order.tables)
         for attempt in order.attempts:
             self.news.committed(order, self._live[attempt])
+        self._stations.facts.committed(order.attempt.txid)
+        self.news.of_spouts(self._stations.facts)
         reached("after-committed", first)
         self._maintenance.committed(order.attempt)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from txn.attempts import TransactionAttempt
-from txn.engine.bottleneck import bound, waits
+from txn.engine.bottleneck import bound, is_queued, waits
 from txn.engine.broadcast import Broadcast
 from txn.engine.report import BatchReport, InFlight, Input, RunReport, RunStatus, Timeline
 from txn.interfaces import Lag
@@ -241,11 +241,17 @@ class Recorder:
         self.report.ended = how or self.report.ended
         self.report.seconds = self._clock() - self._began
 
-    def status(self, state: CoordinatorState, lags: Mapping[str, Lag] | None = None) -> RunStatus:
+    def status(
+        self,
+        state: CoordinatorState,
+        lags: Mapping[str, Lag] | None = None,
+        planned: Mapping[str, Lag] | None = None,
+    ) -> RunStatus:
         """A snapshot for the live view.
 
         Args:
             lags: `RunStatus.lags`.
+            planned: `RunStatus.planned`.
         """
         now = self._clock()
         return RunStatus(
@@ -261,6 +267,7 @@ class Recorder:
             waits=waits(state, self._times, now),
             totals=self.report.totals,
             lags=lags or {},
+            planned=planned or {},
         )
 
     def _times(self, batch: Batch) -> Mapping[str, float]:
@@ -274,7 +281,7 @@ class Recorder:
         return InFlight(
             batch.attempt.txid,
             batch.attempt.attempt_id,
-            batch.phase.value,
+            "queued" if is_queued(batch, self._times(batch)) else batch.phase.value,
             batch.failures,
             max(arrivals, default=self._clock()),
             blocked=batch.blocked,

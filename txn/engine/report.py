@@ -394,8 +394,10 @@ class RunStatus:
     totals: Totals = NOTHING
     """The numbers of the txids that this run has committed so far."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
-    """stream -> what its source had beyond the newest plan (`Spout.lag`); a stream whose spout does
-    not know is not in it."""
+    """stream -> what of its source is not committed: what it had beyond the newest plan
+    (`Spout.lag`), and `planned`. A stream whose spout does not know is not in it."""
+    planned: Mapping[str, Lag] = field(default_factory=dict)
+    """stream -> the part of its lag for which txids in flight are planned."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import logging
 import math
 import operator
+import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from txn.dataflow.graph import Source
@@ -23,6 +26,10 @@ T = TypeVar("T")
 
 log = logging.getLogger("txn")
 
+_Unit = tuple[str, str]
+"""A unit of a lag and "", or "" and a partition."""
+_ADD_UP = ("records", "bytes", "files", "versions")
+"""The units of a lag that are sums over txids."""
 NOTICE_LINES, NOTICE_LENGTH = 10, 2_000
 """Most notices of a stream that are kept, and most characters of each."""
 
@@ -48,9 +55,18 @@ class SpoutFacts:
         self._topology = topology
         self._reported: set[tuple[str, str]] = set()
         self._questions = Questions(topology, enter)
-        self.lags: Mapping[str, Lag] = {}
+        self.ahead: Mapping[str, Lag] = {}
         """stream -> what its source has beyond the newest plan, where its spout knows. Replaced as
-        a whole, so that any thread may read it."""
+        a whole, so that any thread may read it; the next two alike."""
+        self.planned: Mapping[str, Lag] = {}
+        """stream -> the part of its lag for which txids in flight are planned."""
+        self.lags: Mapping[str, Lag] = {}
+        """stream -> what of its source is not committed, where its spout knows."""
+        self._changing = threading.Lock()
+        self._plans: dict[int, dict[str, Counter[_Unit]]] = {}
+        """txid in flight -> stream -> how much of the lag it has planned."""
+        self._sums: defaultdict[str, Counter[_Unit]] = defaultdict(Counter)
+        """stream -> that of all txids."""
         self.notices: Mapping[str, tuple[str, ...]] = {}
         """stream -> what its spout has for the user, if anything. Replaced as a whole."""
 
@@ -68,11 +84,63 @@ class SpoutFacts:
             ),
         )
         lag, said = found or (None, None)
-        others = {stream: known for stream, known in self.lags.items() if stream != name}
-        self.lags = others if lag is None else {**others, name: lag}
+        others = {stream: known for stream, known in self.ahead.items() if stream != name}
+        with self._changing:
+            self.ahead = others if lag is None else {**others, name: lag}
+            self._add_up()
         if said is not None and said != self.notices.get(name, ()):
             rest = {stream: known for stream, known in self.notices.items() if stream != name}
             self.notices = {**rest, name: said} if said else rest
+
+    def knows_plan(self, txid: int) -> bool:
+        """Whether `plan` was told of this txid."""
+        return txid in self._plans
+
+    def plan(self, txid: int, read: Iterable[tuple[Source, Any]]) -> None:
+        """Learn what a txid has planned: of each source its metadata, None for nothing."""
+        found = {
+            source.name: _counted(
+                Lag() if metadata is None else self._planned_lag(source, metadata)
+            )
+            for source, metadata in read
+        }
+        with self._changing:
+            plans = self._plans.setdefault(txid, {})
+            for stream, amounts in found.items():
+                self._sums[stream].subtract(plans.get(stream, {}))
+                self._sums[stream].update(amounts)
+            plans |= found
+            self._add_up()
+
+    def committed(self, txid: int) -> None:
+        """Nothing up to this txid lags any more."""
+        with self._changing:
+            for done in [known for known in self._plans if known <= txid]:
+                for stream, amounts in self._plans.pop(done).items():
+                    self._sums[stream].subtract(amounts)
+            self._add_up()
+
+    def _add_up(self) -> None:
+        self.planned = {s: _in_units(ahead, self._sums[s]) for s, ahead in self.ahead.items()}
+        self.lags = {
+            stream: replace(
+                _in_units(ahead, self._sums[stream] + _counted(ahead)), seconds=ahead.seconds
+            )
+            for stream, ahead in self.ahead.items()
+        }
+
+    def _planned_lag(self, source: Source, metadata: Any) -> Lag:
+        spout = source.spout
+        if not _has(spout, "planned_lag"):
+            # A question of its own: a commit turn may ask the other one at the same time.
+            return Lag(*self._numbers(source, metadata, ", for its lag"))
+        found = self._questions.ask(
+            f"{type(spout).__name__}.planned_lag of stream '{source.name}'",
+            lambda: self._known(
+                source, "planned_lag", lambda: _checked(spout.planned_lag(metadata))
+            ),
+        )
+        return found or Lag()
 
     def locations(self, source: Source) -> tuple[str, ...]:
         """The places that a source reads; none if its spout does not know."""
@@ -112,12 +180,16 @@ class SpoutFacts:
         """End the threads that ask; one that hangs is left behind."""
         self._questions.close()
 
-    def _numbers(self, source: Source, metadata: Any) -> tuple[int | None, int | None]:
+    def _numbers(
+        self, source: Source, metadata: Any, why: str = ""
+    ) -> tuple[int | None, int | None]:
         spout = source.spout
         counts, weighs = _has(spout, "planned_rows"), _has(spout, "planned_bytes")
         if not counts and not weighs:
             return None, None
-        what = f"{type(spout).__name__}.planned_rows or planned_bytes of stream '{source.name}'"
+        what = (
+            f"{type(spout).__name__}.planned_rows or planned_bytes of stream '{source.name}'{why}"
+        )
         found = self._questions.ask(
             what,
             lambda: (
@@ -209,3 +281,18 @@ def _checked(lag: Lag | None) -> Lag | None:
         seconds,
         parts or None,
     )
+
+
+def _counted(lag: Lag) -> Counter[_Unit]:
+    """What of a lag can be added up, by unit; records also by partition."""
+    amounts = {(unit, ""): getattr(lag, unit) or 0 for unit in _ADD_UP}
+    return Counter(amounts | {("", name): n for name, n in (lag.partitions or {}).items()})
+
+
+def _in_units(known: Lag, amounts: Counter[_Unit]) -> Lag:
+    """Amounts in the units that `known` has; partitions of it that have nothing count as zero."""
+    units: dict[str, Any] = {u: amounts[u, ""] for u in _ADD_UP if getattr(known, u) is not None}
+    if known.partitions is None:
+        return Lag(**units)
+    parts = {name: n for (unit, name), n in amounts.items() if not unit and n}
+    return Lag(**units, partitions={**dict.fromkeys(known.partitions, 0), **parts})

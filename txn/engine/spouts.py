@@ -81,6 +81,7 @@ class Spouts:
             own = None if previous is None else self.own(source, previous)
             answer = source.spout.initialize_transaction(order.attempt, own)
             answers[source.name] = None if answer is None else answer.model_dump(mode="json")
+            self.facts.plan(order.attempt.txid, [(source, answer)])
             if order.is_new:
                 self.facts.look_at(source, own if answer is None else answer)
         if order.is_new:

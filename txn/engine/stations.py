@@ -7,7 +7,7 @@ wrong. Between them stand the two writes to ZooKeeper: START before `process`, C
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from txn.attempts import TransactionAttempt
@@ -18,9 +18,10 @@ from txn.engine.jobs import Jobs
 from txn.engine.killpoints import reached
 from txn.engine.processing import Outcomes, Processing
 from txn.engine.shell import Shell
+from txn.engine.spout_facts import SpoutFacts
 from txn.engine.spouts import Spouts
 from txn.engine.tables import Tables
-from txn.interfaces import Lag, Publication
+from txn.interfaces import Publication
 from txn.protocol.events import Metadata, Plan
 
 __all__ = ["Stations"]
@@ -111,22 +112,23 @@ class Stations:
         return self._processing.undecided
 
     @property
-    def lags(self) -> Mapping[str, Lag]:
-        """Stream -> what its source has beyond the newest plan. Safe from any thread."""
-        return self._spouts.facts.lags
+    def facts(self) -> SpoutFacts:
+        """What people see of the spouts. Safe from any thread."""
+        return self._spouts.facts
+
+    def learn_plan(self, txid: int, metadata: Metadata) -> None:
+        """Learn how much a txid has planned that an earlier run, or nobody, was asked about."""
+        self._jobs.enter_thread()
+        self.facts.plan(txid, self._spouts.parse_all(metadata))
 
     @property
     def are_caught_up(self) -> bool:
         """Whether all sources are known to have nothing beyond the newest plan."""
-        lags = self.lags
+        ahead = self.facts.ahead
         return all(
-            source.name in lags and lags[source.name].is_nothing for source in self._spouts.sources
+            source.name in ahead and ahead[source.name].is_nothing
+            for source in self._spouts.sources
         )
-
-    @property
-    def notices(self) -> Mapping[str, tuple[str, ...]]:
-        """Stream -> what its spout has for the user. Safe from any thread."""
-        return self._spouts.facts.notices
 
     def cancel(self, tag: str) -> None:
         """Cancel the Spark jobs of an attempt or of a commit turn."""

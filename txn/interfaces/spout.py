@@ -104,7 +104,11 @@ class Unparsed:
 
 @dataclass(frozen=True)
 class Lag:
-    """What a source has and no txid was planned for yet. None: the spout does not know it."""
+    """How much of a source is left to do, or a part of that. None: the spout does not know it.
+
+    A spout says what it has beyond the newest plan. What a run tells (`RunStatus.lags`) is all that
+    is not committed: with what the txids in flight have planned.
+    """
 
     records: int | None = None
     bytes: int | None = None
@@ -278,6 +282,14 @@ class Spout(ABC, Generic[M]):
             None: not known. A source that has nothing to read lags by zeros.
         """
         return None
+
+    def planned_lag(self, metadata: M) -> Lag:
+        """How much of `lag` the batch of `metadata` took, in the units of `lag`.
+
+        What people see as lag is `lag`, and this of each txid that is not committed. As for
+        `planned_rows`: answer from `metadata` alone.
+        """
+        return Lag(self.planned_rows(metadata), self.planned_bytes(metadata))
 
     def locations(self) -> Sequence[str]:
         """The places that it reads, as URIs or local paths without a secret; for lineage.

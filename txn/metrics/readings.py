@@ -299,13 +299,14 @@ class Readings:
     # --- sources -----------------------------------------------------------------------------
 
     def _lag(self, event: LagChanged) -> None:
-        lag = event.lag or Lag()
-        for unit in _UNITS:
-            value = getattr(lag, unit)
+        lag, planned = event.lag or Lag(), event.planned or Lag()
+        numbers = {f"lag_{unit}": getattr(lag, unit) for unit in _UNITS}
+        numbers |= {f"planned_{u}": getattr(planned, u) for u in _UNITS if u != "seconds"}
+        for name, value in numbers.items():
             if value is None:
-                self._meters.forget(metric(f"lag_{unit}"), event.topology, event.stream)
+                self._meters.forget(metric(name), event.topology, event.stream)
             else:
-                self._gauge(event, f"lag_{unit}", value, event.stream)
+                self._gauge(event, name, value, event.stream)
         shown = bounded(lag.partitions or {}, self._most)
         for gone in self._partitions.get(event.stream, set()) - shown.keys():
             what = metric("lag_partition_records")

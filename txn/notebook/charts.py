@@ -202,7 +202,7 @@ def _latency(axis: Axes, txids: Sequence[TxidFacts]) -> None:
 
 def _lag(axis: Axes, lags: Sequence[LagPoint], began: float) -> None:
     units = sorted({each.unit for each in lags})
-    _style(axis, "Lag: what a source has and no txid was planned for", ", ".join(units))
+    _style(axis, "Lag: what of a source is not committed", ", ".join(units))
     for stream in sorted({each.stream for each in lags}):
         of_stream = [each for each in lags if each.stream == stream]
         axis.step(

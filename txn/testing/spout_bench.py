@@ -329,7 +329,7 @@ class SpoutBench:
                 self.bring_partition_back()
             else:
                 stored = None if answer is None else self._stored(answer, attempt)
-                self.check_lag(previous if answer is None else answer)
+                self.check_lag(previous if answer is None else answer, planned=answer)
                 return stored
         raise self.broken(f"{attempt} could not be planned {TRIES} times in a row: {last}")
 
@@ -337,12 +337,13 @@ class SpoutBench:
         """Check, right after `commit_all`, that the spout lags by nothing."""
         self.check_lag(self._previous(len(self.committed) + 1), caught_up=True)
 
-    def check_lag(self, newest: Any, *, caught_up: bool = False) -> None:
+    def check_lag(self, newest: Any, *, caught_up: bool = False, planned: Any = None) -> None:
         """Check that the lag is None, or numbers that can be shown.
 
         Args:
             newest: the newest metadata.
             caught_up: nothing is left, so that they must be zeros.
+            planned: `newest`, if it was planned just now: its part of the lag is known.
         """
         lag = self._on_planner(lambda: self.spout.lag(newest))
         if lag is None:
@@ -354,6 +355,13 @@ class SpoutBench:
             if number < 0 or (caught_up and number):
                 what = "all was read" if caught_up else "a number cannot be below 0"
                 raise self.broken(f"lag() has {number} {unit}, but {what}")
+        taken = None if planned is None else self.spout.planned_lag(planned)
+        for unit in () if taken is None else lag.numbers:
+            if unit not in ("seconds", "bytes") and getattr(taken, unit) is None:
+                raise self.broken(
+                    f"lag() is in {unit}, but planned_lag() knows no {unit} of a batch: what is in "
+                    "flight would not count as lag. Define planned_lag (or planned_rows)"
+                )
 
     def _stored(self, metadata: Any, attempt: TransactionAttempt) -> str:
         """Metadata as JSON, if it may be stored at all."""

@@ -56,17 +56,18 @@ export const setNow = (serverMs) => { skew = serverMs - Date.now(); };
 export const now = () => Date.now() + skew;
 export const ago = (at) => (at ? `${seconds(Math.max(0, (now() - at) / 1000))} ago` : "never");
 
-export function lag(streams) {
+export function lag(streams, planned) {
   if (!streams) return null;
-  return Object.entries(streams).map(([stream, by]) => ({ stream, words: lagWords(by) })).filter((x) => x.words);
+  return Object.entries(streams).map(([stream, by]) => ({ stream, words: lagWords(by, planned?.[stream]) })).filter((x) => x.words);
 }
 
-export function lagWords(by) {
+export function lagWords(by, planned = {}) {
   const told = [];
   for (const unit of ["records", "files", "versions"]) if (by[unit] !== undefined) told.push(`${short(by[unit])} ${by[unit] === 1 ? unit.slice(0, -1) : unit}`);
   if (by.bytes !== undefined) told.push(bytes(by.bytes));
   if (by.seconds !== undefined) told.push(seconds(by.seconds));
-  return told.join(", ");
+  const part = Object.values(planned).some((n) => n > 0) ? ` (${lagWords(planned)} planned)` : "";
+  return told.join(", ") + part;
 }
 
 export const count = (n, one, many) => `${num(n)} ${n === 1 ? one : many || `${one}s`}`;

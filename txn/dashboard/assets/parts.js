@@ -14,7 +14,7 @@ const stat = (label, value, unit) => h("div", { class: "stat" }, h("dt", {}, lab
 export const age = (at) => h("time", { datetime: iso(at), title: iso(at), "data-ago": at || null }, ago(at));
 
 export function stats(one) {
-  const lags = lag(one.lag);
+  const lags = lag(one.lag, one.planned);
   const behind = lags === null ? [h("span", { class: "none", title: "Only the running process knows it: start it with txn run in this folder." }, "not told")]
     : lags.length ? lags.map((l) => h("span", { class: "lag" }, lags.length > 1 ? h("span", { class: "lag-name" }, `${l.stream} `) : null, l.words)) : [h("span", { class: "none" }, "none")];
   return h("dl", { class: "stats" },

@@ -9,7 +9,7 @@ import { drawGraph } from "./graph.js";
 import { ofProgram, people, state, stats } from "./parts.js";
 
 const SPANS = [[15, "15 min"], [60, "1 h"], [360, "6 h"], [1440, "24 h"], [10080, "7 d"], [0, "all"]];
-const PHASES = [["planning", "planning"], ["processing", "processing"], ["processed", "waiting for its turn"], ["committing", "committing"]];
+const PHASES = [["planning", "planning"], ["queued", "waiting for Spark"], ["processing", "processing"], ["processed", "waiting for its turn"], ["committing", "committing"]];
 const ENDED = { until: "it had committed the txid up to which it was to run.", caught_up: "everything was read.", stopped: "it was stopped." };
 const COLOURS = ["accent", "c2", "c3", "c4"];
 
@@ -51,7 +51,7 @@ export function topology(root, at) {
 
   const drawRest = (told) => {
     const lags = {};
-    for (const [stream, by] of Object.entries(told.lag || {})) lags[stream] = `lag ${lagWords(by)}`;
+    for (const [stream, by] of Object.entries(told.lag || {})) lags[stream] = `lag ${lagWords(by, told.planned?.[stream])}`;
     show(graphBox, [told.graph, told.held_up_by, lags], () => {
       if (!told.graph.nodes.length) return empty("Nothing is known of its streams and tables yet.", "They appear with the first commit.");
       return [h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Graph" }, drawGraph(told.graph, told.held_up_by, lags)),

@@ -83,7 +83,9 @@ class RunNote(_Note):
     waits: tuple[str, ...] = ()
     in_flight: tuple[FlightNote, ...] = ()
     lags: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """stream -> unit (records, bytes, files, versions, seconds) -> how far it is behind."""
+    """stream -> unit (records, bytes, files, versions, seconds) -> what is not committed."""
+    planned: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """stream -> unit -> the part of it for which txids in flight are planned."""
     failures_logged: bool = True
     """Whether the run's log has its failed attempts; not at `--log-level error`."""
     program: str = ""
