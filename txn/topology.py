@@ -118,14 +118,19 @@ class Topology:
         """
         return (*self._sinks, *([self._bad_rows] if self._bad_rows else []))
 
-    def stream(self, name: str, spout: Spout[Any]) -> Stream:
+    def stream(self, name: str, spout: Spout[Any], *, after: Sequence[Stream] = ()) -> Stream:
         """Declare the stream of a spout (Trident: `newStream`).
 
         Args:
             name: identity of the stream's progress within the topology; keep it over releases.
+            after: streams that are read before it: until its first record is planned, it is asked
+                for none in a txid for which one of these has something to read. So a query as of
+                txid - 1 has all that was there of a dimension when the first fact comes. From then
+                on they are read side by side.
 
         Raises:
-            TopologyError: the name is taken or malformed, `spout` is not a Spout, its class does
+            TopologyError: the name is taken or malformed, `after` has something else than streams
+                of this topology, `spout` is not a Spout, its class does
                 not say what it is, or it sets rows aside that do not parse, and there is nowhere
                 to set them aside.
         """
@@ -149,7 +154,16 @@ class Topology:
                 "Set it in the class.",
                 number="TXN-109",
             )
-        source, rule = Source(name, spout), None
+        for each in after:
+            if getattr(each, "_topology", None) is not self:
+                raise TopologyError(
+                    f"Stream '{name}' of topology '{self.name}' is to be read after {each!r}, "
+                    "which is not a stream of this topology. Pass a list of what its stream() "
+                    "returned, such as after=[dimension].",
+                    number="TXN-107",
+                )
+        before = dict.fromkeys(source for each in after for source in each._node.sources())
+        source, rule = Source(name, spout, tuple(before)), None
         if spout.unparsed is not None:
             rule = Expectation.parses(source, spout.unparsed)
             self._add_rule(rule)

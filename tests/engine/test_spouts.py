@@ -12,7 +12,7 @@ import pytest
 
 from committers.append_table import AppendTable
 from spouts.files import FileSpout
-from spouts.memory import MemoryPosition, MemoryTransactionalSpout
+from spouts.memory import MemoryOpaqueSpout, MemoryPosition, MemoryTransactionalSpout
 from tests.faults.harness import wait_for
 from txn import Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
@@ -362,3 +362,42 @@ def test_notices_that_have_no_room_are_counted() -> None:
     record = notices_record(1, 1, "now", said)
     assert (sorted(record.streams), record.left_out) == (["s0"], 2)
     assert len(encode(record, "notices")) < NODE_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "read"),
+    [
+        (2, [{}], ["names"]),
+        (0, [{}], ["facts"]),
+        (1, [{}, {"names": {"index": 0}}], ["names", "facts"]),
+        (2, [{"facts": {"txid": 1, "attempt_id": 0}}], ["names facts"]),
+        (0, [("facts",)], [""]),
+    ],
+    ids=["busy", "nothing left", "read first", "once only", "a replay that cannot know"],
+)
+@pytest.mark.parametrize("between", [False, True], ids=["directly", "through another"])
+def test_a_stream_is_asked_once_nothing_is_left_of_those_before_it(
+    names: int, asked: list[Any], read: list[str], between: bool
+) -> None:
+    """Until its first record is planned; while it waits, its notices say for whom."""
+    first = Source("names", MemoryTransactionalSpout([[("a",)]] * names, "k string"))
+    chain = (first,)
+    if between:
+        chain = (Source("more", MemoryTransactionalSpout([], "k string"), chain),)
+    opaque = MemoryOpaqueSpout(lambda *_: [("x",)], "k string")
+    spouts = Spouts("t", list(dict.fromkeys((first, *chain, Source("facts", opaque, chain)))))
+    everything = tuple(source.name for source in spouts.sources)
+    found = []
+    for txid, known in enumerate(asked, 1):
+        is_new = isinstance(known, dict)
+        order = Plan(
+            TransactionAttempt(txid),
+            everything if is_new else known,
+            known if is_new else {},
+            is_new=is_new,
+        )
+        answers = spouts.plan(order, window_full=False)
+        found.append(" ".join(name for name, answer in answers.items() if answer is not None))
+        held = "facts" in spouts.facts.notices
+        assert held is (answers["facts"] is None)
+    assert found == read

@@ -440,3 +440,60 @@ def test_a_transform_may_ask_for_the_attempt(
     topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert {txid for (txid,) in rows_of(warehouse / "rows", "txid")} == {1, 3}
     assert [call for call in calls if call.startswith("2:")] == ["2:0", "2:1", "2:2"]
+
+
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+@pytest.mark.parametrize("after", [True, False])
+def test_a_stream_is_read_after_the_one_that_it_asks(
+    spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, kind: str, after: bool
+) -> None:
+    """A stream with after= is read once nothing is left of the streams before it, across replays
+    and runs.
+
+    A query as of txid - 1 has every key that was there; without after= it has none.
+    """
+    batches = [[("a", 1)], [("b", 2)], [("c", 3)]]
+    broken: set[int] = {2}
+
+    def program() -> Topology:
+        topology = Topology(warehouse.parent.name, TopologyConfig(retry_backoff_ms=1))
+
+        def rows(txid: int, attempt: int) -> Any:
+            return batches[txid - 1] if txid <= len(batches) else None
+
+        spout: Any = (
+            MemoryTransactionalSpout(batches, SCHEMA)
+            if kind == "transactional"
+            else MemoryOpaqueSpout(rows, SCHEMA)
+        )
+        names = topology.stream("names", spout)
+
+        def break_down(df: DataFrame, attempt: TransactionAttempt) -> DataFrame:
+            if attempt.txid in broken:
+                raise ValueError("a run that ends in the middle")
+            return df
+
+        known = (
+            names.transform(break_down)
+            .group_by("k")
+            .persistent_aggregate(StateTable(warehouse / "names"), name=Sum("v"))
+        )
+        facts = MemoryTransactionalSpout([[("a", 10), ("b", 20), ("c", 30)]], SCHEMA)
+        sales = topology.stream("sales", facts, after=[names] if after else [])
+        sales.state_query(known, on="k", as_of="txid-1").partition_persist(
+            AppendTable(warehouse / "seen")
+        )
+        return topology
+
+    with (
+        observing(fail_once("before_publish", "1:0")),
+        pytest.raises(TxnError, match="in the middle"),
+    ):
+        program().run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    broken.clear()
+    program().run(spark, zookeeper=zookeeper.hosts, until="caught_up")
+    seen = rows_of(warehouse / "seen", "k", "v", "name", "txid")
+    if after:
+        assert seen == [("a", 10, 1, 4), ("b", 20, 2, 4), ("c", 30, 3, 4)]
+    else:
+        assert [row[2] for row in seen] == [None] * 3

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -221,3 +222,41 @@ def test_an_operation_more_on_one_stream_renames_nothing_in_another() -> None:
 
     assert ids(extra=False) == {"right/transform-1", "right/transform-2"}
     assert ids(extra=True) - ids(extra=False) == {"left/transform-1"}
+
+
+@pytest.mark.parametrize(
+    ("after", "as_of", "said"),
+    [
+        (
+            False,
+            "txid-1",
+            "NULL from table 't' for each key that stream 'names' brings in the same",
+        ),
+        (False, "committed", "pass it to the other as stream(..., after=[...])"),
+        (True, "committed", "for each key that is not committed when their batch is processed"),
+        (True, "txid-1", None),
+    ],
+)
+def test_a_plan_says_what_a_query_does_not_see(after: bool, as_of: Any, said: str | None) -> None:
+    """A state that another stream of the topology fills has nothing for the first batch, unless
+    that one is read before.
+    """
+    topology = Topology("sales")
+    names = topology.stream("names", MemoryTransactionalSpout([], SCHEMA))
+    state = names.group_by("k").persistent_aggregate(StateTable("t"), v=Sum("v"))
+    middle = topology.stream("more", MemoryTransactionalSpout([], SCHEMA), after=[names] * after)
+    middle.partition_persist(AppendTable("more"))
+    facts = topology.stream(
+        "facts", MemoryTransactionalSpout([], SCHEMA), after=[middle.merge(names)] * after
+    )
+    facts.state_query(state, on="k", as_of=as_of).partition_persist(AppendTable("seen"))
+    # Running totals that a stream has of itself are meant so.
+    names.state_query(state, on="k", as_of=as_of).partition_persist(AppendTable("own"))
+    plan = plan_topology(topology)
+    assert [stream.after for stream in plan.streams] == [
+        (), ("names",) * after, ("more", "names") * after,
+    ]  # fmt: skip
+    assert len(plan.notes) == (said is not None)
+    assert said is None or said in plan.notes[0]
+    with pytest.raises(TopologyError, match="is to be read after <txn.topology.Stream .*after=\\["):
+        Topology("other").stream("x", MemoryTransactionalSpout([], SCHEMA), after=[names])

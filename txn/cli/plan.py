@@ -78,7 +78,10 @@ def _plan_lines(
 ) -> Iterator[str]:
     yield f"topology {found.topology}"
     yield from ("", "streams")
-    yield from _columns((s.id, s.spout, s.kind) for s in found.streams)
+    yield from _columns(
+        (s.id, s.spout, s.kind, f"after {', '.join(s.after)}" * bool(s.after))
+        for s in found.streams
+    )
     stages = [s for s in found.stages if s.reads]
     if stages:
         yield from ("", "stages")
@@ -98,6 +101,8 @@ def _plan_lines(
             known = (columns[table.name] or {}).items()
             listed = ", ".join(f"{name} {kind}" for name, kind in known)
             yield f"    columns: {listed or 'not known before something is read'}"
+    if found.notes:
+        yield from ("", "notes", *(f"  {note}" for note in found.notes))
     if found.settings:
         yield from ("", "settings")
         yield from _columns((s.name, s.value, f"from {s.place}") for s in found.settings)

@@ -134,6 +134,14 @@ class Source(Node):
 
     name: str
     spout: Spout[Any]
+    after: tuple[Source, ...] = ()
+    """Nothing is read of it at first before there is nothing left of these."""
+
+    def preceding(self) -> Iterator[Source]:
+        """The streams of `after`, theirs, and so on."""
+        for source in self.after:
+            yield source
+            yield from source.preceding()
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,8 +67,10 @@ class SpoutFacts:
         """txid in flight -> stream -> how much of the lag it has planned."""
         self._sums: defaultdict[str, Counter[_Unit]] = defaultdict(Counter)
         """stream -> that of all txids."""
-        self.notices: Mapping[str, tuple[str, ...]] = {}
+        self._noticed: Mapping[str, tuple[str, ...]] = {}
         """stream -> what its spout has for the user, if anything. Replaced as a whole."""
+        self._held: Mapping[str, tuple[str, ...]] = {}
+        """stream -> what is read before it. Replaced as a whole."""
 
     def look_at(self, source: Source, newest: Any) -> None:
         """Learn what a source lags by, and what its spout has noticed."""
@@ -88,9 +90,26 @@ class SpoutFacts:
         with self._changing:
             self.ahead = others if lag is None else {**others, name: lag}
             self._add_up()
-        if said is not None and said != self.notices.get(name, ()):
-            rest = {stream: known for stream, known in self.notices.items() if stream != name}
-            self.notices = {**rest, name: said} if said else rest
+        if said is not None and said != self._noticed.get(name, ()):
+            rest = {stream: known for stream, known in self._noticed.items() if stream != name}
+            self._noticed = {**rest, name: said} if said else rest
+
+    def hold(self, source: Source, before: Sequence[str]) -> None:
+        """Note that a stream is not read yet, because these come before it; none: it is."""
+        if tuple(before) != self._held.get(source.name, ()):
+            rest = {stream: kept for stream, kept in self._held.items() if stream != source.name}
+            self._held = {**rest, source.name: tuple(before)} if before else rest
+
+    @property
+    def notices(self) -> Mapping[str, tuple[str, ...]]:
+        """Stream -> what the user should know of it: what it waits for, and its spout's notices."""
+        held = "Nothing of it is read yet: first {} is read until nothing is left (after=)."
+        waits = {
+            stream: (held.format(" and ".join(f"stream '{name}'" for name in before)),)
+            for stream, before in self._held.items()
+        }
+        said = self._noticed
+        return {s: (*waits.get(s, ()), *said.get(s, ())) for s in {**waits, **said}}
 
     def knows_plan(self, txid: int) -> bool:
         """Whether `plan` was told of this txid."""

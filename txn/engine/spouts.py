@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from txn.dataflow.graph import Sink, Source
 from txn.engine.batch_target import BatchTargets
 from txn.engine.spout_facts import SpoutFacts
 from txn.errors import ProgressUnreadableError
-from txn.interfaces import Keeper, Spout
+from txn.interfaces import Keeper, Spout, SpoutKind
 from txn.protocol.events import Metadata, Plan
 from txn.storage.asking import in_parallel
 from txn.text import placed
@@ -72,16 +72,24 @@ class Spouts:
             window_full: with this txid, as many are in flight as may be.
         """
         answers: dict[str, Any] = {}
+        busy: set[str] = set()
         if order.is_new:
             self._targets.tell()
         for source in self.sources:
             if source.name not in order.streams:
                 continue
             previous = order.previous.get(source.name)
+            before = () if previous is not None else _to_read_before(source, order, busy)
+            self.facts.hold(source, before)
+            if before:
+                busy.add(source.name)
+                answers[source.name] = None
+                continue
             own = None if previous is None else self.own(source, previous)
             answer = source.spout.initialize_transaction(order.attempt, own)
             answers[source.name] = None if answer is None else answer.model_dump(mode="json")
             self.facts.plan(order.attempt.txid, [(source, answer)])
+            busy |= set() if answer is None else {source.name}
             if order.is_new:
                 self.facts.look_at(source, own if answer is None else answer)
         if order.is_new:
@@ -187,6 +195,23 @@ class Spouts:
                 "wrote it, or give the stream a new name.",
                 number="TXN-416",
             ) from error
+
+
+def _to_read_before(source: Source, order: Plan, busy: Collection[str]) -> list[str]:
+    """The streams of which this txid may have something that is to be read before `source`.
+
+    A replay asks only what may answer otherwise: an opaque stream cannot know of the others. What
+    batches wait for that fill the window is asked alone, and must come.
+
+    Args:
+        busy: the streams that were asked and have something to read, or are held themselves.
+    """
+    is_alone = not order.is_new and source.spout.kind is not SpoutKind.TRANSACTIONAL
+    return [
+        each.name
+        for each in source.after
+        if each.name in busy or (is_alone and each.name not in order.streams)
+    ]
 
 
 def _check_read(source: Source, attempt: TransactionAttempt, planned: Any) -> None:

@@ -38,6 +38,8 @@ class StreamPlan:
     """The spout's class."""
     kind: str
     """Value of a `SpoutKind`."""
+    after: tuple[str, ...] = ()
+    """The streams that are read before it."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ class TopologyPlan:
     stages: tuple[StagePlan, ...]
     tables: tuple[TablePlan, ...]
     settings: tuple[SettingPlan, ...]
+    notes: tuple[str, ...] = ()
+    """What a reader of the program may not expect, a sentence or two each."""
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""
@@ -112,12 +116,42 @@ def plan_topology(topology: Topology) -> TopologyPlan:
     topology.check_complete("caught_up")
     names = stage_ids(topology.sources, topology.sinks)
     streams = tuple(
-        StreamPlan(names[s], s.name, type(s.spout).__name__, s.spout.kind.value)
+        StreamPlan(
+            names[s],
+            s.name,
+            type(s.spout).__name__,
+            s.spout.kind.value,
+            tuple(each.name for each in s.after),
+        )
         for s in topology.sources
     )
     stages = tuple(_stage(node, names) for node in names if not isinstance(node, Source))
     tables = tuple(_table(sink, names) for sink in topology.sinks)
-    return TopologyPlan(topology.name, streams, stages, tables, _settings(topology.settings))
+    notes = tuple(filter(None, map(_unseen, names)))
+    return TopologyPlan(topology.name, streams, stages, tables, _settings(topology.settings), notes)
+
+
+def _unseen(node: Node) -> str | None:
+    """What a query of a state that other streams of the topology fill does not see."""
+    if not isinstance(node, StateQuery) or node.sink is None:
+        return None
+    asking = list(node.sources_read())
+    filling = [source for source in node.sink.parent.sources() if source not in asking]
+    late = [s.name for s in filling if not all(s in source.preceding() for source in asking)]
+    rows = f"The rows of stream '{'+'.join(source.name for source in asking)}'"
+    if late:
+        return (
+            f"{rows} get NULL from table '{node.sink.name}' for each key that stream "
+            f"'{'+'.join(late)}' brings in the same txid or a later one: at the beginning for all "
+            "that both bring with the first txids. To have it read before, declare it first, and "
+            "pass it to the other as stream(..., after=[...])."
+        )
+    if filling and node.as_of == "committed":
+        return (
+            f"{rows} get NULL from table '{node.sink.name}' for each key that is not committed "
+            "when their batch is processed. With as_of='txid-1' they see all that is read before."
+        )
+    return None
 
 
 def _settings(config: TopologyConfig) -> tuple[SettingPlan, ...]:
