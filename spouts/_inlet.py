@@ -6,6 +6,7 @@ see all of it or none, and a name that is taken is never overwritten.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import csv
 import hashlib
@@ -14,11 +15,12 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spouts._listing import Listing
+from spouts._options import is_known
 from txn.errors import UserError
 from txn.interfaces import Inlet
 
@@ -27,6 +29,24 @@ __all__ = ["FileInlet"]
 _COMPRESSED = (".gz", ".gzip", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".zstd", ".xz")
 """Endings by which Spark takes a file for a compressed one."""
 _STRIPPED = re.compile(r"\S(.*\S)?", re.DOTALL)
+_BLANKS = "".join(map(chr, range(33)))
+"""Spark passes over a line of nothing but these."""
+_CHOOSES = {"basepath", "modifiedafter", "modifiedbefore", "pathglobfilter"}
+"""Options that look at the path or the time of a file: it may be another one for a new file."""
+_SHAPES = {
+    "dateformat": "date",
+    "emptyvalue": "",
+    "locale": r"decimal",
+    "nanvalue": "float|double",
+    "negativeinf": "float|double",
+    "positiveinf": "float|double",
+    "chartoescapequoteescaping": "",
+    "singlevariantcolumn": "",
+    "timeformat": r"time\(",
+    "timestampformat": "timestamp$",
+    "timestampntzformat": "timestamp_ntz",
+}
+"""Option -> the types of which it says how they are spelled, where nothing here spells them so."""
 
 
 class FileInlet(Inlet):
@@ -56,17 +76,52 @@ class FileInlet(Inlet):
         """
         whole = {"json": "multiline", "text": "wholetext"}.get(self._form)
         if self._form not in ("csv", "json", "text") or (whole and self._is(whole)):
-            what = f"{self._form} of whole files" if whole else self._form
-            raise UserError(
-                f"{self._whose} reads {what}, which `txn rows export` does not write. Take the "
-                "rows from `txn rows show --json`, write a file of that format yourself, and give "
-                "it to `txn rows replay`.",
-                number="TXN-516",
-            )
-        lines = [self._csv(_names(position))] if self._has_header else []
-        lines += [*raw, *(self._record(row) for row in rows)]
+            raise self._cannot_write(f"{self._form} of whole files" if whole else self._form)
+        fields = _fields(position)
+        if named := self._not_mirrored(fields if rows else ()):
+            raise self._cannot_write(f"{self._form} with {', '.join(named)}")
+        lines = [self._csv([field["name"] for field in fields])] if self._has_header else []
+        lines += [*raw, *(self._record(row, fields) for row in rows)]
         end = str(self._options.get("linesep", "\n"))
-        return "".join(line + end for line in lines).encode(self._encoding)
+        if self._form == "json" and any(end in row for row in rows):
+            raise self._cannot_write(f"json with lineSep={end!r}, which is in a record,")
+        try:
+            return "".join(line + end for line in lines).encode(self._encoding)
+        except (LookupError, UnicodeEncodeError) as error:
+            raise self._cannot_write(f"{self._encoding} ({error})") from error
+
+    def _not_mirrored(self, fields: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The options that shape what is read, and that nothing here writes the other way round.
+
+        Args:
+            fields: those of the records that are written anew; empty: they stay as they stood.
+        """
+        types = [*_types([field["type"] for field in fields])]
+        named = [name for name in self._options if name in _CHOOSES]
+        for name in self._options if types and self._form != "text" else ():
+            shapes = _SHAPES.get(name)
+            if name == "locale" and self._form == "json":
+                continue  # decimals are written as numbers
+            if shapes is None:
+                known = "." in name or is_known(self._form, name)
+            else:
+                known = not any(re.match(shapes, one) for one in types)
+            if not known:
+                named.append(name)
+        if "\\" in self._separator:
+            named.append("sep")
+        broken = self._options.get("columnnameofcorruptrecord", "_corrupt_record")
+        if any(field["name"] == broken for field in fields):
+            named.append(f"a column {broken}")
+        return named
+
+    def _cannot_write(self, what: str) -> UserError:
+        return UserError(
+            f"{self._whose} reads {what}, which `txn rows export` does not write. Take the "
+            "rows from `txn rows show --json`, write a file of that format yourself, and give "
+            "it to `txn rows replay`.",
+            number="TXN-516",
+        )
 
     def check(self, content: bytes, position: Any) -> None:
         """Refuse a CSV file without the header on which the spout insists.
@@ -74,9 +129,16 @@ class FileInlet(Inlet):
         Raises:
             UserError: its first line is another.
         """
+        if chosen := [name for name in self._options if name in _CHOOSES]:
+            raise UserError(
+                f"{self._whose} reads with {', '.join(chosen)}, which may leave out the file of a "
+                "replay. Put the corrected records into the folder yourself, in a file that the "
+                "option lets pass. Nothing was changed.",
+                number="TXN-516",
+            )
         if not self._has_header or self._is("enforceschema") or not content:
             return
-        names = _names(position)
+        names = [field["name"] for field in _fields(position)]
         first = content.decode(self._encoding, "replace").lstrip("\ufeff").splitlines()[0]
         if _lower(self._parsed(first)) != _lower(names):
             raise UserError(
@@ -86,34 +148,44 @@ class FileInlet(Inlet):
                 number="TXN-516",
             )
 
-    def _record(self, row: str) -> str:
+    def _record(self, row: str, fields: Sequence[Mapping[str, Any]]) -> str:
         if self._form == "json":
             return row
         # Numbers as they stand: a float would round a decimal.
         values = json.loads(row, parse_float=str, parse_int=str)
         if self._form == "text":
             return values["value"] or ""
-        return self._csv(list(values.values()))
+        for field in fields:
+            if field["type"] == "binary" and values.get(field["name"]) is not None:
+                # CSV has the bytes themselves, JSON has them as base64.
+                values[field["name"]] = base64.b64decode(values[field["name"]]).decode()
+        return self._csv([values.get(field["name"]) for field in fields])
 
     def _csv(self, values: Sequence[Any]) -> str:
         """One line as Spark reads it; `csv` cannot tell NULL from the empty string."""
-        line = self._separator.join(self._field(value) for value in values)
-        return line or self._quotes[0] * 2  # an empty line is no record
+        first, *rest = map(self._field, values)
+        if not "".join([first, self._separator.join(["", *rest])]).strip(_BLANKS):
+            first = self._quotes[0] + first + self._quotes[0]  # a blank line is no record
+        return self._separator.join([first, *rest])
 
     def _field(self, value: Any) -> str:
-        if value is None:
-            return str(self._options.get("nullvalue", ""))
+        if value is None and not (value := self._options.get("nullvalue")):
+            return ""
         text = value if isinstance(value, str) else json.dumps(value)
         quote, escape = self._quotes
         comment = str(self._options.get("comment", ""))
-        special = (*self._separator, quote, "\n", "\r", escape, comment)
-        if not quote or (_STRIPPED.fullmatch(text) and not any(c and c in text for c in special)):
-            return text
-        # An escape character stands for itself, unless a quote follows.
-        if escape and escape != quote:
-            text = re.sub(
-                f"({re.escape(escape)}+)(?={re.escape(quote)}|$)", lambda m: m[1] * 2, text
+        special = (*self._separator, quote, "\n", "\r", comment, "\ufeff")
+        plain = _STRIPPED.fullmatch(text) and not any(c and c in text for c in special)
+        lost = "\0" in text or ("\r" in text and "linesep" not in self._options)
+        lost |= quote in text and not escape if quote else not text or "\n" in text
+        if lost:
+            raise self._cannot_write(
+                f"csv that cannot have the value {text[:99]!r} with its options,"
             )
+        if plain or not quote:
+            return text
+        if escape != quote:
+            text = text.replace(escape, escape * 2)
         return quote + text.replace(quote, escape + quote) + quote
 
     def _parsed(self, line: str) -> list[str]:
@@ -136,8 +208,10 @@ class FileInlet(Inlet):
 
     @property
     def _quotes(self) -> tuple[str, str]:
-        """Quote and escape character; Spark's own by default."""
-        return str(self._options.get("quote", '"')), str(self._options.get("escape", "\\"))
+        """Quote and escape character, each empty if there is none; Spark's own by default."""
+        given = (self._options.get("quote", '"'), self._options.get("escape", "\\"))
+        quote, escape = (str(one).replace("\0", "") for one in given)
+        return quote, escape
 
     @property
     def _has_header(self) -> bool:
@@ -277,8 +351,20 @@ def _link(hidden: Path, path: Path) -> None:
             raise
 
 
-def _names(position: Any) -> list[str]:
-    return [field["name"] for field in json.loads(position["read_schema"])["fields"]]
+def _fields(position: Any) -> list[dict[str, Any]]:
+    return json.loads(position["read_schema"])["fields"] if position else []
+
+
+def _types(type_: Any) -> Iterator[str]:
+    """The names of all types within one, as Spark's JSON of a schema has them."""
+    if isinstance(type_, list):
+        for one in type_:
+            yield from _types(one)
+    elif isinstance(type_, dict):
+        inner = [type_.get(key) for key in ("elementType", "keyType", "valueType")]
+        yield from _types([*filter(None, inner), *(f["type"] for f in type_.get("fields", ()))])
+    else:
+        yield str(type_)
 
 
 def _lower(names: Sequence[str]) -> list[str]:

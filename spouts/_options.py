@@ -7,10 +7,10 @@ from difflib import get_close_matches
 
 from txn.errors import TopologyError
 
-__all__ = ["check_options"]
+__all__ = ["check_options", "is_known"]
 
 _FILES = {
-    "basePath", "compression", "ignoreCorruptFiles", "ignoreMissingFiles", "modifiedAfter",
+    "basePath", "codec", "compression", "ignoreCorruptFiles", "ignoreMissingFiles", "modifiedAfter",
     "modifiedBefore", "pathGlobFilter", "recursiveFileLookup", "timeZone",
 }  # fmt: skip
 _PARSED = _FILES | {
@@ -29,27 +29,40 @@ _KNOWN = {
     "json": _PARSED | {
         "allowBackslashEscapingAnyCharacter", "allowComments", "allowNonNumericNumbers",
         "allowNumericLeadingZeros", "allowSingleQuotes", "allowUnquotedControlChars",
-        "allowUnquotedFieldNames", "dropFieldIfAllNull", "ignoreNullFields", "maxNestingDepth",
-        "maxNumLen", "maxStringLen", "prefersDecimal", "primitivesAsString",
+        "allowUnquotedFieldNames", "dropFieldIfAllNull", "ignoreNullFields", "inferTimestamp",
+        "maxNestingDepth", "maxNumLen", "maxStringLen", "prefersDecimal", "pretty",
+        "primitivesAsString", "sortKeys", "useUnsafeRow", "writeNonAsciiCharacterAsCodePoint",
     },
-    "parquet": _FILES | {"datetimeRebaseMode", "int96RebaseMode", "mergeSchema"},
+    "parquet": _FILES | {
+        "datetimeRebaseMode", "int96RebaseMode", "mergeSchema", "parquet.compression",
+    },
     "text": _FILES | {"charset", "encoding", "lineSep", "wholetext"},
 }  # fmt: skip
 """Format -> the names of Spark 3.5 to 4.2; upper and lower case are one."""
 
 
-def check_options(form: str, given: Iterable[str], whose: str) -> None:
-    """Refuse an option that is misspelt. One that is like no other may be a codec's: it passes.
+def is_known(form: str, name: str) -> bool:
+    """Whether Spark's reader of the format has an option of that name, in whatever case."""
+    return name.lower() in {known.lower() for known in _KNOWN[form]}
+
+
+def check_options(form: str, given: Iterable[str], whose: str, extra: str = "") -> None:
+    """Refuse options that Spark's reader of the format does not know.
+
+    Args:
+        extra: for the message: where those belong that others know.
 
     Raises:
-        TopologyError: naming the option that is nearest.
+        TopologyError: naming the options that come near.
     """
     known = {name.lower(): name for name in _KNOWN[form]}
     for name in given:
-        near = get_close_matches(name.lower(), known, n=1, cutoff=0.8)
-        if near and near[0] != name.lower():
-            raise TopologyError(
-                f"{whose} has an option {name}, which Spark's reader of {form} does not know and "
-                f"would pass over. Did you mean {known[near[0]]}? Correct it, or leave it out.",
-                number="TXN-408",
-            )
+        if is_known(form, name):
+            continue
+        near = [known[found] for found in get_close_matches(name.lower(), known, cutoff=0.6)]
+        meant = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise TopologyError(
+            f"{whose} has an option {name}, which Spark's reader of {form} does not know and "
+            f"would pass over. {meant}Correct it, or leave it out. {extra}".rstrip(),
+            number="TXN-408",
+        )

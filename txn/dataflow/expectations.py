@@ -43,10 +43,12 @@ BAD_ROW_COLUMNS = ("stream", "rule", "position", "row", "reason")
 """Columns of a table of bad rows, all strings; the table adds `txid`."""
 _EXACT_TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timeZone": "UTC",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "ignoreNullFields": "false",
 }
-"""Options of Spark's JSON: by default it cuts microseconds and leaves out NULLs."""
+"""Options of Spark's JSON: by default it cuts microseconds and leaves out NULLs. UTC, because the
+format has no seconds of an offset, and zones had some (30 s in Amsterdam before 1937)."""
 
 
 @dataclass(frozen=True, eq=False)

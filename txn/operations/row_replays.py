@@ -111,15 +111,19 @@ def export_rows(
             "into one file. Name one rule with --rule.",
             number=NUMBER,
         )
+    counted = {name: sum(row.rule == name for row in rows) for name in _names(rows)}
+    last = max(row.txid for row in rows)
+    number = len(look.ledger) + 1
     if foreign:
         content = "".join(f"{row.row}\n" for row in foreign).encode()
     else:
         texts = [[row.row for row in kind] for kind in (raw, own)]
-        content = look.inlet.content(texts[0], texts[1], look.position)
+        try:
+            content = look.inlet.content(texts[0], texts[1], look.position)
+        except UserError as error:
+            words = f" These rows are --number {number} --up-to {last} of it."
+            raise UserError(str(error) + words, number=NUMBER) from error
     _write_new(path, content)
-    counted = {name: sum(row.rule == name for row in rows) for name in _names(rows)}
-    last = max(row.txid for row in rows)
-    number = len(look.ledger) + 1
     return Exported(topology.name, stream, counted, number, last, str(path), bool(foreign))
 
 
