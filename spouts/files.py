@@ -59,6 +59,7 @@ __all__ = ["FileBatch", "FileSpout", "PlannedFile"]
 Format = Literal["csv", "json", "parquet", "text"]
 _LOOK = 100_000
 """How many names of one look at the folder are kept, so that later batches need no look."""
+_EXTRA = "extra_options={} takes what only a codec or a file system of your own knows."
 
 log = logging.getLogger("txn.spouts.files")
 
@@ -127,13 +128,14 @@ class FileSpout(Spout[FileBatch]):
             `Stream.expect`; what is set aside has the file and the record's own text.
         storage_options: credentials and endpoints of a URI's storage, by object_store's names
             (`aws_endpoint_url`); what they leave out comes from the environment.
-        reader_options: passed to Spark's reader. By default a record that does not fit the schema
-            fails the batch (`mode="FAILFAST"`), and so does a CSV header with other columns than
-            the schema (`enforceSchema=False`).
+        extra_options: options that a codec or a file system of your own knows; not checked.
+        reader_options: passed to Spark's reader, which must know them. By default a record that
+            does not fit the schema fails the batch (`mode="FAILFAST"`), and so does a CSV header
+            with other columns than the schema (`enforceSchema=False`).
 
     Raises:
-        TopologyError: an unknown format, a misspelt option, a `files_per_batch` below 1, or an
-            invalid range.
+        TopologyError: an unknown format or option, a `files_per_batch` below 1, or an invalid
+            range.
     """
 
     kind = SpoutKind.TRANSACTIONAL
@@ -151,6 +153,7 @@ class FileSpout(Spout[FileBatch]):
         bad_rows: OnBadRows = "fail",
         storage_options: Mapping[str, str] | None = None,
         look_every_secs: float = 1.0,
+        extra_options: Mapping[str, Any] | None = None,
         **reader_options: Any,
     ) -> None:
         """See the class."""
@@ -163,7 +166,8 @@ class FileSpout(Spout[FileBatch]):
         self._listing = Listing(path_glob, storage_options)
         self._name = f"FileSpout({path_glob!r})"
         self._looks = self._looks_every(look_every_secs)
-        check_options(format, reader_options, self._name)
+        check_options(format, reader_options, self._name, _EXTRA)
+        reader_options |= extra_options or {}
         self._format = format
         self._given = "value string" if format == "text" and schema is None else schema
         self._size = BatchSize(files_per_batch, self._name, "files_per_batch")

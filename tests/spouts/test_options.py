@@ -1,0 +1,74 @@
+"""Options of Spark's readers: what no reader of the format knows is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spouts._options import is_known
+from spouts.files import FileSpout
+from spouts.kafka import KafkaSpout
+from txn.errors import TopologyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "said"),
+    [
+        ("csv", {"headr": True}, "Did you mean header? Correct it"),
+        ("csv", {"HEADR": True}, "an option HEADR, which Spark's reader of csv does not know"),
+        ("csv", {"new_columns": "add"}, "an option new_columns, which"),
+        ("csv", {"quoting": 1}, "Did you mean quote"),
+        ("json", {"header": True}, "an option header, which Spark's reader of json does not know"),
+        ("json", {"xyzzy": 1}, "would pass over. Correct it, or leave it out. extra_options={}"),
+        ("parquet", {"merge_schema": True}, "Did you mean mergeSchema"),
+        ("text", {"multiLine": True}, "an option multiLine, which"),
+        ("csv", {"fs.s3a.endpoint": "x"}, "extra_options={} takes what only a codec"),
+    ],
+)
+def test_an_option_that_no_reader_knows_is_refused(
+    form: Any, options: dict[str, Any], said: str
+) -> None:
+    """Spark would pass over it; the error has the names that come near, and the way out works."""
+    with pytest.raises(TopologyError) as caught:
+        FileSpout("in/*", format=form, **options)
+    assert said in str(caught.value)
+    assert caught.value.number == "TXN-408"
+    spout = FileSpout("in/*", format=form, extra_options=options)
+    assert options.items() <= spout._options.items()
+
+
+def test_value_options_are_held_to_the_same_names() -> None:
+    """Those of a KafkaSpout are of Spark's parsers, which take nothing of anybody else."""
+    with pytest.raises(TopologyError) as caught:
+        KafkaSpout(
+            "127.0.0.1:1",
+            topics=["t"],
+            value_format="json",
+            schema="v int",
+            value_options={"new_columns": "add"},
+        )
+    assert "an option new_columns, which Spark's reader of json" in str(caught.value)
+    assert "extra_options" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "registry"),
+    [
+        ("csv", "catalyst.csv.CSVOptions"),
+        ("json", "catalyst.json.JSONOptions"),
+        ("parquet", "execution.datasources.parquet.ParquetOptions"),
+        ("text", "execution.datasources.text.TextOptions"),
+    ],
+)
+def test_every_option_of_spark_is_known(spark: SparkSession, form: str, registry: str) -> None:
+    """Spark's own lists have no name that is refused here."""
+    found: Any = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    for name in registry.split("."):
+        found = getattr(found, name)
+    names = found.getAllOptions().mkString(",").split(",")
+    assert len(names) > 3
+    assert [name for name in names if not is_known(form, name)] == []
