@@ -36,6 +36,7 @@ from spouts._options import check_options
 from spouts._schemas import as_nullable, as_struct, check_same, require_schema
 from spouts._seen import Taken, Taking
 from spouts._sizes import BatchSize, Size
+from spouts._unread_columns import UnreadColumns
 from spouts._uris import literal, plain
 from txn.attempts import TransactionAttempt
 from txn.errors import (
@@ -182,6 +183,7 @@ class FileSpout(Spout[FileBatch]):
         self._position: FileBatch | None = None
         """That which the next batch follows, unless a run has failed or begins."""
         self._notices = FileNotices(self._name, self._listing, self._looks)
+        self._unread = UnreadColumns(self._name, self._listing, format, self._options)
 
     def _looks_every(self, secs: Any) -> Looks:
         if isinstance(secs, bool) or not isinstance(secs, int | float) or not secs >= 0:
@@ -301,6 +303,7 @@ class FileSpout(Spout[FileBatch]):
             ),
         )
         self._notices.take((file.path, file.mtime_ns) for file in files)
+        self._unread.look([file.path for file in files], self._opened())
         return self._position
 
     def _seen_in(self, look: Look, previous: FileBatch | None) -> Taken | None:
@@ -397,8 +400,8 @@ class FileSpout(Spout[FileBatch]):
         return Lag(files=len(metadata.files), bytes=self.planned_bytes(metadata))
 
     def notices(self) -> Sequence[str]:
-        """That the pattern matches no file, and which files were changed after they were read."""
-        return self._notices.texts()
+        """What people are told: no file, files changed after they were read, columns not read."""
+        return [*self._notices.texts(), *self._unread.texts()]
 
     def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
         """The paths that Spark's plan of `batch` reads, spelled as they were planned."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyspark.sql.types import StructType
 
 from spouts.files import FileSpout
 from txn.attempts import TransactionAttempt
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FIRST = TransactionAttempt(1)
+SCHEMA = StructType().add("id", "long").add("name", "string")
 
 
 def folder_of(folder: Path, files: dict[str, str]) -> Path:
@@ -138,3 +141,68 @@ def test_nanoseconds_of_parquet_are_refused_by_name_and_read_as_numbers(
         FileSpout(pattern, format="parquet").open(spark, None)
     spout = FileSpout(pattern, format="parquet", schema="i bigint, t bigint")
     assert read(spark, spout) == [(1, None), (1, 1_700_000_000_000_000_001)]
+
+
+# --- columns that are in no table ----------------------------------------------------------------
+
+UNREAD = {
+    "capitals": (
+        "json",
+        '{"id": 1, "Name": "x"}',
+        "columns .* lacks.*: Name\\. .*'Name', not 'name'",
+    ),
+    "more": ("json", '{"id": 1, "a": 2, "b": 3}', "so they reach no table: a, b\\.$"),
+    "envelope": (
+        "json",
+        '{"data": [{"id": 1}], "n": 1}',
+        "none of .* \\(id, name\\).* within 'data'",
+    ),
+    "array": ("json", '[{"ID": 1}, {"ID": 2}]', "none of .*It has ID\\. .*'ID', not 'id'"),
+    "indented": ("json", '{\n  "ident": 1\n}', "none of the schema's columns .*It has ident\\.$"),
+    "parquet": ("parquet", {"ident": [1], "label": ["x"]}, "none of .*It has ident, label\\.$"),
+    "one more": ("parquet", {"ID": [1], "label": ["x"]}, "so they reach no table: label\\.$"),
+    "folders": ("csv", "1,x", "lies in y=1/z=a, .* say basePath='.*/in', and name them"),
+    "all": ("json", '{"id": 1, "name": null}', None),
+    "fewer": ("json", '{"id": 1}', None),
+    "capitals of parquet": ("parquet", {"ID": [1], "Name": ["x"]}, None),
+    "no object": ("json", "word", None),
+    "none": ("json", "{}", None),
+    "long": ("json", '{"id": "' + "x" * 70_000 + '", "b": 1}', None),
+}
+
+
+@pytest.mark.parametrize(("form", "content", "told"), UNREAD.values(), ids=UNREAD.keys())
+def test_columns_that_are_in_no_table_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str, content: Any, told: str | None
+) -> None:
+    """Of the files that are looked at, one whose first record has columns which the schema lacks,
+    or none of its columns, is named once per kind.
+    """
+    below = "y=1/z=a/" if told and "basePath" in told else ""
+    for name in ("a", "b", "c"):
+        path = tmp_path / "in" / f"{below}{name}.{form}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if form == "parquet":
+            parquet.write_table(pa.table(content), path)
+        else:
+            path.write_text(f"{content}\n")
+    pattern = f"{tmp_path}/in/**/*.{form}"
+    spout = FileSpout(pattern, format=form, schema=SCHEMA, files_per_batch=2)  # type: ignore[arg-type]
+    spout.open(cast("SparkSession", None), None)
+    with caplog.at_level("WARNING"):
+        first = spout.initialize_transaction(FIRST, None)
+        assert spout.initialize_transaction(FIRST, first) is not None
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts == spout.notices()
+    assert len(texts) == (told is not None)
+    assert told is None or (f"/a.{form} " in texts[0] and re.search(told, texts[0]))
+
+
+def test_folders_that_are_columns_are_not_told(tmp_path: Path) -> None:
+    """With a base path they are the schema's columns, and a file may have no other."""
+    folder_of(tmp_path, FOLDERS)
+    schema = StructType().add("k", "string").add("v", "integer")
+    spout = FileSpout(f"{tmp_path}/in/*/*.json", format="json", schema=schema, basePath=tmp_path)
+    spout.open(cast("SparkSession", None), None)
+    assert spout.initialize_transaction(FIRST, None) is not None
+    assert spout.notices() == []

@@ -1,0 +1,122 @@
+"""Tell of columns that are in no table: those that a file has and the schema lacks.
+
+Spark's readers pass over them, and make NULL of what the schema has and a file lacks. So a key in
+another case, records within an envelope, and columns that were renamed look like rows of NULL. The
+first record of a few files shows it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spouts._file_columns import columns_of
+from spouts._listing import Listing
+from txn.errors import StorageRefusedError, StorageUnavailableError
+from txn.interfaces import NOTICES
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["UnreadColumns"]
+
+_LOOKED = 20
+"""Files of a batch that are looked at; of remote ones only the first is, by one request."""
+_KINDS = 20
+"""Most notices of a run."""
+_NAMED = 20
+"""Most columns in one notice."""
+
+notices = logging.getLogger(f"{NOTICES}.files")
+
+
+class UnreadColumns:
+    """Only the planner looks; another thread may ask for `texts`.
+
+    Args:
+        whose: the spout, for messages.
+        form: of the files.
+        options: of Spark's reader.
+    """
+
+    def __init__(self, whose: str, listing: Listing, form: str, options: Mapping[str, Any]) -> None:
+        """See the class."""
+        self._whose = whose
+        self._listing = listing
+        self._form = form
+        self._options = options
+        given = {name.lower() for name in options}
+        self._has_names = form in ("json", "parquet") and "singlevariantcolumn" not in given
+        self._takes_folders = "basepath" in given
+        self._told: dict[tuple[str, ...], str] = {}
+        """Kind -> the notice of its first file."""
+
+    def texts(self) -> list[str]:
+        """The notices of this run so far."""
+        return [*self._told.values()]
+
+    def look(self, names: Sequence[str], schema: StructType) -> None:
+        """Warn of the files of a batch, once of each kind: these columns, that way."""
+        for name in names[: 1 if self._listing.remote else _LOOKED]:
+            try:
+                found = [*self._unread(name, schema.fieldNames())]
+            except (OSError, StorageUnavailableError, StorageRefusedError):
+                return  # whoever reads the file says so
+            for kind, text in found:
+                if kind not in self._told and len(self._told) < _KINDS:
+                    self._told = {**self._told, kind: f"{self._whose}: {name} {text}"}
+                    notices.warning("%s", self._told[kind])
+
+    def _unread(self, name: str, schema: Sequence[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Kinds of columns that are not read, and what is said of each."""
+        columns: Mapping[str, Any] = {}
+        if self._has_names:
+            columns = columns_of(self._listing, name, self._form, self._options) or {}
+        start = len(self._listing.base)
+        folders = [part for part in name[start:].split("/")[:-1] if "=" in part]
+        keys = [folder.partition("=")[0] for folder in folders]
+        if folders and not self._takes_folders and not {*keys} & {*columns}:
+            above = name[: name.index(f"{folders[0]}/", start)].rstrip("/") or "."
+            text = (
+                f"lies in {'/'.join(folders)}, and no column is taken from folders. If these are "
+                f"columns, say basePath={above!r}, and name them in the schema if you give one."
+            )
+            yield ("folders", *keys), text
+        # Spark tells capitals apart in JSON only.
+        alike = (lambda text: text) if self._form == "json" else str.lower
+        wanted = {alike(column) for column in schema}
+        unread = {c: value for c, value in columns.items() if alike(c) not in wanted}
+        if not unread:
+            return
+        hint = f"{_some([*unread])}.{_hint(unread, schema)}"
+        taken = keys if self._takes_folders else []
+        if wanted.isdisjoint(map(alike, [*columns, *taken])):
+            text = f"has none of the schema's columns ({_some(schema)}), so in its rows all of them"
+            yield ("none", *unread), f"{text} are NULL. It has {hint}"
+        else:
+            text = "has columns that the schema lacks, so they reach no table"
+            yield ("more", *unread), f"{text}: {hint}"
+
+
+def _hint(columns: Mapping[str, Any], schema: Sequence[str]) -> str:
+    """Where the columns of the schema may be instead."""
+    wanted = {column.lower(): column for column in schema}
+    for column, value in columns.items():
+        if column not in schema and column.lower() in wanted:
+            return (
+                f" Capitals are told apart in JSON: write '{column}', not "
+                f"'{wanted[column.lower()]}', in the schema."
+            )
+        within = value[0] if isinstance(value, list) and value else value
+        if column not in schema and isinstance(within, dict) and {*within} & {*schema}:
+            return (
+                f" Records within '{column}' have such columns: read that column as what it is "
+                "(a struct, or an array of structs), and take it apart in a transform."
+            )
+    return ""
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
