@@ -13,6 +13,7 @@ from spouts._kafka_cluster import Look, Partition
 from txn.errors import ProgressUnreadableError
 
 __all__ = [
+    "CORRECTIONS",
     "Lost",
     "Position",
     "Shares",
@@ -25,6 +26,8 @@ __all__ = [
     "stored_positions",
 ]
 
+CORRECTIONS = "corrections/"
+"""The name under which positions have the files of corrected records; no topic can have it."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}-(0|[1-9][0-9]{0,9})")
 """A valid topic name, and a number."""
 
@@ -167,11 +170,12 @@ def parsed(name: str) -> Partition:
 
 
 def stored_positions(stored: Mapping[str, Any], whose: str) -> dict[str, Position]:
-    """The stored positions.
+    """The stored positions of partitions; the files of corrected records have one of their own.
 
     Raises:
         ProgressUnreadableError: this spout did not write them.
     """
+    stored = {name: position for name, position in stored.items() if name != CORRECTIONS}
     try:
         for name in stored:
             if not _NAME.fullmatch(name):

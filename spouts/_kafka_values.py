@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from spouts._bad_rows import marks_of, permissive, with_text
@@ -76,8 +77,11 @@ class Values:
         self._options = {name: str(value) for name, value in options.items()} | permissive(_TEXT)
         self._quote = str({k.lower(): v for k, v in options.items()}.get("quote", '"'))
 
-    def parsed(self, records: DataFrame) -> DataFrame:
+    def parsed(self, records: DataFrame, *, as_json: bool = False) -> DataFrame:
         """Spark's records with the columns of the schema in the place of `value`.
+
+        Args:
+            as_json: the values are JSON without options, whatever those of the topics are.
 
         Raises:
             TopologyError: the schema cannot be read, or has names that records have as well.
@@ -87,10 +91,13 @@ class Values:
         fields = self._struct()
         value = sf.col("value").cast("string")
         place = sf.format_string("%s-%d:%d", "topic", "partition", "offset")
-        if self._form == "json":
+        if self._form == "json" or as_json:
             names = _named([name for name in records.columns if name != "value"], fields)
-            parsed = JsonRecords(self._whose, fields, self._given, self.unparsed, of_files=False)
-            return parsed.rows(records, value, place, names)
+            given = {} if as_json else self._given
+            marks = self.unparsed and replace(self.unparsed, reason="txn_reason")
+            rows = JsonRecords(self._whose, fields, given, marks, of_files=False)
+            found = rows.rows(records, value, place, names)
+            return found if self._form == "json" else found.drop("txn_reason")
         struct = sf.from_csv(_one_line(value), _ddl(with_text(fields, _TEXT)), self._options)
         rest = [name for name in records.columns if name != "value"]
         beside = [sf.col(name).alias(alias) for name, alias in _named(rest, fields).items()]

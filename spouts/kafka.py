@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from spouts._bad_rows import OnBadRows, marks_of
 from spouts._kafka_cluster import Cluster, Look, Partition
+from spouts._kafka_corrections import Corrections, KafkaInlet
 from spouts._kafka_options import client_settings
 from spouts._kafka_plan import (
+    CORRECTIONS,
     Lost,
     Position,
     Start,
@@ -42,7 +44,7 @@ from txn.errors import (
     TopologyError,
     TxnError,
 )
-from txn.interfaces import NOTICES, Lag, PartitionedSpout, PartitionPositions, SpoutKind
+from txn.interfaces import NOTICES, Keeper, Lag, PartitionedSpout, PartitionPositions, SpoutKind
 from txn.spark.jvm import if_known, jvm_of
 from txn.spark.origins import unnoted
 from txn.spark.rows import no_rows
@@ -117,6 +119,8 @@ class KafkaSpout(PartitionedSpout):
             "fail": the batch fails. "drop" and "set_aside": as for a rule of `Stream.expect`; what
             is set aside has the record's place, "topic-partition:offset", and its own text.
         value_options: of Spark's parser, such as {"timestampFormat": "yyyy-MM-dd"}.
+        corrections: a local folder for files of corrected records, which `txn rows replay` puts
+            there: they are read as if the topics had them. None: rows can be exported only.
         options: settings of Kafka's client by Kafka's own names (`security.protocol`,
             `sasl.jaas.config`, `isolation.level`, ...), without "kafka.". For both clients: see
             docs/kafka.md. Never logged and never stored.
@@ -148,6 +152,7 @@ class KafkaSpout(PartitionedSpout):
         schema: str | StructType | None = None,
         bad_rows: OnBadRows = "fail",
         value_options: Mapping[str, Any] | None = None,
+        corrections: str | None = None,
         options: Mapping[str, str] | None = None,
         client_options: Mapping[str, str] | None = None,
         refresh_interval_secs: float = 2.0,
@@ -174,6 +179,10 @@ class KafkaSpout(PartitionedSpout):
         self._include_headers = include_headers
         self._values = self._parser(value_format, schema, bad_rows, value_options or {})
         self.unparsed = None if self._values is None else self._values.unparsed
+        columns = [column.split()[0] for column in self._schema().split(", ")]
+        self._corrections = None if corrections is None else Corrections(self._name, corrections)
+        is_parsed = value_format is not None
+        self._inlet = KafkaInlet(self._name, corrections, columns, is_parsed=is_parsed)
         self._settings = client_settings(
             bootstrap_servers, options or {}, client_options or {}, self._name
         )
@@ -213,6 +222,15 @@ class KafkaSpout(PartitionedSpout):
         topics = self._topics or (self._pattern,)
         return tuple(f"kafka://{self._first_broker}/{topic}" for topic in topics)
 
+    def inlet(self) -> KafkaInlet:
+        """The folder `corrections`, in which every file is read once."""
+        return self._inlet
+
+    def keep_with(self, keeper: Keeper) -> None:
+        """For the names of files of corrected records."""
+        if self._corrections is not None:
+            self._corrections.files.keep_with(keeper)
+
     def __repr__(self) -> str:
         """Brokers and topics; no options, because they may hold secrets."""
         return self._name
@@ -232,13 +250,16 @@ class KafkaSpout(PartitionedSpout):
                 raise
             log.warning("%s", error)  # it has run before, so it starts and waits for its brokers
         _allow_own_group(spark)
+        if self._corrections is not None:
+            self._corrections.open(spark, previous and previous.latest.get(CORRECTIONS))
         nothing = {("txn", 0): Position(start=0, end=0, topic_id="")}
         return self._parsed(self._frame(spark, nothing)).schema
 
     def _check_subscription(self, previous: PartitionPositions | None) -> None:
         if self._pattern is not None:
             self._cluster.matching(self._pattern)
-        known = {parsed(name)[0] for name in previous.latest} if previous else set()
+        latest = previous.latest if previous else {}
+        known = {parsed(name)[0] for name in stored_positions(latest, self._name)}
         missing = set(self._topics) - known
         missing -= set(self._cluster.look(sorted(missing)).topics)
         if missing:
@@ -279,13 +300,15 @@ class KafkaSpout(PartitionedSpout):
         return planned
 
     def get_partitions(self) -> list[str]:
-        """The partitions for which the current plan has a position."""
-        return sorted(self._decided)
+        """The partitions for which the current plan has a position, and the corrected records."""
+        return [*sorted(self._decided), *[CORRECTIONS] * (self._corrections is not None)]
 
     def plan_partition(
         self, attempt: TransactionAttempt, partition: str, previous: Any | None
     ) -> dict[str, Any] | None:
         """The position of a partition in the current plan."""
+        if partition == CORRECTIONS and self._corrections is not None:
+            return self._corrections.plan(attempt, previous)
         decided = self._decided.get(partition)
         return None if decided is None else decided.to_json()
 
@@ -406,15 +429,37 @@ class KafkaSpout(PartitionedSpout):
         """
         stored = stored_positions(positions, self._name)
         planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
-        if not planned:
-            return self._parsed(no_rows(spark, as_struct(self._schema(), self._name)))
-        try:
-            self._check_there(attempt, planned)
-        except TxnError:
-            # Consumers keep what they have fetched ahead: of a topic that is now another one, too.
-            self._group = _new_group()
-            raise
-        return self._parsed(self._frame(spark, planned))
+        if planned:
+            try:
+                self._check_there(attempt, planned)
+            except TxnError:
+                # Consumers keep what they have fetched ahead, of a topic that is now another one.
+                self._group = _new_group()
+                raise
+        rows = (
+            self._frame(spark, planned)
+            if planned
+            else no_rows(spark, as_struct(self._schema(), self._name))
+        )
+        if (files := self._files_in(positions)) is None:
+            return self._parsed(rows)
+        more = files.records(spark, attempt, positions[CORRECTIONS], rows.columns)
+        rows = self._parsed(rows.unionAll(more.values))
+        if self._values is None:
+            return rows
+        return rows.unionAll(self._values.parsed(more.columns, as_json=True))
+
+    def _files_in(self, positions: Mapping[str, Any]) -> Corrections | None:
+        """The files of corrected records, if there are some at these positions."""
+        if CORRECTIONS not in positions:
+            return None
+        if self._corrections is None:
+            raise TopologyError(
+                f"{self._name} has planned to read corrected records, and has no `corrections` any "
+                "more. Give it the folder of before, and run it until the batch is committed.",
+                number="TXN-404",
+            )
+        return self._corrections
 
     def check_read(self, attempt: TransactionAttempt, metadata: PartitionPositions) -> None:
         """Check that the topics are still those whose records were planned.
@@ -429,6 +474,8 @@ class KafkaSpout(PartitionedSpout):
         """
         stored = stored_positions(metadata.read, self._name)
         planned = {parsed(name)[0]: p.topic_id for name, p in stored.items() if p.end > p.start}
+        if (files := self._files_in(metadata.read)) is not None:
+            files.check_read(attempt, metadata.read[CORRECTIONS])
         topics = self._cluster.describe(sorted(planned))
         for topic, topic_id in planned.items():
             if (now := topics[topic].id if topic in topics else "gone") != topic_id:
@@ -443,9 +490,12 @@ class KafkaSpout(PartitionedSpout):
         return records if self._values is None else self._values.parsed(records)
 
     def planned_parts(self, metadata: PartitionPositions) -> Sequence[str]:
-        """One edge per partition that has records to read."""
+        """One edge per partition that has records to read, and per file of corrected ones."""
         stored = stored_positions(metadata.read, self._name)
-        return sorted(name for name, p in stored.items() if p.end > p.start)
+        names = [name for name, p in stored.items() if p.end > p.start]
+        if (files := self._files_in(metadata.read)) is not None:
+            names += files.parts(metadata.read[CORRECTIONS])
+        return sorted(names)
 
     def lag(self, newest: PartitionPositions | None) -> Lag:
         """The offsets after the newest batch, as it was planned.
@@ -456,7 +506,8 @@ class KafkaSpout(PartitionedSpout):
 
     def planned_lag(self, metadata: PartitionPositions) -> Lag:
         """The offsets of the batch."""
-        spans = {name: at["end"] - at["start"] for name, at in metadata.read.items()}
+        stored = stored_positions(metadata.read, self._name)
+        spans = {name: position.end - position.start for name, position in stored.items()}
         return Lag(records=sum(spans.values()), partitions=spans)
 
     def notices(self) -> Sequence[str]:
@@ -468,6 +519,7 @@ class KafkaSpout(PartitionedSpout):
         planned = {
             name: (metadata.read[name]["start"], metadata.read[name]["end"])
             for name in self.planned_parts(metadata)
+            if name in metadata.read
         }
         # Only Spark's plan has this; reading the plan runs nothing.
         plan = batch._jdf.queryExecution().analyzed().toString()
@@ -475,6 +527,8 @@ class KafkaSpout(PartitionedSpout):
         for starts, ends in _RELATION.findall(plan):
             first, last = _offsets(starts), _offsets(ends)
             read += [n for n, span in planned.items() if (first.get(n), last.get(n)) == span]
+        if (files := self._files_in(metadata.read)) is not None:
+            read += files.parts_read(batch, metadata.read[CORRECTIONS])
         return sorted(read)
 
     def _check_there(

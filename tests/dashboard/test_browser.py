@@ -185,9 +185,9 @@ def test_trouble_says_what_to_do(seen: Seen) -> None:
     page.get_by_text("txn rows export").wait_for()
     page.get_by_text("rows were set aside: they broke a rule, or did not parse.").wait_for()
     parts = "import(new URL('assets/parts.js', location.origin))"
-    words = parts + ".then((m) => m.troubleWords(%s).textContent)"
     one = "{troubles: {error: 0, warning: 0}, set_aside: 1466}"
-    assert page.evaluate(words % one) == "1,466 rows set aside"
+    badge = page.evaluate(f"{parts}.then((m) => m.troubleWords({one}).textContent)")
+    assert badge == "1,466 rows set aside"
     page.get_by_text("checks without a fault").wait_for()
     page.get_by_text("DELETE by ann").wait_for()
     assert seen.is_quiet()

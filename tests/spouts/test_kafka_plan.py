@@ -107,6 +107,8 @@ def test_a_position_is_kept_without_its_defaults() -> None:
         ({"topics": ["a"], "pattern": "b"}, "topics.*or pattern"),
         ({"topics": "a"}, "topics.*or pattern"),
         ({"topics": [""]}, "topics.*or pattern"),
+        ({"corrections": ""}, "corrections='', which is no local folder"),
+        ({"corrections": "s3://b/c"}, "corrections='s3://b/c', which is no local folder"),
         ({"pattern": "("}, "not a regular expression"),
         ({"kind": "non_transactional"}, "kind='non_transactional'.*opaque, transactional"),
         ({"first_poll": "newest"}, "first_poll='newest'.*earliest, latest"),

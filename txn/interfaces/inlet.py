@@ -20,10 +20,18 @@ class Inlet(ABC):
         """A file with these records, as the source has them.
 
         Args:
-            raw: records as they stood in the source.
+            raw: records as they stood in the source, as the method `raw` returns them.
             rows: records as JSON objects, with the source's columns in their order.
             position: the stream's newest committed metadata, as JSON.
         """
+
+    def raw(self, text: str, position: str | None) -> str:
+        """A record that does not parse as `content` takes it: its own text, if not said otherwise.
+
+        Args:
+            position: where it stood in the source, as the table of bad rows has it.
+        """
+        return text
 
     @abstractmethod
     def check(self, content: bytes, position: Any) -> None:

@@ -117,9 +117,9 @@ def export_rows(
     if foreign:
         content = "".join(f"{row.row}\n" for row in foreign).encode()
     else:
-        texts = [[row.row for row in kind] for kind in (raw, own)]
+        texts = [look.inlet.raw(row.row, row.position) for row in raw]
         try:
-            content = look.inlet.content(texts[0], texts[1], look.position)
+            content = look.inlet.content(texts, [row.row for row in own], look.position)
         except UserError as error:
             words = f" These rows are --number {number} --up-to {last} of it."
             raise UserError(str(error) + words, number=NUMBER) from error
@@ -436,9 +436,9 @@ def _inlet(topology: Topology, stream: str) -> Inlet:
     if inlet is None:
         raise UserError(
             f"Stream '{stream}' is read by a {type(spout).__name__}, which takes no files: rows "
-            "are exported and replayed for a FileSpout only. Take the rows from `txn rows show "
-            "--json` and put the corrected records into the source yourself: produce them to the "
-            "topic of a KafkaSpout, append them to the table of a DeltaSpout.",
+            "are exported and replayed for a FileSpout or KafkaSpout only. Take the rows from `txn "
+            "rows show --json` and put the corrected records into the source yourself: append them "
+            "to the table of a DeltaSpout.",
             number=NUMBER,
         )
     return inlet
