@@ -1,0 +1,158 @@
+"""CSV as RFC 4180 defines it: where a record ends.
+
+Spark cuts a file into lines before it knows of quotes. It takes half of a quoted field for a whole
+one, in every mode, and skips lines of blanks. So the text is held against patterns first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["Dialect", "reader_options"]
+
+
+def reader_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults that follow RFC 4180: a quote within quotes is doubled (Spark escapes it).
+
+    Args:
+        options: what the user gives; upper and lower case of names are one.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    return {} if "escape" in given else {"escape": str(given.get("quote", '"'))}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How CSV is written."""
+
+    sep: str
+    quote: str
+    """Empty: nothing is quoted."""
+    escape: str
+    """Stands before a quote that is a part of a value."""
+    before_escape: str
+    """Stands before an escape character that means itself."""
+    comment: str
+    line_end: str
+    """Empty: CRLF, LF and CR."""
+    skips_blanks: bool
+    """Blanks before a field are left out."""
+    ends_at_sep: bool
+    """Whether text behind a closing quote belongs to no quotes, up to the next separator."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Dialect:
+        """The dialect that options of Spark's reader mean, over our defaults."""
+        given = {name.lower(): str(value) for name, value in options.items()}
+        quote = given.get("quote", '"').replace("\0", "")
+        escape = given.get("escape", quote)
+        handling = given.get("unescapedquotehandling", "").upper()
+        return cls(
+            # Spark takes the two characters of `\t` for a tab.
+            sep=given.get("sep", given.get("delimiter", ",")).replace("\\t", "\t"),
+            quote=quote,
+            escape=escape,
+            before_escape=given.get("chartoescapequoteescaping", "" if escape == quote else escape),
+            comment=given.get("comment", ""),
+            line_end=given.get("linesep", ""),
+            skips_blanks=given.get("ignoreleadingwhitespace", "").lower() == "true",
+            ends_at_sep=handling != "STOP_AT_CLOSING_QUOTE",
+        )
+
+    def is_by_line(self, text: Column) -> Column:
+        """Whether each line of a text is one record, also to Spark."""
+        from pyspark.sql import functions as sf
+
+        fine = sf.lit(True)
+        if self.quote:
+            ends = re.escape(self.line_end) or r"\r\n|\n|\r"
+            inner = f"[^{self._quote}{self._nl}]"
+            fine = ~sf.contains(text, sf.lit(self.quote))
+            for pattern in (
+                self._tidy(ends, inner),
+                self._file(ends, inner),
+            ):  # the quick one first
+                fine |= text.rlike(pattern)
+        if not self.sep.strip():
+            # Spark passes over a line of separators that are blanks: a record of NULLs.
+            blank = rf"(?=[^{self._nl}]*{self._sep})[\x00-\x20&&[^{self._nl}]]++"
+            fine &= ~text.rlike(f"(?<![^{self._nl}]){blank}(?![^{self._nl}])")
+        return fine
+
+    def is_record(self, text: Column) -> Column:
+        """Whether a text is one record, with every field closed."""
+        if not self.quote:
+            return ~text.rlike(f"[{self._nl}]")
+        plain = ~text.rlike(f"[{self._nl}{self._quote}]")
+        return plain | text.rlike(self._file("(?!)", f"[^{self._quote}]"))
+
+    def line_end_of(self, text: Column) -> Column:
+        """The one line end behind every record of a file; NULL: they differ, or a field is open."""
+        from pyspark.sql import functions as sf
+
+        found = sf.lit(None).cast("string")
+        for end in [self.line_end] if self.line_end else ["\r", "\r\n", "\n"]:
+            pattern = self._file(re.escape(end), f"[^{self._quote}]")
+            found = sf.when(text.rlike(pattern), sf.lit(end)).otherwise(found)
+        return found
+
+    def _tidy(self, end: str, inner: str) -> str:
+        """A pattern of a whole file in which quotes are only where RFC 4180 has them."""
+        outside = f"[^{self._quote}]*+"
+        before, behind = rf"(?<=\A|{self._sep}|{end})", rf"(?={self._sep}|{end}|\z)"
+        field = f"{self._quote}{self._body(end, inner)}{self._quote}"
+        return rf"\A(?:{outside}{before}{field}{behind})*+{outside}\z"
+
+    def _file(self, end: str, inner: str) -> str:
+        """A pattern of a whole file. Every loop is possessive: Java would recurse otherwise.
+
+        Args:
+            end: a pattern of what ends a record.
+            inner: a pattern of one character within quotes.
+        """
+        plain = f"[^{self._sep}{self._nl}]"
+        if len(self.sep) > 1:
+            plain = f"(?:(?!{self._sep})[^{self._nl}])"
+        field = f"{plain}*+"
+        if self.quote:
+            body = self._body(end, inner)
+            field = f"(?:{self._quote}{body}{self._quote}{field}|(?!{self._quote}){field})"
+        if self.skips_blanks:
+            field = self._blanks + field
+        record = f"{field}(?:{self._sep}{field})*+"
+        if self.comment:
+            record = f"(?:{re.escape(self.comment)}[^{self._nl}]*+|{record})"
+        return rf"\A\ufeff?+(?:{record}(?:{end}))*+{record}\z"
+
+    def _body(self, end: str, inner: str) -> str:
+        """A pattern of what is between two quotes."""
+        escape, before = re.escape(self.escape), re.escape(self.before_escape)
+        parts = [f"{before}{escape}"] if before and escape else []
+        parts += [f"{escape}{self._quote}"] if escape else []
+        if not self.ends_at_sep:
+            parts.append(rf"{self._quote}(?!{self._blanks}(?:{self._sep}|{end}|\z))")
+        several = inner.replace("[^", f"[^{escape}{before}", 1) + "++"
+        return f"(?:{'|'.join([several, *parts, inner])})*+"
+
+    @property
+    def _blanks(self) -> str:
+        return rf"[\x00-\x20&&[^{self._sep}{self._nl}]]*+"
+
+    @property
+    def _nl(self) -> str:
+        """Characters that end lines, for use in [^...]."""
+        return re.escape(self.line_end) or r"\r\n"
+
+    @property
+    def _quote(self) -> str:
+        return re.escape(self.quote)
+
+    @property
+    def _sep(self) -> str:
+        return re.escape(self.sep)
