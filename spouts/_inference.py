@@ -50,6 +50,8 @@ def inferred(
     given = {"inferSchema": True, "mergeSchema": True, **options}
     if form in PARSED and given.get("mode") == "FAILFAST":
         given["mode"] = "DROPMALFORMED"
+    if form == "csv":  # no half of a field over several lines has a say
+        given = {n: v for n, v in given.items() if n.lower() != "multiline"} | {"multiLine": True}
     if form == "csv" and given.get("enforceSchema") is False:
         paths = _of_one_header(spark, paths, listing.hadoop)
     reader = spark.read.options(**given, **listing.hadoop).format(form)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from spouts._bad_rows import marks_of, permissive, with_text
+from spouts._csv import Dialect, reader_options
 from spouts._json_records import JsonRecords
 from spouts._options import check_options
 from spouts._schemas import as_nullable, as_struct
@@ -74,8 +75,8 @@ class Values:
         self._form = form
         self._schema = schema
         self._given = options
-        self._options = {name: str(value) for name, value in options.items()} | permissive(_TEXT)
-        self._quote = str({k.lower(): v for k, v in options.items()}.get("quote", '"'))
+        given = {**options, **(reader_options(options) if form == "csv" else {})}
+        self._options = {name: str(value) for name, value in given.items()} | permissive(_TEXT)
 
     def parsed(self, records: DataFrame, *, as_json: bool = False) -> DataFrame:
         """Spark's records with the columns of the schema in the place of `value`.
@@ -125,7 +126,7 @@ class Values:
 
         record = sf.col("txn_record")
         line = _one_line(record)
-        broken = line.rlike(r"[\r\n]") & ~sf.contains(record, sf.lit(self._quote))
+        broken = ~Dialect.of(self._options).is_record(line)
         return sf.col(f"txn_value.{_TEXT}").isNotNull() | broken | (sf.trim(line) == "")
 
     def _struct(self) -> StructType:

@@ -25,6 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from spouts._backlog import Backlog
 from spouts._bad_rows import PARSED, OnBadRows, marks, marks_of, permissive, with_text
+from spouts._csv import reader_options
+from spouts._csv_files import CsvFiles
 from spouts._file_notices import FileNotices
 from spouts._headers import Headers
 from spouts._inference import INFERRED, inferred
@@ -346,12 +348,15 @@ class FileSpout(Spout[FileBatch]):
             read_from = [literal(path) for path in paths]
             hadoop = self._listing.hadoop
             return read(spark, self._name, read_from, schema, self._options, hadoop, self.unparsed)
-        wanted = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
-        options = {**self._options, **self._listing.hadoop}
         if self._format == "csv":
             names = [file.path for file in metadata.files]
             headers = Headers(self._name, self._listing, self._options)
             options = headers.checked(spark, names, schema, attempt)
+            files = CsvFiles(self._name, options, self.unparsed)
+            sizes = [file.size for file in metadata.files]
+            return files.rows(spark, dict(zip(paths, sizes, strict=True)), schema, attempt)
+        wanted = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
+        options = {**self._options, **self._listing.hadoop}
         reader = spark.read.format(self._format).schema(wanted).options(**options)
         rows = reader.load([literal(path) for path in paths])
         # Spark adds columns for folders k=v that the schema lacks, and puts all of them last.
@@ -555,4 +560,6 @@ def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:
     given = {name.lower(): value for name, value in options.items()}
     if format_ == "csv" and str(given.get("header", False)).lower() == "true":
         defaults["enforceSchema"] = False
+    if format_ == "csv":
+        defaults |= reader_options(options)
     return {k: v for k, v in defaults.items() if k.lower() not in given} | options

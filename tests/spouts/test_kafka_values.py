@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -13,6 +15,7 @@ from committers.append_table import AppendTable
 from spouts.kafka import KafkaSpout
 from tests.faults.support import rows_of
 from tests.spouts.kafka_broker import Broker
+from tests.spouts.test_csv_files import VALUES as CSV_VALUES
 from tests.spouts.test_kafka_read import plan, read
 from txn import Topology, TopologyConfig
 from txn.attempts import TransactionAttempt
@@ -45,7 +48,7 @@ BAD = {
         '{"k":"a"}],[{"k":"b"}',
         '{"k":"a"},"x":{}',
     ],
-    "csv": ["a,x", "a", "a,1,2", "", " \n", "\n", "a\nb,2"],
+    "csv": ["a,x", "a", "a,1,2", "", " \n", "\n", "a\nb,2", 'a,"1', '"a",1\n"b",2', '"a,1'],
 }
 
 _names = itertools.count()
@@ -254,3 +257,17 @@ def test_options_of_values_are_sparks(spark: SparkSession, kafka: Broker, topic:
         ("a", "x\ny", "2026-04-03"),
         ("b", None, "None"),
     ]
+
+
+def test_csv_as_python_writes_it_comes_back(spark: SparkSession, kafka: Broker, topic: str) -> None:
+    """Quotes, separators and line ends in quotes are a part of the value; an open field is none."""
+    texts = []
+    for value in CSV_VALUES:
+        csv.writer(text := io.StringIO(newline=""), quoting=csv.QUOTE_ALL).writerow([value, "z"])
+        texts.append(text.getvalue())
+    kafka.produce(topic, texts)
+    spout = KafkaSpout(
+        kafka.servers, topics=[topic], value_format="csv", schema="a string, b string"
+    )
+    rows = read(spark, spout, plan(spout)).select("a", "b").collect()
+    assert sorted(map(tuple, rows)) == sorted((value, "z") for value in CSV_VALUES)

@@ -1,0 +1,193 @@
+"""The records of CSV files: by line where that is right, over line ends where quotes say so."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from spouts._bad_rows import with_text
+from spouts._csv import Dialect
+from spouts._uris import literal, plain
+from txn.errors import BatchError
+from txn.interfaces import Unparsed
+from txn.spark.names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["CsvFiles"]
+
+_BY_LINE = ""
+_NOT_SEEN = "\x01txn\x02"
+"""No record has this text in it."""
+_SMALL, _LARGEST = 2**26, 2**30
+"""Bytes of a file that is looked at as a whole at once; and of one that is so at all."""
+_COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".lz4", ".snappy", ".deflate")
+_SHOWN = 3
+"""Most files that an error names."""
+
+
+class CsvFiles:
+    """Reads the files of a batch.
+
+    How a file is read depends on its content alone, so a replay reads the same rows.
+
+    Args:
+        whose: the spout, for messages.
+        options: of Spark's reader, with the spout's defaults and those of the storage.
+        unparsed: how records that do not parse are marked; None: they fail the batch.
+    """
+
+    def __init__(self, whose: str, options: Mapping[str, Any], unparsed: Unparsed | None) -> None:
+        """See the class."""
+        self._whose = whose
+        self._unparsed = unparsed
+        self._dialect = Dialect.of(options)
+        given = {name.lower(): str(value) for name, value in options.items()}
+        self._encoding = given.get("encoding", given.get("charset", "UTF-8")).upper()
+        how = ("multiline", "linesep")
+        self._options = {n: v for n, v in options.items() if n.lower() not in how}
+
+    def rows(
+        self, spark: SparkSession, sizes: Mapping[str, int], schema: StructType, attempt: object
+    ) -> DataFrame:
+        """The rows of files, with the marks of those that do not parse.
+
+        Args:
+            sizes: URI of each file -> its bytes.
+            attempt: for messages.
+
+        Raises:
+            BatchError: nobody can say where the records of a file end, and bad ones fail the batch;
+                or the file is too large to find out.
+        """
+        ends = self._ends(spark, sizes, attempt)
+        by_end: dict[str | None, list[str]] = {}
+        for uri in sizes:
+            by_end.setdefault(ends.get(uri, _BY_LINE), []).append(uri)
+        if self._unparsed is None and None in by_end:
+            raise self._unclear(by_end[None], attempt)
+        frames = [
+            self._lines(spark, uris, schema)
+            if end is None
+            else self._records(spark, uris, schema, end)
+            for end, uris in by_end.items()
+        ]
+        return functools.reduce(lambda one, other: one.unionByName(other), frames)
+
+    # --- how a file is read ------------------------------------------------------------------
+
+    def _ends(
+        self, spark: SparkSession, sizes: Mapping[str, int], attempt: object
+    ) -> dict[str, str | None]:
+        """URI of each file that is not read by line -> the line end behind its records, if known.
+
+        A large file is looked at line by line first, in parallel; then, if need be, as a whole.
+        """
+        from pyspark.sql import functions as sf
+
+        if not self._dialect.quote and self._dialect.sep.strip() and not self._is_wide:
+            return {}
+        names = {plain(uri): uri for uri in sizes}
+        weights = {u: n * 8 if u.lower().endswith(_COMPRESSED) else n for u, n in sizes.items()}
+        odd = [uri for uri in sizes if self._is_wide or weights[uri] <= _SMALL]
+        if large := [uri for uri in sizes if uri not in set(odd)]:
+            lines = self._texts(spark, large, whole=False)
+            cut = lines.where(~self._dialect.is_by_line(sf.col("value"))).select("path").distinct()
+            odd += [names[plain(unquote(row[0]))] for row in cut.collect()]
+        if too_large := [uri for uri in odd if weights[uri] > _LARGEST]:
+            raise self._too_large(too_large, attempt)
+        if not odd:
+            return {}
+        text = sf.col("value")
+        end = self._dialect.line_end_of(text)
+        if not self._is_wide:
+            end = sf.when(self._dialect.is_by_line(text), _BY_LINE).otherwise(end)
+        found = self._texts(spark, odd, whole=True).select("path", end.alias("end"))
+        found = found.where(sf.col("end").isNull() | (sf.col("end") != _BY_LINE))
+        return {names[plain(unquote(path))]: known for path, known in found.collect()}
+
+    @property
+    def _is_wide(self) -> bool:
+        """Spark's reader of lines takes any byte 10 for an end of a line."""
+        return self._encoding.startswith(("UTF-16", "UTF-32"))
+
+    def _texts(self, spark: SparkSession, uris: Sequence[str], *, whole: bool) -> DataFrame:
+        from pyspark.sql import functions as sf
+
+        names = ("encoding", "charset")
+        options = {n: v for n, v in self._options.items() if n.lower() not in names}
+        if self._dialect.line_end and not whole:
+            options["lineSep"] = self._dialect.line_end
+        reader = spark.read.format("text").options(**options, wholetext=whole)
+        rows = reader.schema("value string").load([literal(uri) for uri in uris])
+        text = rows["value"]
+        if self._is_wide:
+            text = sf.decode(text.cast("binary"), self._encoding)
+        return rows.select(text.alias("value"), rows["_metadata.file_path"].alias("path"))
+
+    # --- rows --------------------------------------------------------------------------------
+
+    def _records(
+        self, spark: SparkSession, uris: Sequence[str], schema: StructType, end: str
+    ) -> DataFrame:
+        mark = self._unparsed
+        read = schema if mark is None else with_text(schema, mark.text)
+        options = self._options | {"multiLine": end != _BY_LINE}
+        if end or self._dialect.line_end:
+            options["lineSep"] = end or self._dialect.line_end
+        rows = spark.read.format("csv").schema(read).options(**options)
+        found = rows.load([literal(uri) for uri in uris])
+        # Spark adds columns for folders k=v that the schema lacks, and puts all of them last.
+        columns = [found[quoted(name)] for name in read.fieldNames()]
+        if mark is not None:
+            columns.append(found["_metadata.file_path"].alias(mark.position))
+        return found.select(*columns)
+
+    def _lines(self, spark: SparkSession, uris: Sequence[str], schema: StructType) -> DataFrame:
+        """Every line of files as a record that does not parse, but for the header."""
+        from pyspark.sql import functions as sf
+
+        mark = self._unparsed
+        assert mark is not None
+        options = self._options | {"multiLine": self._is_wide, "enforceSchema": True}
+        options |= {"sep": _NOT_SEEN, "quote": "", "escape": "", "nullValue": _NOT_SEEN}
+        options = {n: v for n, v in options.items() if n.lower() != "delimiter"}
+        reader = spark.read.format("csv").options(**options).schema("line string")
+        rows = reader.load([literal(uri) for uri in uris])
+        return rows.select(
+            *[sf.lit(None).cast(each.dataType).alias(each.name) for each in schema],
+            rows["line"].alias(mark.text),
+            rows["_metadata.file_path"].alias(mark.position),
+        )
+
+    # --- errors ------------------------------------------------------------------------------
+
+    def _unclear(self, uris: Sequence[str], attempt: object) -> BatchError:
+        return BatchError(
+            f"{self._whose} cannot tell where the records end in {_shown(uris)}, for {attempt}: a "
+            "quoted field is not closed, or line ends of several kinds stand around fields of "
+            "several lines. Nothing of the batch is stored. If quotes are plain text in such "
+            "files, say quote=''; if a backslash stands before a quote in a field, say "
+            "escape='\\\\'; to set all lines of the file aside and go on, give the spout "
+            "bad_rows='set_aside'.",
+            number="TXN-422",
+        )
+
+    def _too_large(self, uris: Sequence[str], attempt: object) -> BatchError:
+        return BatchError(
+            f"{self._whose} cannot read {_shown(uris)} for {attempt}: a quoted field goes over "
+            f"several lines, or the text is {self._encoding}, so the file is looked at as a whole, "
+            f"and it is larger than {_LARGEST >> 30} GiB (compressed: {_LARGEST >> 23} MiB). "
+            "Nothing of the batch is stored. Split the file into smaller ones under new names, "
+            "and let this batch pass (on_exhausted='quarantine').",
+            number="TXN-422",
+        )
+
+
+def _shown(uris: Sequence[str]) -> str:
+    more = f" and {len(uris) - _SHOWN} more" if len(uris) > _SHOWN else ""
+    return ", ".join(unquote(plain(uri)) for uri in uris[:_SHOWN]) + more
