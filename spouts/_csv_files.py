@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -39,10 +39,18 @@ class CsvFiles:
         whose: the spout, for messages.
         options: of Spark's reader, with the spout's defaults and those of the storage.
         unparsed: how records that do not parse are marked; None: they fail the batch.
+        tell_replaced: takes the names of files with bytes that are not UTF-8.
     """
 
-    def __init__(self, whose: str, options: Mapping[str, Any], unparsed: Unparsed | None) -> None:
+    def __init__(
+        self,
+        whose: str,
+        options: Mapping[str, Any],
+        unparsed: Unparsed | None,
+        tell_replaced: Callable[[Sequence[str]], None],
+    ) -> None:
         """See the class."""
+        self._tell_replaced = tell_replaced
         self._whose = whose
         self._unparsed = unparsed
         self._dialect = Dialect.of(options)
@@ -94,21 +102,34 @@ class CsvFiles:
         names = {plain(uri): uri for uri in sizes}
         weights = {u: n * 8 if u.lower().endswith(_COMPRESSED) else n for u, n in sizes.items()}
         odd = [uri for uri in sizes if self._is_wide or weights[uri] <= _SMALL]
+        text, replaced = sf.col("value"), set[str]()
+        valid = sf.is_valid_utf8(text) if self._encoding in ("UTF-8", "UTF8") else sf.lit(True)
         if large := [uri for uri in sizes if uri not in set(odd)]:
             lines = self._texts(spark, large, whole=False)
-            cut = lines.where(~self._dialect.is_by_line(sf.col("value"))).select("path").distinct()
-            odd += [names[plain(unquote(row[0]))] for row in cut.collect()]
+            seen = lines.select(
+                "path", self._dialect.is_by_line(text).alias("fits"), valid.alias("valid")
+            )
+            for path, fits, is_valid in seen.where("NOT (fits AND valid)").distinct().collect():
+                odd += [] if fits else [names[plain(unquote(path))]]
+                replaced |= set() if is_valid else {names[plain(unquote(path))]}
         if too_large := [uri for uri in odd if weights[uri] > _LARGEST]:
             raise self._too_large(too_large, attempt)
-        if not odd:
-            return {}
-        text = sf.col("value")
-        end = self._dialect.line_end_of(text)
-        if not self._is_wide:
-            end = sf.when(self._dialect.is_by_line(text), _BY_LINE).otherwise(end)
-        found = self._texts(spark, odd, whole=True).select("path", end.alias("end"))
-        found = found.where(sf.col("end").isNull() | (sf.col("end") != _BY_LINE))
-        return {names[plain(unquote(path))]: known for path, known in found.collect()}
+        ends: dict[str, str | None] = {}
+        if odd:
+            end = self._dialect.line_end_of(text)
+            if not self._is_wide:
+                end = sf.when(self._dialect.is_by_line(text), _BY_LINE).otherwise(end)
+            whole = self._texts(spark, [*dict.fromkeys(odd)], whole=True)
+            found = whole.select("path", end.alias("end"), valid.alias("valid"))
+            found = found.where(
+                sf.col("end").isNull() | (sf.col("end") != _BY_LINE) | ~sf.col("valid")
+            )
+            for path, known, is_valid in found.collect():
+                ends[names[plain(unquote(path))]] = known
+                replaced |= set() if is_valid else {names[plain(unquote(path))]}
+        if replaced:
+            self._tell_replaced([unquote(plain(uri)) for uri in sizes if uri in replaced])
+        return ends
 
     @property
     def _is_wide(self) -> bool:

@@ -67,12 +67,18 @@ def _of_footer(end: bytes | None) -> Mapping[str, Any] | None:
 
 
 def _of_object(text: str) -> Mapping[str, Any] | None:
-    """The first object, of a line or of an array."""
-    try:
-        found, _ = json.JSONDecoder().raw_decode(text.lstrip(" \t\r\n["))
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+    """The first object: of a line, of an array, or behind lines that are none."""
+    start = text.find("{")
+    while start >= 0:
+        try:
+            found, _ = json.JSONDecoder().raw_decode(text, start)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return found
+        line = text.find("\n", start)
+        start = text.find("{", line) if line >= 0 else -1
+    return None
 
 
 def _of_header(text: str, given: Mapping[str, str], *, is_whole: bool) -> Mapping[str, Any] | None:

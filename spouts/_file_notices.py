@@ -1,4 +1,4 @@
-"""What people are told of a `FileSpout`'s files: that there are none, and which have changed."""
+"""What people are told of a `FileSpout`'s files: that there are none, which changed, and so on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ notices = logging.getLogger(f"{NOTICES}.files")
 
 
 class FileNotices:
-    """Only the planner changes it; another thread may ask for `texts`.
+    """Only the planner and who reads batches change it; another thread may ask for `texts`.
 
     Args:
         name: of the spout, for messages.
@@ -35,13 +35,35 @@ class FileNotices:
         """That there is nothing to read, in words; None: there is, or nobody has looked."""
         self._stale: dict[str, int] = {}
         """Files that this run found changed, with their times."""
+        self._replaced: tuple[str, ...] = ()
+        """The first files with bytes that are not UTF-8."""
         self._changed = Changed(looks.times)
         self._newest_found = 0
 
     def texts(self) -> list[str]:
         """That the pattern matches no file, and which files were changed after they were read."""
-        stale = self._stale
-        return [*filter(None, [self._empty]), *([self._about_changed(stale)] if stale else [])]
+        stale, replaced = self._stale, self._replaced
+        return [
+            *filter(None, [self._empty]),
+            *([self._about_changed(stale)] if stale else []),
+            *([self._about_replaced(replaced)] if replaced else []),
+        ]
+
+    def tell_replaced(self, names: Iterable[str]) -> None:
+        """Warn once of files in which signs of replacement stand for bytes; of the first 20."""
+        new = [name for name in names if name not in self._replaced]
+        new = new[: _NAMED - len(self._replaced)]
+        if new:
+            self._replaced = (*self._replaced, *new)
+            notices.warning("%s", self._about_replaced(new))
+
+    def _about_replaced(self, names: Collection[str]) -> str:
+        more = " and perhaps more" if len(names) == _NAMED else ""
+        return (
+            f"{self._name} has files with bytes that are not UTF-8, in whose rows \ufffd stands "
+            f"for them: {', '.join(names)}{more}. If they have another encoding, give the spout "
+            "encoding=; rows that are stored already stay as they are."
+        )
 
     def take(self, files: Iterable[tuple[str, int | None]]) -> None:
         """Remember files, with their times, that are taken now."""

@@ -109,7 +109,7 @@ class Values:
                 sf.lit(f"{self._whose} has a {NOT_PARSED} as {self._form} with the schema, at "),
                 place,
                 sf.lit(": "),
-                sf.substring("txn_record", 1, _SHOWN),
+                sf.make_valid_utf8(sf.substring("txn_record", 1, _SHOWN)),
             )
             checked = sf.when(bad, sf.raise_error(told)).otherwise(sf.col("txn_value"))
             whole = whole.select(checked.alias("txn_value"), *rest)
@@ -117,7 +117,7 @@ class Values:
         return whole.select(
             *_columns(fields),
             *beside,
-            sf.when(bad, sf.col("txn_record")).alias(self.unparsed.text),
+            sf.when(bad, sf.make_valid_utf8("txn_record")).alias(self.unparsed.text),
             place.alias(self.unparsed.position),
         )
 
@@ -126,7 +126,7 @@ class Values:
 
         record = sf.col("txn_record")
         line = _one_line(record)
-        broken = ~Dialect.of(self._options).is_record(line)
+        broken = ~Dialect.of(self._options).is_record(line) | ~sf.is_valid_utf8(record)
         return sf.col(f"txn_value.{_TEXT}").isNotNull() | broken | (sf.trim(line) == "")
 
     def _struct(self) -> StructType:

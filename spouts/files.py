@@ -352,7 +352,7 @@ class FileSpout(Spout[FileBatch]):
             names = [file.path for file in metadata.files]
             headers = Headers(self._name, self._listing, self._options)
             options = headers.checked(spark, names, schema, attempt)
-            files = CsvFiles(self._name, options, self.unparsed)
+            files = CsvFiles(self._name, options, self.unparsed, self._notices.tell_replaced)
             sizes = [file.size for file in metadata.files]
             return files.rows(spark, dict(zip(paths, sizes, strict=True)), schema, attempt)
         wanted = schema if self.unparsed is None else with_text(schema, self.unparsed.text)

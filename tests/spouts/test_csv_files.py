@@ -187,3 +187,25 @@ def test_columns_are_inferred_from_whole_records(spark: SparkSession, tmp_path: 
     (tmp_path / "1.csv").write_bytes(b'n,s,m\n1,"a\nb,c",2\n')
     spout = FileSpout(f"{tmp_path}/*.csv", format="csv", header=True)
     assert spout.open(spark, None).simpleString() == "struct<n:int,s:string,m:int>"
+
+
+@pytest.mark.parametrize("small", [0, 2**26])
+def test_bytes_that_are_not_utf8_are_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    """A sign stands for them in the rows, and a notice names the file, once."""
+    monkeypatch.setattr(spouts._csv_files, "_SMALL", small)
+    (tmp_path / "a.csv").write_bytes(b"caf\xe9,1\n")
+    (tmp_path / "b.csv").write_bytes(b"caf\xc3\xa9,2\n")
+    spout = FileSpout(
+        f"{tmp_path}/*.csv", format="csv", schema="k string, v int", files_per_batch=2
+    )
+    spout.open(spark, None)
+    planned = spout.initialize_transaction(TransactionAttempt(1), None)
+    assert planned is not None
+    for attempt in (0, 1):
+        rows = spout.emit_batch(spark, TransactionAttempt(1, attempt), planned).collect()
+        assert sorted(map(tuple, rows), key=str) == [("caf\xe9", 2), ("caf\ufffd", 1)]
+    (notice,) = spout.notices()
+    assert "a.csv. If they have another encoding, give the spout encoding=" in notice
+    assert "b.csv" not in notice

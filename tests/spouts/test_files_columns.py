@@ -158,6 +158,7 @@ UNREAD = {
         "none of .* \\(id, name\\).* within 'data'",
     ),
     "array": ("json", '[{"ID": 1}, {"ID": 2}]', "none of .*It has ID\\. .*'ID', not 'id'"),
+    "behind lines": ("json", '[\n\n]\n{]\n{"ID": 1}', "none of .*It has ID\\. .*'ID', not 'id'"),
     "indented": ("json", '{\n  "ident": 1\n}', "none of the schema's columns .*It has ident\\.$"),
     "parquet": ("parquet", {"ident": [1], "label": ["x"]}, "none of .*It has ident, label\\.$"),
     "one more": ("parquet", {"ID": [1], "label": ["x"]}, "so they reach no table: label\\.$"),

@@ -271,3 +271,21 @@ def test_csv_as_python_writes_it_comes_back(spark: SparkSession, kafka: Broker, 
     )
     rows = read(spark, spout, plan(spout)).select("a", "b").collect()
     assert sorted(map(tuple, rows)) == sorted((value, "z") for value in CSV_VALUES)
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_values_that_are_not_utf8_do_not_parse(
+    spark: SparkSession, kafka: Broker, topic: str, warehouse: Path, form: Any
+) -> None:
+    """What is set aside of them is UTF-8, so that other readers take the table."""
+    value = b'{"k":"caf\xe9","v":1}' if form == "json" else b"caf\xe9,1"
+    producer = kafka.producer()
+    producer.produce(topic, value, partition=1)
+    assert producer.flush(60) == 0
+    kafka.produce(topic, [GOOD[form][0]], partition=1)
+    spout = KafkaSpout(
+        kafka.servers, topics=[topic], value_format=form, schema=SCHEMA, bad_rows="set_aside"
+    )
+    run_in_memory(topology(spout, warehouse), spark)
+    assert rows_of(warehouse / "rows", "k", "v") == [ROWS[0]]
+    assert rows_of(warehouse / "bad", "row") == [(value.decode(errors="replace"),)]

@@ -140,9 +140,14 @@ def _from_header(text: str, found: list[_Record], dialect: Dialect) -> list[_Rec
 
     def is_blank(record: _Record) -> bool:
         raw = text[record.start : record.end]
-        return not raw.strip(" \t") and dialect.sep not in raw
+        return _is_blank(raw) and dialect.sep not in raw
 
     return list(dropwhile(is_blank, found))
+
+
+def _is_blank(raw: str) -> bool:
+    """Whether a line has nothing but blanks and control characters, which is no record."""
+    return all(character <= " " for character in raw)
 
 
 def csv_value(text: str, dialect: Dialect, columns: Columns) -> Expected:
@@ -182,7 +187,7 @@ def _expected(record: _Record, raw: str, columns: Columns, dialect: Dialect) -> 
     bad: Outcome = (Bad(raw),)
     if "open" in record.flaws:
         return Expected((bad,), raw)
-    blank = not raw.strip(" \t") and dialect.sep not in raw
+    blank = _is_blank(raw) and dialect.sep not in raw
     if len(record.fields) != len(columns):
         outcomes = (bad, ()) if blank else (bad,)
         return Expected(outcomes, raw)
