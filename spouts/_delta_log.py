@@ -13,7 +13,7 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from txn.delta.commits import LAST_CHECKPOINT, Commit, txid_in
+from txn.delta.commits import LAST_CHECKPOINT, Commit, file_path, txid_in
 from txn.delta.loading import find
 from txn.delta.log import TableLog
 from txn.errors import RecoveryRefusedError, SourceChangedError
@@ -205,6 +205,21 @@ class SourceLog:
             while len(self._cached) > _CACHED_VERSIONS:
                 del self._cached[next(iter(self._cached))]
         return found
+
+    def change_files(self, version: int) -> list[str] | None:
+        """The files with the recorded changes of a version; None: its commit file is gone.
+
+        Source: Delta's PROTOCOL.md, "Add CDC File": without such files, the added and the removed
+        ones have the changes.
+        """
+        text = self._log.text(version)
+        if text is None:
+            return None
+        actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+        cdc = [action["cdc"] for action in actions if "cdc" in action]
+        moved = [action[kind] for action in actions for kind in ("add", "remove") if kind in action]
+        files = cdc or [file for file in moved if file.get("dataChange", True)]
+        return [file_path(file["path"])[0] for file in files]
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """Bytes of each file, None where there is none.

@@ -45,7 +45,7 @@ class PlannedVersions:
                 f"{self._name}: version {planned.version} was planned, but is no longer in the "
                 "table's log: it was cleaned up. Restore the commit file from a backup and start "
                 "the topology again; keep delta.logRetentionDuration longer than the topology "
-                "may be down.",
+                f"may be down. {SourceChangedError.LET_GO}",
                 number="TXN-412",
             )
         files = commit.files(planned.below)
@@ -75,7 +75,26 @@ class PlannedVersions:
                 raise SourceChangedError(
                     f"{self._name}: file {file.path} of versions {span}, planned for {attempt}, "
                     f"{found}; it had {file.size} bytes. Restore it from a backup and start the "
-                    "topology again; a topology must not fall behind VACUUM's retention.",
+                    "topology again; a topology must not fall behind VACUUM's retention. "
+                    f"{SourceChangedError.LET_GO}",
+                    number="TXN-412",
+                )
+
+    def require_changes(self, metadata: DeltaBatch, attempt: TransactionAttempt) -> None:
+        """Look whether the files with the recorded changes of all versions are there.
+
+        Raises:
+            SourceChangedError: one is not.
+        """
+        for planned in metadata.versions:
+            paths = self._log.change_files(planned.version)
+            sizes = self._log.sizes(paths or [])
+            lost = [path for path, size in zip(paths or [], sizes, strict=True) if size is None]
+            if paths is None or lost:
+                raise SourceChangedError(
+                    f"{self._name}: {lost[0] if lost else 'the commit file'} with the changes of "
+                    f"version {planned.version}, planned for {attempt}, is gone (VACUUM?). "
+                    "Restore it from a backup.",
                     number="TXN-412",
                 )
 
@@ -99,6 +118,6 @@ class PlannedVersions:
             raise SourceChangedError(
                 f"{self._name}: the changes of versions {metadata.versions[0].version} to "
                 f"{metadata.versions[-1].version} cannot be read for {attempt}: "
-                f"{in_one_line(str(error))}",
+                f"{in_one_line(str(error))} {SourceChangedError.LET_GO}",
                 number="TXN-412",
             ) from error

@@ -100,6 +100,10 @@ class Corrections:
         """As `FileSpout.check_read`."""
         self.files.check_read(attempt, FileBatch.model_validate(position))
 
+    def readable(self, attempt: TransactionAttempt, position: Any) -> None:
+        """As `FileSpout.readable`."""
+        self.files.readable(attempt, FileBatch.model_validate(position))
+
     def parts(self, position: Any) -> Sequence[str]:
         """The planned files."""
         return self.files.planned_parts(FileBatch.model_validate(position))

@@ -14,6 +14,7 @@ from txn.errors import ProgressUnreadableError
 
 __all__ = [
     "CORRECTIONS",
+    "Left",
     "Lost",
     "Position",
     "Shares",
@@ -24,6 +25,7 @@ __all__ = [
     "name_of",
     "parsed",
     "stored_positions",
+    "what_is_left",
 ]
 
 CORRECTIONS = "corrections/"
@@ -121,6 +123,36 @@ def going_on(partition: Partition, stored: Position, look: Look) -> Start:
         )
         return _lost("truncated", stored.end, latest, words)
     return Start(stored.end)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is there of the planned offsets of a partition."""
+
+    position: Position
+    words: str
+    """Which are gone, and why; empty: none."""
+
+
+def what_is_left(partition: Partition, planned: Position, look: Look) -> Left:
+    """The planned offsets that a look has found; `end` equals `start` if there are none."""
+    part = name_of(partition)
+    nothing = planned.model_copy(update={"start": planned.end})
+    if partition[0] not in look.topics or partition not in look.latest:
+        return Left(nothing, f"{part} is gone")
+    lost = going_on(partition, planned.model_copy(update={"end": planned.start}), look).lost
+    if lost is None:
+        end = min(planned.end, look.latest[partition])
+        gone = f"{part} ends at offset {end}, before the planned {planned.end}"
+        return Left(planned.model_copy(update={"end": end}), gone * (end < planned.end))
+    start = (
+        min(lost.skipped.next, planned.end) if lost.skipped.reason == "retention" else planned.end
+    )
+    skipped = lost.skipped.model_copy(update={"next": start})
+    end = max(start, min(planned.end, look.latest[partition]))
+    return Left(
+        planned.model_copy(update={"start": start, "end": end, "skipped": skipped}), lost.words
+    )
 
 
 def fair_shares(

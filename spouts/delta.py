@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
 from spouts._delta_batch import DeltaBatch, DeltaVersion, sum_of_known
-from spouts._delta_log import SourceLog, SourceVersion, TableNow
+from spouts._delta_log import AddedFile, SourceLog, SourceVersion, TableNow
 from spouts._delta_plan import Candidate, Rules, final_version, next_batch
 from spouts._delta_read import scan, struct_of
 from spouts._delta_versions import PlannedVersions
@@ -283,14 +283,7 @@ class DeltaSpout(Spout[DeltaBatch]):
             SourceChangedError: a commit file or a data file is gone or has changed.
             SourceUnavailableError: the storage does not answer.
         """
-        try:
-            self._table(metadata)
-            files = [] if self._changes else self._stored.files(metadata)
-            self._stored.require_stored(files, metadata, attempt)
-        except OSError as error:
-            raise SourceUnavailableError(
-                f"{self._name} could not be read for {attempt}: {error}. The batch waits for it."
-            ) from error
+        files = self._planned_files(attempt, metadata)
         if not metadata.versions:
             return no_rows(spark, struct_of(metadata.read_schema, changes=self._changes))
         if self._changes:
@@ -299,6 +292,27 @@ class DeltaSpout(Spout[DeltaBatch]):
             return self._stored.changes(spark, attempt, metadata).select(*map(quoted, names))
         paths = [(self._log.url(file.path), file.partition) for file in files]
         return scan(spark, paths, struct_of(metadata.read_schema), self._log.hadoop)
+
+    def readable(self, attempt: TransactionAttempt, metadata: DeltaBatch) -> DeltaBatch:
+        """The batch, if its versions and their files are there; raises as `emit_batch`."""
+        self._planned_files(attempt, metadata, replay=True)
+        return metadata
+
+    def _planned_files(
+        self, attempt: TransactionAttempt, metadata: DeltaBatch, *, replay: bool = False
+    ) -> list[AddedFile]:
+        """The files with the planned rows. Those with changes are looked for before a replay."""
+        try:
+            self._table(metadata)
+            files = [] if self._changes else self._stored.files(metadata)
+            self._stored.require_stored(files, metadata, attempt)
+            if self._changes and replay:
+                self._stored.require_changes(metadata, attempt)
+        except OSError as error:
+            raise SourceUnavailableError(
+                f"{self._name} could not be read for {attempt}: {error}. The batch waits for it."
+            ) from error
+        return files
 
     def planned_parts(self, metadata: DeltaBatch) -> Sequence[str]:
         """One part per version with rows."""

@@ -126,6 +126,14 @@ class FeederSpout(Spout[Feeding]):
         Raises:
             FailedException: the rows are not in this object's memory: another object was fed.
         """
+        return frame_of(spark, self._fed_rows(attempt, metadata), self._schema)
+
+    def readable(self, attempt: TransactionAttempt, metadata: Feeding) -> Feeding:
+        """The batch, if its rows are still in memory; raises as `emit_batch`."""
+        self._fed_rows(attempt, metadata)
+        return metadata
+
+    def _fed_rows(self, attempt: TransactionAttempt, metadata: Feeding) -> list[Row]:
         with self._changed:
             rows = self._batches.get(metadata.number)
         if metadata.feeder != self._name or rows is None:
@@ -134,7 +142,7 @@ class FeederSpout(Spout[Feeding]):
                 "committed already: its rows are gone. Feed them again if the tables lack them.",
                 number="TXN-417",
             )
-        return frame_of(spark, rows, self._schema)
+        return rows
 
     def planned_rows(self, metadata: Feeding) -> int | None:
         """The number of rows that were fed; None if another object was fed."""

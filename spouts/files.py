@@ -334,9 +334,7 @@ class FileSpout(Spout[FileBatch]):
         """
         from pyspark.sql.types import StructType
 
-        for file, found in zip(metadata.files, self._found(metadata, attempt), strict=True):
-            if found is None or not found.is_still(file.stat):
-                raise _changed(file, found, attempt)
+        self._require_planned(attempt, metadata)
         schema = StructType.fromJson(json.loads(metadata.read_schema))
         paths = [self._listing.uri(file.path) for file in metadata.files]
         if not paths:
@@ -381,6 +379,16 @@ class FileSpout(Spout[FileBatch]):
     def _emitted(self, schema: StructType) -> StructType:
         """The columns of the DataFrames, given those of the files."""
         return with_text(schema, *marks(self.unparsed))
+
+    def readable(self, attempt: TransactionAttempt, metadata: FileBatch) -> FileBatch:
+        """The batch, if its files are still what was planned; raises as `emit_batch`."""
+        self._require_planned(attempt, metadata)
+        return metadata
+
+    def _require_planned(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
+        for file, found in zip(metadata.files, self._found(metadata, attempt), strict=True):
+            if found is None or not found.is_still(file.stat):
+                raise _changed(file, found, attempt)
 
     def planned_parts(self, metadata: FileBatch) -> Sequence[str]:
         """The paths of the batch: one edge per file."""
@@ -463,7 +471,7 @@ class FileSpout(Spout[FileBatch]):
         """The files of a batch as they are now."""
         for file in metadata.files:
             if not self._listing.may_name(file.path):
-                raise SourceChangedError(
+                raise TopologyError(
                     f"{self._name} should read {file.path!r} for {attempt}, but its pattern does "
                     "not reach that path: the pattern was changed while that batch was open, or "
                     "the stored batch was changed. Run it once more with the old pattern.",
@@ -530,7 +538,7 @@ def _changed(
     return SourceChangedError(
         f"The file {planned.path} changed after it was planned for {attempt}: it had "
         f"{_described(planned.stat)}, and now {now}. Put the planned file back{time} and start the "
-        "topology again; move new data in under new names.",
+        f"topology again; move new data in under new names. {SourceChangedError.LET_GO}",
         number="TXN-407",
     )
 

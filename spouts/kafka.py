@@ -31,6 +31,7 @@ from spouts._kafka_plan import (
     name_of,
     parsed,
     stored_positions,
+    what_is_left,
 )
 from spouts._kafka_values import ValueFormat, Values
 from spouts._schemas import as_struct
@@ -486,6 +487,43 @@ class KafkaSpout(PartitionedSpout):
                     f"id was {topic_id} and is {now}). The batch is replayed."
                 )
 
+    def readable(
+        self, attempt: TransactionAttempt, metadata: PartitionPositions
+    ) -> PartitionPositions:
+        """The planned offsets that are there; of a transactional spout all of them, or none.
+
+        Raises:
+            SourceUnavailableError: no broker answers.
+            SourceChangedError: records of a transactional txid are gone, or all of an opaque one,
+                or a file of corrected records.
+        """
+        stored = stored_positions(metadata.read, self._name)
+        planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
+        if (files := self._files_in(metadata.read)) is not None:
+            files.readable(attempt, metadata.read[CORRECTIONS])
+        look = self._cluster.look(sorted({topic for topic, _ in planned}))
+        left = {each: what_is_left(each, position, look) for each, position in planned.items()}
+        lost = {name_of(each): rest.words for each, rest in left.items() if rest.words}
+        if not lost:
+            return metadata
+        words = (
+            f"{self._name} has not all of what {attempt} would replay: {'; '.join(lost.values())}"
+        )
+        if self.kind is SpoutKind.TRANSACTIONAL:
+            raise SourceChangedError(
+                f"{words}. A transactional txid is read identically or not at all; kind='opaque' "
+                "reads what is left.",
+                number="TXN-406",
+            )
+        if not files and all(each.position.end == each.position.start for each in left.values()):
+            raise SourceChangedError(f"{words}. Nothing of it is left.", number="TXN-406")
+        notices.warning("%s. What is left is read.", words)
+        self._losses = {**self._losses, **dict.fromkeys(lost, f"{words}.")}
+        read = {name_of(each): rest.position.to_json() for each, rest in left.items()}
+        return PartitionPositions(
+            read={**metadata.read, **read}, latest={**metadata.latest, **read}
+        )
+
     def _parsed(self, records: DataFrame) -> DataFrame:
         return records if self._values is None else self._values.parsed(records)
 
@@ -562,9 +600,8 @@ class KafkaSpout(PartitionedSpout):
         if self.kind is SpoutKind.TRANSACTIONAL:
             return SourceChangedError(
                 f"{self._name} cannot read batch {attempt} as it was planned: {words}. A "
-                "transactional batch is replayed identically or not at all: quarantine it, or "
-                "start over under another topology name with other tables; kind='opaque' would "
-                "go on.",
+                "transactional batch is replayed identically or not at all. "
+                f"{SourceChangedError.LET_GO}",
                 number="TXN-406",
             )
         return FailedException(

@@ -96,6 +96,17 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
             Exception: the next exception among the rows that was not raised yet.
             TopologyError: this run was given fewer batches than an earlier one planned.
         """
+        rows = self._require(attempt, metadata)
+        self._raise_next(metadata.index, rows)
+        content = [row for row in rows if not isinstance(row, Exception)]
+        return frame_of(spark, content, self._schema)
+
+    def readable(self, attempt: TransactionAttempt, metadata: MemoryPosition) -> MemoryPosition:
+        """The batch, if this object has it; raises as `emit_batch`."""
+        self._require(attempt, metadata)
+        return metadata
+
+    def _require(self, attempt: TransactionAttempt, metadata: MemoryPosition) -> Rows:
         rows = self._rows(metadata.index)
         if rows is None:
             raise TopologyError(
@@ -103,9 +114,7 @@ class MemoryTransactionalSpout(Spout[MemoryPosition]):
                 f"planned as number {metadata.index + 1}. Give it the same batches again.",
                 number="TXN-417",
             )
-        self._raise_next(metadata.index, rows)
-        content = [row for row in rows if not isinstance(row, Exception)]
-        return frame_of(spark, content, self._schema)
+        return rows
 
     def planned_rows(self, metadata: MemoryPosition) -> int | None:
         """The number of rows to be emitted; None for a batch that this object does not have."""

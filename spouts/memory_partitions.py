@@ -14,7 +14,7 @@ from spouts._rows import Row, Rows, frame_of
 from spouts._schemas import as_struct
 from spouts._sizes import BatchSize, Size
 from txn.attempts import TransactionAttempt
-from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError
+from txn.errors import SourceChangedError, SourceUnavailableError, TopologyError, TxnError
 from txn.interfaces import Lag, PartitionedSpout, PartitionPositions, SpoutKind
 from txn.spark.origins import unnoted
 
@@ -177,6 +177,29 @@ class MemoryPartitionedSpout(PartitionedSpout):
             SourceChangedError: a partition holds fewer rows than were planned.
         """
         return frame_of(spark, self.rows_at(attempt, positions), self._schema)
+
+    def readable(
+        self, attempt: TransactionAttempt, metadata: PartitionPositions
+    ) -> PartitionPositions:
+        """The positions that are there; of a transactional spout all of them, or none.
+
+        Raises:
+            SourceChangedError: a transactional spout lacks some of the rows, or any other all.
+        """
+        left: dict[str, Any] = {}
+        lost: TxnError | None = None
+        with self._lock:
+            for partition, position in metadata.read.items():
+                try:
+                    self._check_there(attempt, partition, position["end"])
+                    left[partition] = position
+                except (SourceUnavailableError, SourceChangedError) as error:
+                    lost = error
+        if lost is None:
+            return metadata
+        if not left or self.kind is SpoutKind.TRANSACTIONAL:
+            raise SourceChangedError(str(lost), number="TXN-417")
+        return PartitionPositions(read=left, latest=dict(metadata.latest))
 
     def rows_at(self, attempt: TransactionAttempt, positions: Mapping[str, Any]) -> list[Row]:
         """The rows at these positions, by partition, without Spark; raises as `emit_partitions`."""

@@ -198,6 +198,12 @@ class SourceChangedError(BatchError):
 
     number = "TXN-402"
 
+    LET_GO = (
+        "If that cannot be, set on_exhausted='quarantine' and start the topology again: the batch "
+        "is set aside, the others go on, and `txn quarantine drop` gives it up."
+    )
+    """Ends the message of a spout whose planned batch cannot be read any more."""
+
 
 class RuleViolatedError(BatchError):
     """Rows of a batch break a rule of `Stream.expect` with `on_violation="fail"`."""

@@ -1,4 +1,4 @@
-"""`txn quarantine`, and what `txn status` and `txn recover` make of quarantined txids."""
+"""`txn quarantine`, and what `txn status`, `history` and `recover` make of quarantined txids."""
 
 from __future__ import annotations
 
@@ -104,6 +104,48 @@ def test_replay_is_asked_for_by_txid_or_for_all(program: Path, hosts: str) -> No
 def test_replay_needs_txids_or_all(arguments: list[str]) -> None:
     """Neither or both is a mistake on the command line."""
     assert invoke("quarantine", "replay", "orders", *arguments).exit_code == 2
+
+
+def test_a_txid_is_given_up_for_good(program: Path, hosts: str) -> None:
+    """`drop` asks for it, by name or by file, once however often; `list` shows that until a txid
+    has its place, and `history` what was lost, as far back as the logs tell.
+    """
+    store = lead(hosts)
+    for txid in (1, 2):
+        quarantine(store, txid)
+    invoke("quarantine", "replay", "orders", "2", "--zookeeper", hosts)
+    for name in ("orders", "program.py:topology"):
+        dropped = invoke("quarantine", "drop", name, "2", "--zookeeper", hosts)
+        told = "Topology 'orders' is going to give up what txid 2 was to read.\n"
+        assert (dropped.exit_code, dropped.output) == (0, told)
+    asked = invoke("quarantine", "drop", "orders", "2", "--zookeeper", hosts, "--json")
+    assert json.loads(asked.output) == {"topology": "orders", "drop": [2]}
+    listed = invoke("quarantine", "list", "orders", "--zookeeper", hosts, "--json")
+    assert [q["replay"] for q in json.loads(listed.output)["quarantine"]] == [
+        None,
+        "drop requested",
+    ]
+    unknown = invoke("quarantine", "drop", "orders", "7", "--zookeeper", hosts)
+    assert (unknown.exit_code, "Txid 7 of topology 'orders'" in unknown.output) == (1, True)
+    assert invoke("quarantine", "drop", "orders", "--zookeeper", hosts).exit_code == 2
+
+    for table in ("items", "orders"):
+        where = program / "tables" / table
+        publish(where, 2, topology="orders", read={"orders": {"at": 2}}, quarantined="bad row")
+        publish(where, 3, topology="orders", read={"orders": None}, replay_of=2, rows=0)
+        publish(where, 4, topology="orders", read={"orders": None}, replay_of=1, rows=0)
+    store.persist_committed(CommittedRecord(txid=4, epoch=store.epoch), replay_of=2)
+    store.close()
+    history = ("history", "program.py:topology", "--zookeeper", hosts)
+    text = " ".join(invoke(*history).output.split())
+    assert "gives up txid 2: orders {at: 2}" in text
+    assert "gives up txid 1: its log is gone" in text
+    told = json.loads(invoke(*history, "--json").output)["txids"]
+    assert [(each["txid"], each["replay_of"], each["lost"]) for each in told] == [
+        (4, 1, {}),
+        (3, 2, {"orders": {"at": 2}}),
+        (2, None, {}),
+    ]
 
 
 def test_status_counts_quarantined_txids_and_names_open_attempts(hosts: str) -> None:

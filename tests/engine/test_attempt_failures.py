@@ -18,10 +18,12 @@ from txn.errors import (
     FailedException,
     FencedError,
     ProgressUnavailableError,
+    SourceChangedError,
     SourceUnavailableError,
     TopologyError,
 )
 from txn.protocol.events import Batch, BatchFailed, Phase, PlanFailed, PlanRefused
+from txn.spark.causes import cause_line
 from txn.text import placed
 
 LIVE, DEAD = TransactionAttempt(5, 1), TransactionAttempt(5)
@@ -41,9 +43,16 @@ class Run:
     told: list[Any] = field(default_factory=list)
     config: TopologyConfig = field(default_factory=TopologyConfig)
     quarantined: str | None = None
+    replay_of: int | None = None
 
     def __post_init__(self) -> None:
-        batch = Batch(LIVE, self.phase, metadata={"s": 1}, quarantined=self.quarantined)
+        batch = Batch(
+            LIVE,
+            self.phase,
+            metadata={"s": 1},
+            quarantined=self.quarantined,
+            replay_of=self.replay_of,
+        )
         self.state = SimpleNamespace(
             batches={5: batch}, committed=2, until=None, until_caught_up=True, stopping=False
         )
@@ -142,6 +151,31 @@ def test_a_quarantine_takes_errors_of_the_users_code_and_of_rows() -> None:
     for fault in (FencedError("epoch 3 leads"), TopologyError("no column"), OSError("no disk")):
         run = Run(config=quarantine)
         run.failures.raised(LIVE, fault)
+        assert (run.events, len(run.ended)) == ([], 1)
+
+
+def test_lost_records_fail_the_attempt_where_they_may_be_set_aside() -> None:
+    """With a quarantine, a batch whose records are gone is one that fails for good."""
+    lost = SourceChangedError("records are gone")
+    for config, may in (
+        (TopologyConfig(), False),
+        (TopologyConfig(on_exhausted="quarantine"), True),
+    ):
+        run = Run(config=config)
+        run.failures.raised(LIVE, lost)
+        failed = [BatchFailed(LIVE, "SourceChangedError: records are gone")] if may else []
+        assert (run.events, run.ended) == (failed, [] if may else [lost])
+
+
+def test_what_came_out_of_the_quarantine_fails_without_ending_the_run() -> None:
+    """Whatever on_exhausted says: its records are still set aside. Not what would meet any run."""
+    for error in (SourceChangedError("gone"), ValueError("bad"), TopologyError("no column")):
+        run = Run(replay_of=3)
+        run.failures.raised(LIVE, error)
+        assert (run.events, run.ended) == ([BatchFailed(LIVE, cause_line(error))], [])
+    for error in (FencedError("epoch 3 leads"), OSError("no disk")):
+        run = Run(replay_of=3)
+        run.failures.raised(LIVE, error)
         assert (run.events, len(run.ended)) == ([], 1)
 
 

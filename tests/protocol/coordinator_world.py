@@ -45,7 +45,9 @@ class World(Orders):
         wanted = (self.requested & set(self.quarantine)) - plan.replaying
         if plan.is_new and wanted:
             replay = min(wanted)
-            self.tell(PlanMade(attempt, self.quarantine[replay], replay))
+            given_up = replay in self.given_up
+            read = dict.fromkeys(self.streams) if given_up else self.quarantine[replay]
+            self.tell(PlanMade(attempt, read, replay))
             return
         metadata: dict[str, Any] = {}
         for stream in plan.streams:
@@ -166,8 +168,11 @@ class World(Orders):
         self.log[self.choose(list(self.log))] += self.choose([1, 2, 5])
 
     def request_replay(self) -> None:
-        """A user wants back what was quarantined."""
-        self.requested.add(self.choose(sorted(self.quarantine)))
+        """A user wants back what was quarantined, or gives it up."""
+        txid = self.choose(sorted(self.quarantine))
+        self.requested.add(txid)
+        if self.choose([False, False, True]):
+            self.given_up.add(txid)
 
     def light_fuse(self) -> None:
         """The process is going to die after so many more orders."""
@@ -258,7 +263,8 @@ class World(Orders):
         everything = Counter((s, i) for s, length in self.log.items() for i in range(length))
         for table in self.tables.values():
             held = Counter(record for row in table.rows.values() for record in row.records)
-            assert held + self.set_aside == everything, "Every record in exactly one txid."
+            found = held + self.set_aside + self.dropped
+            assert found == everything, "Every record in exactly one txid, or given up."
 
     def tables_in_turn(self) -> None:
         """A commit turn without incidents."""

@@ -148,6 +148,25 @@ def test_replay_without_rows_may_have_been_emptied(
     assert replayed([aside(2, s="p2")], [replay(5, of=2, rows=0)], committed) == expected
 
 
+def test_a_replay_says_itself_what_it_has_replayed() -> None:
+    """It may have read less than was set aside, or nothing: then the txid was given up. One that
+    was emptied itself has replayed nothing.
+    """
+    less, nothing, empty = (
+        replay(txid, of=txid, rows=0).model_copy(
+            update={"replay_of": of, "read": {"s": read}, "quarantined": error}
+        )
+        for txid, of, read, error in (
+            (7, 2, "p2 in part", None),
+            (8, 3, None, None),
+            (9, 4, "p4", "no"),
+        )
+    )
+    records = [aside(txid, s=f"p{txid}") for txid in (2, 3, 4)]
+    assert replayed(records, [empty, nothing, less], 9) == {2: 7, 3: 8}
+    assert replayed(records, [nothing, less], 6) == {2: 7, 3: 8}
+
+
 def emptied(
     txid: int, attempt: int = 0, epoch: int = 1, replay_of: int | None = None
 ) -> Publication:

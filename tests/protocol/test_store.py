@@ -27,7 +27,7 @@ from txn.protocol.records import (
 from txn.protocol.store import ProgressStore
 from txn.testing import MemoryNodes, MemoryProgress
 from txn.zookeeper import ZooKeeperProgress
-from txn.zookeeper.replay_requests import request_replays
+from txn.zookeeper.replay_requests import request_drops, request_replays
 from txn.zookeeper.status import read_status
 
 PROGRAM = ProgramRecord(
@@ -47,6 +47,8 @@ class Place:
     """Another process opens it."""
     request: Callable[[list[int]], object]
     """A user asks for replays."""
+    drop: Callable[[list[int]], object]
+    """A user gives txids up."""
     notices: Callable[[], NoticesRecord | None]
     """A user looks at what spouts have said."""
     interrupt: Callable[[Any], None]
@@ -69,6 +71,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         yield Place(
             lambda: opened(MemoryProgress("t", nodes)),
             lambda txids: MemoryProgress("t", nodes).request_replays(txids),
+            lambda txids: MemoryProgress("t", nodes).request_drops(txids),
             lambda: MemoryProgress("t", nodes).notices(),
             lambda store: store.lose_session(),
             lambda store: store._leave(),
@@ -79,6 +82,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         yield Place(
             lambda: opened(ZooKeeperProgress(hosts, "t", CONFIG)),
             lambda txids: request_replays(hosts, "t", CONFIG, txids),
+            lambda txids: request_drops(hosts, "t", CONFIG, txids),
             lambda: read_status(hosts, "t", CONFIG).notices,
             expire,
             lambda store: store._leadership.release(time.monotonic() + 60),
@@ -284,6 +288,34 @@ def test_quarantined_txids_wait_for_a_user(place: Place) -> None:
     store.persist_start(start(4, epoch=2))
     store.persist_committed(committed(4, epoch=2), None, 2)
     assert (store.requested_replay([]), store.requested_replay([3])) == (aside(3), None)
+
+
+def test_quarantined_txids_are_given_up_or_refused(place: Place) -> None:
+    """The oldest that was given up is handed out until a txid has its place; a replay that is
+    refused is wanted no more, its record says why last, and it can be asked for again.
+    """
+    store = leading(place)
+    for txid in (1, 2, 3):
+        store.persist_start(start(txid))
+        store.persist_committed(committed(txid), aside(txid))
+    assert store.requested_drop([]) is None
+    place.drop([3, 2])
+    assert (store.requested_drop([]), store.requested_drop([2])) == (aside(2), aside(3))
+    store.persist_committed(committed(4), None, 2)
+    assert store.requested_drop([]) == aside(3)
+    for why in ("gone", "still gone"):
+        place.request([1, 3])
+        store.refuse_replay(1, why)
+        assert store.requested_replay([]) == aside(3)
+    store.close()
+    store = leading(place)
+    place.request([1])
+    refused = store.requested_replay([])
+    assert refused is not None
+    assert refused.error == "poison (replay refused) still gone"
+    assert refused == aside(1).model_copy(update={"error": refused.error})
+    store.persist_committed(committed(5, epoch=2), None, 1)
+    assert store.load().quarantined == {3}
 
 
 def test_quarantined_txids_and_their_streams_are_known(place: Place) -> None:

@@ -40,7 +40,7 @@ from txn.errors import (
 from txn.interfaces import FENCE_KEY, SpoutKind, StagedFile
 from txn.topology import Stream, Topology, TxnState
 from txn.zookeeper import ZooKeeperProgress
-from txn.zookeeper.replay_requests import request_replays
+from txn.zookeeper.replay_requests import request_drops, request_replays
 
 __all__ = ["Result", "run_seed"]
 
@@ -49,6 +49,8 @@ HOSTS = "simulated:2181"
 GIVEN_UP = ("TXN-414", "TXN-502")
 """Numbers of errors that end a run which waited, or tried, as long as it may."""
 LOOK_SECS = 0.25
+DROPS = 2
+"""Of the quarantined txids, the operator drops those that it divides."""
 RETENTION_SECS = 0.2
 
 
@@ -401,7 +403,7 @@ class Run:
         self._look()
 
     def _look(self) -> None:
-        """The operator: asks for replays once, and stops what has nothing more to do."""
+        """The operator: asks for replays once, drops some, and stops what has nothing to do."""
         if self.world.books.set_aside and not self.asked:
             self.asked = True
             if self.random.random() < 0.8:
@@ -415,9 +417,11 @@ class Run:
 
     def _ask_for_replays(self) -> None:
         try:
-            txids = request_replays(
-                HOSTS, NAME, self.plan.config, None, sleep=CLOCK.sleep, clock=CLOCK.monotonic
-            )
+            clocks: Any = {"sleep": CLOCK.sleep, "clock": CLOCK.monotonic}
+            txids = request_replays(HOSTS, NAME, self.plan.config, None, **clocks)
+            if given_up := [txid for txid in txids if txid % DROPS == 0]:
+                self.world.books.given_up |= set(given_up)
+                request_drops(HOSTS, NAME, self.plan.config, given_up, **clocks)
         except ProgressUnavailableError:
             return
         self.wanted = set(txids)
@@ -426,7 +430,8 @@ class Run:
         books = self.world.books
         there = sum(self.world.source_sizes)
         aside = sum(len(books.records(read)) for read in books.set_aside.values())
-        return len(books.seen) + aside == there and not self.wanted & set(books.set_aside)
+        accounted = len(books.seen) + aside + len(books.dropped)
+        return accounted == there and not self.wanted & set(books.set_aside)
 
     def _out_of_time(self) -> None:
         waits = [str(task) for process in self.kernel.processes for task in process.tasks]

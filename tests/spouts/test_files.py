@@ -510,7 +510,7 @@ def test_metadata_cannot_make_it_read_elsewhere(tmp_path: Path, path: str) -> No
     planned = PlannedFile(path=path, size=1, mtime_ns=1)
     batch = FileBatch(files=(planned,), spelling="relative", read_schema=READ, seen="")
     nothing: Any = None
-    with pytest.raises(SourceChangedError, match="pattern does not reach"):
+    with pytest.raises(TopologyError, match="pattern does not reach"):
         spout.emit_batch(nothing, TransactionAttempt(1, 0), batch)
     assert looked == []
 

@@ -15,7 +15,7 @@ from txn.errors import ProgressUnreadableError, TopologyError, UserError
 from txn.protocol.records import Progress, QuarantineRecord
 from txn.zookeeper import ZooKeeperProgress, read_status
 from txn.zookeeper.image import read_requests
-from txn.zookeeper.replay_requests import request_replays
+from txn.zookeeper.replay_requests import request_drops, request_replays
 
 
 @pytest.fixture
@@ -154,10 +154,72 @@ def test_requests_at_the_same_time_are_all_kept(
     assert read_status(zookeeper.hosts, name, CONFIG).replays_requested == {1, 2}
 
 
+def test_a_request_that_comes_while_another_is_refused_is_kept(
+    zookeeper: EmbeddedZooKeeper,
+    store: ZooKeeperProgress,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader withdraws the one that it refuses, whoever writes the node meanwhile."""
+    request_replays(zookeeper.hosts, name, CONFIG, [1])
+    rivals = [lambda: request_replays(zookeeper.hosts, name, CONFIG, [2])]
+
+    def overtaken(*arguments: Any) -> Any:
+        found = read_requests(*arguments)
+        if rivals:
+            rivals.pop()()
+        return found
+
+    monkeypatch.setattr("txn.zookeeper.progress.read_requests", overtaken)
+    store.refuse_replay(1, "gone")
+    status = read_status(zookeeper.hosts, name, CONFIG)
+    assert status.replays_requested == {2}
+    assert [record.error for record in status.quarantine] == ["boom (replay refused) gone", "boom"]
+
+
+def test_the_parts_of_a_large_record_that_is_refused_are_replaced(
+    zookeeper: EmbeddedZooKeeper, name: str, raw: KazooClient
+) -> None:
+    """Nothing is left of them when its txid is dropped."""
+    with leading(zookeeper.hosts, name) as store:
+        store.persist_start(start(1, s=LARGE))
+        store.persist_committed(committed(1), aside(1, s=LARGE))
+        store.refuse_replay(1, "gone")
+    with leading(zookeeper.hosts, name) as store:
+        assert request_drops(zookeeper.hosts, name, CONFIG, [1]) == [1]
+        dropped = store.requested_drop(())
+        assert dropped is not None
+        assert dropped.spouts == {"s": LARGE}
+        store.persist_committed(committed(2, epoch=2), replay_of=1)
+    assert raw.get_children(f"/txn/{name}/parts") == []
+
+
+def test_what_was_given_up_is_not_given_up_in_another_life(
+    zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str, raw: KazooClient
+) -> None:
+    """`txn recover` and `txn import` make the progress anew: a txid of the same number may have
+    read something else. A release before this one does not see the requests.
+    """
+    request_drops(zookeeper.hosts, name, CONFIG, [1])
+    assert read_status(zookeeper.hosts, name, CONFIG).drops_requested == {1}
+    assert raw.get(f"/txn/{name}/quarantine")[0] == b""
+    store.close()
+    other = ZooKeeperProgress(zookeeper.hosts, name, CONFIG)
+    other.rebuild(committed(2), at_least=1)
+    other.load()
+    assert other.requested_drop(()) is None
+    other.close()
+    assert not raw.exists(f"/txn/{name}/drops")
+
+
 def test_requests_that_cannot_be_read_are_refused(
     zookeeper: EmbeddedZooKeeper, store: ZooKeeperProgress, name: str, raw: KazooClient
 ) -> None:
     """What somebody wrote into the node by hand is never read as "no requests"."""
+    raw.create(f"/txn/{name}/drops", b"{}")
+    with pytest.raises(ProgressUnreadableError, match="drops' has format version"):
+        store.requested_drop(())
+    raw.delete(f"/txn/{name}/drops")
     raw.set(f"/txn/{name}/quarantine", b"all of them")
     for read in (
         lambda: store.requested_replay(()),

@@ -1,4 +1,4 @@
-"""`txn quarantine list` and `txn quarantine replay`: txids that were committed empty."""
+"""`txn quarantine list`, `replay` and `drop`: txids that were committed empty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["quarantine"]
 
 @click.group()
 def quarantine() -> None:
-    """Show and replay the txids that were committed empty."""
+    """Show, replay or give up the txids that were committed empty."""
 
 
 @quarantine.command("list")
@@ -69,8 +69,37 @@ def replay_command(
     if as_json:
         print_json({"topology": name, "replay": asked})
     else:
-        said = ", ".join(str(txid) for txid in asked)
-        click.echo(
-            f"Topology '{name}' is going to replay what txid{'s' * (len(asked) > 1)} {said} "
-            f"{'were' if len(asked) > 1 else 'was'} to read."
-        )
+        click.echo(_promise(name, asked, "replay"))
+
+
+@quarantine.command("drop")
+@click.argument("name", metavar="NAME", shell_complete=names)
+@click.argument("txids", metavar="TXID...", nargs=-1, required=True, type=click.IntRange(min=1))
+@zookeeper_option
+@output_options
+def drop_command(name: str, txids: Sequence[int], zookeeper: str, as_json: bool) -> None:
+    """Give up for good what quarantined txids were to read. Nothing brings it back.
+
+    Works whether or not the topology runs: its present or next leader drops each in a txid of its
+    own that reads nothing. `txn history` says there what was given up. A replay that is at work
+    goes on; if it fails, drop the txid under its new number.
+    """
+    from txn.embedded.service import zookeeper_service
+    from txn.operations.quarantine import request_drops
+
+    name, config, _ = named_topology(name)
+    with zookeeper_service(zookeeper, share=True, must_exist=True) as hosts:
+        asked = request_drops(hosts, name, config, txids)
+    if as_json:
+        print_json({"topology": name, "drop": asked})
+    else:
+        click.echo(_promise(name, asked, "give up"))
+
+
+def _promise(name: str, asked: Sequence[int], act: str) -> str:
+    """What the topology is going to do with the txids."""
+    several = len(asked) > 1
+    return (
+        f"Topology '{name}' is going to {act} what txid{'s' * several} "
+        f"{', '.join(map(str, asked))} {'were' if several else 'was'} to read."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -133,19 +134,22 @@ def _versions(versions: Mapping[str, int], tables: TableStatus) -> Table:
 # --- quarantine ------------------------------------------------------------------------------
 
 
+def _reads(spouts: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{printable(stream)} {describe(metadata)}"
+        for stream, metadata in spouts.items()
+        if metadata is not None
+    )
+
+
 def quarantine_table(entries: Sequence[Quarantined]) -> RenderableType:
     """One line per quarantined txid, the oldest first."""
     result = _table("txid", "read", "replay", "error")
     for entry in entries:
         record, replay = entry.record, entry.replay or "-"
-        read = "; ".join(
-            f"{printable(stream)} {describe(metadata)}"
-            for stream, metadata in record.spouts.items()
-            if metadata is not None
-        )
         result.add_row(
             f"{record.txid}:{record.attempt}",
-            read or "nothing",
+            _reads(record.spouts) or "nothing",
             replay if isinstance(replay, str) else f"txid {replay}",
             printable(record.error),
         )
@@ -155,10 +159,17 @@ def quarantine_table(entries: Sequence[Quarantined]) -> RenderableType:
 # --- history ---------------------------------------------------------------------------------
 
 
+def _emptied(entry: HistoryEntry) -> str:
+    """Why a txid has no rows: its own error, or the txid that it gives up and what that was."""
+    if not entry.gives_up:
+        return printable((entry.quarantined or "").partition("\n")[0])
+    return f"gives up txid {entry.replay_of}: {_reads(entry.lost) or 'its log is gone'}"
+
+
 def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
     """One line per txid, the newest first."""
     ruled = any(entry.violations for entry in entries)
-    emptied = any(entry.quarantined is not None for entry in entries)
+    emptied = any(entry.quarantined is not None or entry.gives_up for entry in entries)
     columns = ["txid", "epoch", "published", "read", "rows (version)", "processing"]
     columns += [*["broken rules"] * ruled, *["quarantined"] * emptied]
     result = _table(*columns)
@@ -176,7 +187,7 @@ def history_table(entries: Sequence[HistoryEntry]) -> RenderableType:
             rows,
             f"{processing_ms(entry.timings_ms):,.0f} ms",
             *[broken_rules(entry.violations) or "none"] * ruled,
-            *[printable((entry.quarantined or "").partition("\n")[0])] * emptied,
+            *[_emptied(entry)] * emptied,
         )
     return result
 

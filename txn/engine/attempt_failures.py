@@ -18,6 +18,7 @@ from txn.errors import (
     ProgressUnavailableError,
     TransformError,
     TxnError,
+    UserError,
 )
 from txn.logs import fields_of
 from txn.observers import AttemptBlocked, AttemptFailed, FailureCause
@@ -73,8 +74,8 @@ class AttemptFailures:
                 post(lambda: self._lacks_columns(attempt.txid, error))
         else:
             cause = self._unless_replaced(error)
-            poison = _with_place(cause) if self._quarantines and is_of_batch(cause) else None
-            post(lambda: self._not_mended(attempt, cause, poison))
+            of_batch, told = is_of_batch(cause), _with_place(cause)
+            post(lambda: self._not_mended(attempt, cause, told, of_batch=of_batch))
 
     def failed(
         self,
@@ -100,20 +101,22 @@ class AttemptFailures:
             self._shell.post(BatchFailed(attempt, error, blocked, lacks))
 
     def _not_mended(
-        self, attempt: TransactionAttempt, error: BaseException, poison: str | None
+        self, attempt: TransactionAttempt, error: BaseException, told: str, *, of_batch: bool
     ) -> None:
         """What no replay mends: a quarantine takes it if it is the batch's, else the run ends.
 
         A batch that is emptied already has nothing left to be taken, and one that is being planned
-        nothing yet.
-
-        Args:
-            poison: the error in a line, if it is the batch's and there is a quarantine.
+        nothing yet. What came out of the quarantine may go back there, in any run.
         """
         batch = self._live_batch(attempt)
-        planned = batch is not None and batch.phase is not Phase.PLANNING
-        if poison is not None and batch is not None and planned and batch.quarantined is None:
-            self.failed(attempt, poison, "error")
+        taken = False
+        if batch is not None and batch.phase is not Phase.PLANNING and batch.quarantined is None:
+            was_there = batch.replay_of is not None
+            taken = (of_batch and (self._quarantines or was_there)) or (
+                was_there and isinstance(error, UserError)
+            )
+        if taken:
+            self.failed(attempt, told, "error")
         else:
             self._fatal(attempt, error)
 

@@ -25,7 +25,6 @@ from txn.errors import (
     BatchTimeoutError,
     CommitConflictError,
     FailedException,
-    SourceChangedError,
     SourceUnavailableError,
     StagedFileError,
     TransformError,
@@ -190,12 +189,14 @@ def cause_of(error: BaseException) -> FailureCause:
 def is_of_batch(error: BaseException) -> bool:
     """Return whether the user's code or the records failed, so that other batches may pass.
 
+    Records that are lost are such a failure.
+
     Errors of the program, of storage, of the machine and of clients would meet every batch.
     """
     if isinstance(error, TransformError):
         return True
     if isinstance(error, TxnError):
-        return isinstance(error, BatchError) and not isinstance(error, SourceChangedError)
+        return isinstance(error, BatchError)
     chain = causes(error)
     if not chain:
         module = type(error).__module__.split(".")[0]

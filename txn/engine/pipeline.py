@@ -40,6 +40,7 @@ from txn.engine.broadcast import Broadcast
 from txn.engine.commit_turns import CommitTurns
 from txn.engine.ending_errors import given_up
 from txn.engine.equipment import Equipment
+from txn.engine.failures import is_away
 from txn.engine.in_flight import LiveAttempts
 from txn.engine.killpoints import reached
 from txn.engine.mailbox import FactLoop
@@ -52,7 +53,7 @@ from txn.engine.shell import Fact, Shell
 from txn.engine.threads import Straggler, Threads, abandoned
 from txn.engine.timeouts import ACKER_TICKS, Timeouts
 from txn.engine.upkeep import Upkeep
-from txn.errors import ProgressUnavailableError, SourceUnavailableError
+from txn.errors import ProgressUnavailableError, SourceChangedError, SourceUnavailableError
 from txn.observers import FailureCause
 from txn.protocol import coordinator
 from txn.protocol.events import (
@@ -94,6 +95,10 @@ IDLE_POLL_SECS = 0.1
 MAX_BACKOFF_SECS = 30.0
 MIN_WAIT_SECS, MAX_WAIT_SECS = 0.1, 5.0
 """Between two looks whether a source that was away is back."""
+_REFUSED = (
+    "[%s] the replay of quarantined txid %d is refused, and the txid stays quarantined. Ask again "
+    "when it can be read; `txn quarantine drop` gives it up. %s"
+)
 
 
 class Pipeline(Shell):
@@ -308,23 +313,38 @@ class Pipeline(Shell):
         self.post(answer)
 
     def _requested_replay(self, question: Plan) -> PlanMade | None:
-        """The answer to a question for a new txid, if a quarantined one is wanted back.
+        """The answer to a question for a new txid, if a quarantined one is given up or wanted back.
+
+        One that is given up is replayed without reading anything, so that it has its place in the
+        order and in the history. A replay that cannot be read is refused here: once it is durable,
+        every later txid waits for it.
 
         Raises:
-            SourceUnavailableError: ZooKeeper is away. Nothing is lost by waiting: the batch could
-                not be started either.
+            SourceUnavailableError: ZooKeeper or the source is away. Nothing is lost by waiting: the
+                batch could not be started either.
         """
         if not question.is_new:
             return None
+        nothing = dict.fromkeys(question.streams)
         try:
-            wanted = self._store.requested_replay(question.replaying)
+            if (dropped := self._store.requested_drop(question.replaying)) is not None:
+                return PlanMade(question.attempt, nothing, dropped.txid)
+            while (wanted := self._store.requested_replay(question.replaying)) is not None:
+                try:
+                    read = self._stations.readable(question.attempt, wanted.spouts)
+                except Exception as error:
+                    if is_away(error):
+                        raise
+                    why = cause_line(error).removesuffix(SourceChangedError.LET_GO).rstrip()
+                    self._store.refuse_replay(wanted.txid, why)
+                    log.warning(_REFUSED, self._name, wanted.txid, why)
+                else:
+                    # A stream that the topology has had since then has nothing to read in it.
+                    read = {stream: read.get(stream) for stream in question.streams}
+                    return PlanMade(question.attempt, read, wanted.txid)
         except ProgressUnavailableError as error:
             raise SourceUnavailableError(str(error), number=error.number) from error
-        if wanted is None:
-            return None
-        # A stream that the topology has had since then has nothing to read in it.
-        read = {stream: wanted.spouts.get(stream) for stream in question.streams}
-        return PlanMade(question.attempt, read, wanted.txid)
+        return None
 
     def _persist_notices(self, txid: int, notices: Mapping[str, Sequence[str]]) -> None:
         at = datetime.fromtimestamp(self._clock(), timezone.utc).isoformat(timespec="seconds")

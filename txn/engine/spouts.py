@@ -96,6 +96,19 @@ class Spouts:
             self._targets.learn(answers, window_full=window_full)
         return answers
 
+    def readable(self, attempt: TransactionAttempt, metadata: Metadata) -> dict[str, Any]:
+        """What can still be read of a quarantined txid: stream -> metadata as JSON, or None.
+
+        What a spout raises refuses the replay.
+        """
+        left = dict(metadata)
+        for source, stored in self.read_of(metadata):
+            with placed(f"the spout of stream '{source.name}'"):
+                found = source.spout.readable(attempt, self.own(source, stored))
+            if found != self.parse(source, stored):
+                left[source.name] = found.model_dump(mode="json")
+        return left
+
     def planned_parts(
         self, sinks: Iterable[Sink], metadata: Metadata
     ) -> dict[str, dict[str, list[str]]]:

@@ -61,6 +61,11 @@ class Stations:
             passage.is_told = any(read is not None for read in planned.values())
         return planned
 
+    def readable(self, attempt: TransactionAttempt, metadata: Metadata) -> dict[str, Any]:
+        """What the replay of a quarantined txid can still read; what is raised refuses it."""
+        self._jobs.enter_thread()
+        return self._spouts.readable(attempt, metadata)
+
     def process(self, group: Sequence[LiveAttempt], outcomes: Outcomes, *, one_task: bool) -> None:
         """Emit, transform, aggregate and stage some attempts; report every outcome.
 

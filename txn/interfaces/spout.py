@@ -228,6 +228,23 @@ class Spout(ABC, Generic[M]):
             SourceChangedError: a transactional source no longer holds the planned records.
         """
 
+    def readable(self, attempt: TransactionAttempt, metadata: M) -> M:
+        """What can still be read of a quarantined txid that `attempt` would replay.
+
+        Who and how often: the coordinator, on the thread of `initialize_transaction`, before the
+        replay is durable. Look, and read no record. What it raises refuses the replay: the txid
+        stays quarantined, with the error. Without this method, a replay that cannot be read fails
+        its attempts first.
+
+        Returns:
+            `metadata`; of a spout that is not transactional, what is left of it.
+
+        Raises:
+            SourceChangedError: its records are gone.
+            SourceUnavailableError: the source is away for now; asked again later.
+        """
+        return metadata
+
     def planned_parts(self, metadata: M) -> Sequence[str]:
         """Names of the source partitions or files of a batch: one acker edge each."""
         return ["batch"]

@@ -6,7 +6,7 @@ Every publication stands in one version of each table (`txn.delta.log`). Nothing
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,15 @@ class HistoryEntry:
     that was published."""
     quarantined: str | None = None
     """The error for which it was committed empty; None: it was not."""
+    replay_of: int | None = None
+    """The quarantined txid that it replays, or gives up."""
+    lost: Mapping[str, Any] = field(default_factory=dict)
+    """What the txid was to read that it gives up, as far back as the logs tell."""
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether it gives up a quarantined txid: it reads nothing in its place."""
+        return bool(self.replay_of) and all(read is None for read in self.read.values())
 
     def facts(self) -> TxidFacts:
         """What a chart shows; the commit turn's end is when the last table held it."""
@@ -64,6 +73,9 @@ class HistoryEntry:
             "epoch": self.epoch,
             "committed": self.committed,
             "quarantined": self.quarantined,
+            "replay_of": self.replay_of,
+            "gives_up": self.gives_up,
+            "lost": dict(self.lost),
             "published_at_ms": self.timestamp_ms,
             "read": {stream: describe(metadata) for stream, metadata in self.read.items()},
             "metadata": dict(self.read),
@@ -117,7 +129,11 @@ def history_of(
     newest = sorted(by_txid, reverse=True)[:limit]
     if committed is None:
         committed = max((t for t in newest if len(by_txid[t]) == len(logs)), default=0)
-    return [_entry(txid, by_txid[txid], committed) for txid in newest]
+    entries = [_entry(txid, by_txid[txid], committed) for txid in newest]
+    return [
+        replace(entry, lost=_read_by(entry.replay_of, topology, logs)) if entry.gives_up else entry
+        for entry in entries
+    ]
 
 
 def _newest(log: TableLog, topology: str, limit: int | None) -> Iterator[TablePublication]:
@@ -150,4 +166,18 @@ def _entry(txid: int, found: Mapping[str, TablePublication], committed: int) -> 
         timestamp_ms=max(entry.timestamp_ms for entry in found.values()),
         timings_ms=publication.timings_ms,
         quarantined=publication.quarantined,
+        replay_of=publication.replay_of,
     )
+
+
+def _read_by(txid: int | None, topology: str, logs: Mapping[str, TableLog]) -> Mapping[str, Any]:
+    """What a quarantined txid was to read; it is in no group."""
+    for log in logs.values():
+        found = (entry.publication for entry in log.publications())
+        own = (
+            each for each in found if each.topology == topology and each.last_txid <= (txid or 0)
+        )
+        newest = next(own, None)
+        if newest is not None and newest.last_txid == txid:
+            return newest.read
+    return {}

@@ -1,4 +1,4 @@
-"""The txids that were committed empty: which ones there are, and asking for their replay."""
+"""The txids that were committed empty: list them, ask for their replay, or give them up."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from typing import Any, Literal
 
 from txn.config import TopologyConfig
 from txn.protocol.records import QuarantineRecord
-from txn.zookeeper.replay_requests import request_replays
+from txn.zookeeper.replay_requests import request_drops, request_replays
 from txn.zookeeper.status import TopologyStatus, read_status
 
-__all__ = ["Quarantined", "list_quarantined", "quarantined_in", "request_replays"]
+__all__ = [
+    "Quarantined",
+    "list_quarantined",
+    "quarantined_in",
+    "request_drops",
+    "request_replays",
+]
+
+Wish = Literal["requested", "drop requested"]
 
 
 @dataclass(frozen=True)
@@ -18,8 +26,8 @@ class Quarantined:
     """One txid that was committed empty."""
 
     record: QuarantineRecord
-    replay: int | Literal["requested"] | None
-    """The open txid that replays it, or "requested"; None: nobody has asked for it."""
+    replay: int | Wish | None
+    """The open txid that replays or drops it, or what is requested; None: nothing."""
 
     def to_json(self) -> dict[str, Any]:
         """All fields of the record, and `replay`."""
@@ -37,9 +45,8 @@ def list_quarantined(hosts: str, topology: str, config: TopologyConfig) -> tuple
 
 def quarantined_in(status: TopologyStatus) -> tuple[Quarantined, ...]:
     """The quarantined txids that a look at ZooKeeper has found, ascending."""
-    replays: dict[int, int | Literal["requested"]] = {}
-    for txid in status.replays_requested:
-        replays[txid] = "requested"
+    replays: dict[int, int | Wish] = dict.fromkeys(status.replays_requested, "requested")
+    replays |= dict.fromkeys(status.drops_requested, "drop requested")
     for batch in status.progress.batches:
         if batch.replay_of:
             replays[batch.replay_of] = batch.txid

@@ -89,14 +89,19 @@ def replayed(
     """Which of the quarantined txids the tables have been given since: txid -> txid of the replay.
 
     For a ZooKeeper that lags behind the tables and has kept its quarantine records: what was
-    replayed meanwhile must not be replayed again. A replay reads just what the record says; no
-    other txid does, but for spouts whose metadata does not tell batches apart. A committed txid
-    that brought no rows may have been emptied in its turn, and replaces no record. No replay is
-    in a group.
+    replayed meanwhile must not be replayed again. A replay says so itself, and may have read less
+    than the record says, or nothing: it has given the txid up. One of an earlier release reads just
+    what the record says; no other txid does, but for spouts whose metadata does not tell batches
+    apart. Of those, a committed txid that brought no rows may have been emptied in its turn, and
+    replaces no record. No replay is in a group.
     """
     waiting = sorted(quarantine, key=lambda record: record.txid)
     found: dict[int, int] = {}
     for publication in publications:
+        of = publication.replay_of
+        if of in {record.txid for record in waiting} and publication.quarantined is None:
+            found[of] = publication.last_txid
+            continue
         if publication.members or (publication.last_txid <= committed and not publication.rows):
             continue
         for record in waiting:

@@ -15,6 +15,7 @@ __all__ = [
     "BatchRecord",
     "ColumnsRecord",
     "CommittedRecord",
+    "DropRequests",
     "EpochRecord",
     "IncarnationRecord",
     "LeaderIdentity",
@@ -31,6 +32,8 @@ __all__ = [
 
 FORMAT_VERSION = 1
 """Bump when the layout or meaning of any znode changes."""
+
+_REFUSED = " (replay refused) "
 
 
 def _whole(text: str) -> str:
@@ -97,6 +100,11 @@ class QuarantineRecord(Record):
         """Those of which it was to read something."""
         return frozenset(stream for stream, read in self.spouts.items() if read is not None)
 
+    def refused(self, why: str) -> QuarantineRecord:
+        """The record after its replay was refused: why, behind the error that emptied the txid."""
+        error = self.error.partition(_REFUSED)[0] + _REFUSED + why
+        return QuarantineRecord(**{**dict(self), "error": error})
+
 
 class ReplayRequests(Record):
     """`/txn/<topology>/quarantine`: the quarantined txids that users want replayed.
@@ -106,6 +114,18 @@ class ReplayRequests(Record):
     """
 
     replay: list[int] = Field(default_factory=list)
+    """Ascending."""
+
+
+class DropRequests(Record):
+    """`/txn/<topology>/drops`: the quarantined txids that users have given up for good.
+
+    Written by `txn quarantine drop`, read by the leader; not there before the first. A node of its
+    own, because an earlier release refuses an unknown field of `ReplayRequests`. As there, a txid
+    without a quarantine record means nothing.
+    """
+
+    drop: list[int] = Field(default_factory=list)
     """Ascending."""
 
 

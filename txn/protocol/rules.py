@@ -274,9 +274,12 @@ def drop_later(state: CoordinatorState, txid: int) -> tuple[CoordinatorState, tu
 def can_be_emptied(state: CoordinatorState, batch: Batch) -> bool:
     """True if `batch`, which has used up its attempts, may be committed empty.
 
+    What came out of the quarantine may go back there, whatever `on_exhausted` says.
+
     Not twice: what fails when empty is not the records' fault. Not without valid metadata of all
     streams: which records are quarantined must be known. And not after a commit turn: a table may
     hold the txid, and a transactional table would keep those rows, the others none.
     """
     known = set(batch.metadata or {}) >= set(state.streams)
-    return state.quarantine and batch.quarantined is None and known and not batch.had_turn
+    may = state.quarantine or batch.replay_of is not None
+    return may and batch.quarantined is None and known and not batch.had_turn

@@ -89,6 +89,12 @@ class ProgressStore(Protocol):
     def requested_replay(self, replaying: Collection[int]) -> QuarantineRecord | None:
         """The oldest quarantined txid that a user wants back, but for those of `replaying`."""
 
+    def requested_drop(self, replaying: Collection[int]) -> QuarantineRecord | None:
+        """The oldest quarantined txid that a user has given up, but for those of `replaying`."""
+
+    def refuse_replay(self, txid: int, why: str) -> None:
+        """Withdraw the request for the replay of a quarantined txid; its record says why."""
+
     def persist_columns(self, record: ColumnsRecord) -> None:
         """Keep the columns of a stream.
 

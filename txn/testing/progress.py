@@ -21,6 +21,7 @@ from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
     CommittedRecord,
+    DropRequests,
     IncarnationRecord,
     LeaderIdentity,
     NoticesRecord,
@@ -244,13 +245,43 @@ class MemoryProgress(ProgressStore):
             requests = ReplayRequests(replay=sorted({*known.replay, *txids}))
             self._write(self._paths.quarantine, requests, "request")
 
+    def request_drops(self, txids: Iterable[int]) -> None:
+        """Give quarantined txids up for good, as `txn quarantine drop` does."""
+        with self.nodes.changed:
+            known = self._read(DropRequests, self._paths.drops) or DropRequests()
+            requests = DropRequests(drop=sorted({*known.drop, *txids}))
+            self._write(self._paths.drops, requests, "request")
+
     def requested_replay(self, replaying: Collection[int]) -> QuarantineRecord | None:
         """The oldest quarantined txid that a user wants replayed, but for those of `replaying`."""
         with self.nodes.changed:
-            known = self.quarantined()
             requests = self._read(ReplayRequests, self._paths.quarantine) or ReplayRequests()
-            wanted = sorted(set(known) & set(requests.replay) - set(replaying))
-            return known[wanted[0]] if wanted else None
+            return self._oldest(requests.replay, replaying)
+
+    def requested_drop(self, replaying: Collection[int]) -> QuarantineRecord | None:
+        """The oldest quarantined txid that a user has given up, but for those of `replaying`."""
+        with self.nodes.changed:
+            requests = self._read(DropRequests, self._paths.drops) or DropRequests()
+            return self._oldest(requests.drop, replaying)
+
+    def _oldest(self, asked: Iterable[int], replaying: Collection[int]) -> QuarantineRecord | None:
+        known = self.quarantined()
+        wanted = sorted(set(known) & set(asked) - set(replaying))
+        return known[wanted[0]] if wanted else None
+
+    def refuse_replay(self, txid: int, why: str) -> None:
+        """Withdraw the request for the replay of a quarantined txid; its record says why.
+
+        Raises:
+            FencedError: a newer leader exists.
+        """
+        with self.nodes.changed:
+            self.assert_leading()
+            record = self.quarantined()[txid].refused(why)
+            self._write(self._paths.quarantined(txid), record, f"quarantine of txid {txid}")
+            known = self._read(ReplayRequests, self._paths.quarantine) or ReplayRequests()
+            left = ReplayRequests(replay=[each for each in known.replay if each != txid])
+            self._write(self._paths.quarantine, left, "request")
 
     # --- writing -----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from txn.protocol.records import (
     BatchRecord,
     ColumnsRecord,
     CommittedRecord,
+    DropRequests,
     NoticesRecord,
     ProgramRecord,
     Progress,
@@ -36,6 +37,7 @@ __all__ = [
     "Image",
     "Stored",
     "read_at_once",
+    "read_drops",
     "read_image",
     "read_notices",
     "read_requests",
@@ -68,6 +70,8 @@ class Image:
     """By ascending txid."""
     requests: frozenset[int] = frozenset()
     """Those for which a replay was requested."""
+    drops: frozenset[int] = frozenset()
+    """Those that were given up."""
     columns: dict[str, Stored[ColumnsRecord]] = field(default_factory=dict)
     """By stream."""
     program: Stored[ProgramRecord] | None = None
@@ -108,14 +112,15 @@ def read_image(connection: Connection, paths: Paths, deadline: float) -> Image:
     )
     # Without records a request means nothing; a leader that never quarantined pays no read for it.
     requests = read_requests(connection, paths, deadline)[0].replay if quarantine else ()
+    drops = read_drops(connection, paths, deadline)[0].drop if quarantine else ()
     columns = _read_columns(connection, paths, deadline)
     program = _read_program(connection, paths, deadline)
     _check_contiguous(committed.record.txid, list(batches), paths)
     records: list[Stored[Any]] = [committed, *batches.values(), *quarantine.values()]
     named = {name for stored in (*records, *columns.values()) for name in stored.parts}
     orphans = tuple(part for part in parts if part not in named)
-    wanted = frozenset(requests) & set(quarantine)
-    return Image(committed, batches, quarantine, wanted, columns, program, orphans)
+    wanted, dropped = (frozenset(txids) & set(quarantine) for txids in (requests, drops))
+    return Image(committed, batches, quarantine, wanted, dropped, columns, program, orphans)
 
 
 def _read_columns(
@@ -168,6 +173,16 @@ def read_requests(
     return decode(ReplayRequests, node.data, paths.quarantine), node.version
 
 
+def read_drops(
+    connection: Connection, paths: Paths, deadline: float
+) -> tuple[DropRequests, int | None]:
+    """As `read_requests`, of the quarantined txids to drop; version None: there is no node."""
+    node = connection.get(paths.drops, deadline)
+    if node is None:
+        return DropRequests(), None
+    return decode(DropRequests, node.data, paths.drops), node.version
+
+
 def read_notices(
     connection: Connection, paths: Paths, deadline: float
 ) -> Stored[NoticesRecord] | None:
@@ -185,7 +200,9 @@ def read_notices(
 def removals(
     connection: Connection, paths: Paths, deadline: float, *, forget: bool
 ) -> list[Operation]:
-    """The unreadable nodes of quarantine, columns, program, notices: they go before a rebuild.
+    """The unreadable nodes of quarantine, columns, program, notices, and requests to drop.
+
+    They go before a rebuild.
 
     Args:
         forget: also those that can be read, and the replays of rows.
@@ -234,7 +251,9 @@ def removals(
     if not is_readable(lambda: read_requests(connection, paths, deadline)) or forget:
         node = require(connection.get(paths.quarantine, deadline), paths.quarantine)
         operations.append(Put(paths.quarantine, b"", node.version))
-    return operations
+    # In the life that begins, a txid of the same number may have read something else.
+    drops = connection.get(paths.drops, deadline)
+    return [*operations, *([Delete(paths.drops, drops.version)] if drops else [])]
 
 
 def _read(

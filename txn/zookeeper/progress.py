@@ -18,7 +18,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from txn.config import TopologyConfig
@@ -38,6 +38,7 @@ from txn.protocol.records import (
     ProgramRecord,
     Progress,
     QuarantineRecord,
+    ReplayRequests,
 )
 from txn.protocol.store import ProgressStore
 from txn.zookeeper.connection import (
@@ -47,6 +48,7 @@ from txn.zookeeper.connection import (
     Delete,
     Operation,
     OutcomeUnknownError,
+    Put,
     RefusedError,
 )
 from txn.zookeeper.foundation import repair_topology
@@ -54,6 +56,7 @@ from txn.zookeeper.image import (
     Image,
     Stored,
     read_at_once,
+    read_drops,
     read_notices,
     read_requests,
     removals,
@@ -311,14 +314,26 @@ class ZooKeeperProgress(ProgressStore):
             ProgressUnreadableError: somebody else has changed the node.
             ProgressUnavailableError: as `assert_leading`.
         """
+        return self._requested(
+            lambda deadline: read_requests(self._connection, self._paths, deadline)[0].replay,
+            replaying,
+        )
+
+    def requested_drop(self, replaying: Collection[int]) -> QuarantineRecord | None:
+        """The oldest quarantined txid that a user has given up; as `requested_replay`."""
+        return self._requested(
+            lambda deadline: read_drops(self._connection, self._paths, deadline)[0].drop, replaying
+        )
+
+    def _requested(
+        self, read: Callable[[float], Sequence[int]], replaying: Collection[int]
+    ) -> QuarantineRecord | None:
         with self._exclusive() as deadline:
-            image = self._loaded
-            known = sorted(set(image.quarantine) - set(replaying))
-            if not known:
-                return None
-            requests, _ = read_requests(self._connection, self._paths, deadline)
-            wanted = next((txid for txid in known if txid in requests.replay), None)
-            return None if wanted is None else image.quarantine[wanted].record
+            quarantine = self._loaded.quarantine
+            known = sorted(set(quarantine) - set(replaying))
+            asked = read(deadline) if known else ()
+            wanted = next((txid for txid in known if txid in asked), None)
+            return None if wanted is None else quarantine[wanted].record
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -405,6 +420,33 @@ class ZooKeeperProgress(ProgressStore):
             self._writer.write(new.node, operations, deadline)
             left = {t: b for t, b in image.batches.items() if t not in done}
             self._image = replace(image, committed=new.stored, batches=left, quarantine=kept)
+
+    def refuse_replay(self, txid: int, why: str) -> None:
+        """Note in its record why a txid is not replayed, then withdraw the request: two multis.
+
+        A crash between them leaves the request, which the next leader looks at again.
+
+        Raises:
+            FencedError, ProgressUnavailableError, BatchError: as `persist_start`.
+            ProgressUnreadableError: somebody else has changed the node of the requests.
+        """
+        with self._writing() as deadline:
+            image, paths = self._loaded, self._paths
+            stored = image.quarantine[txid]
+            stem, what = f"refused-{txid}-e{self.epoch}", f"quarantine of txid {txid}"
+            new = self._writer.revise(
+                paths.quarantined(txid), stored.record.refused(why), stored, stem, what, deadline
+            )
+            self._writer.write(new.node, new.operations, deadline)
+            self._image = replace(image, quarantine={**image.quarantine, txid: new.stored})
+            while True:
+                requests, version = read_requests(self._connection, paths, deadline)
+                if txid not in requests.replay:
+                    return
+                left = ReplayRequests(replay=[each for each in requests.replay if each != txid])
+                with contextlib.suppress(OutcomeUnknownError, RefusedError):  # look again
+                    put = Put(paths.quarantine, encode(left, "request"), version)
+                    self._leadership.write([put], deadline)
 
     def _revise_committed(
         self, record: CommittedRecord, old: Stored[CommittedRecord] | None, deadline: float

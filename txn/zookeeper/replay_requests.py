@@ -1,9 +1,10 @@
-"""Asking for the replay of quarantined txids, whether or not their topology runs.
+"""Asking to replay or to drop quarantined txids, whether or not their topology runs.
 
-A request is an entry in the parent node of the quarantine records. The leader reads that node
-before it plans a new txid, while it knows of quarantined ones, and deletes a record with the
-COMMITTED of the txid that has replayed it; this module never touches the records themselves. So
-leader and users write to different nodes, and neither can disturb the other.
+A request for a replay is an entry in the parent node of the quarantine records, one to drop a txid
+an entry in a node of its own. The leader reads both before it plans a new txid, while it knows of
+quarantined ones, and deletes a record with the COMMITTED of the txid that has replayed or dropped
+it; this module never touches the records themselves. The leader withdraws the request for a replay
+that it refuses, on condition that no user has asked for anything meanwhile.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Callable, Collection
 
 from txn.config import TopologyConfig
 from txn.errors import UserError
-from txn.protocol.records import ReplayRequests
-from txn.zookeeper.connection import OutcomeUnknownError, Put, RefusedError
-from txn.zookeeper.image import read_requests
+from txn.protocol.records import DropRequests, ReplayRequests
+from txn.zookeeper.connection import Create, OutcomeUnknownError, Put, RefusedError
+from txn.zookeeper.image import read_drops, read_requests
 from txn.zookeeper.status import existing_topology
 from txn.zookeeper.znodes import encode, require, txid_of
 
-__all__ = ["request_replays"]
+__all__ = ["request_drops", "request_replays"]
 
 
 def request_replays(
@@ -47,7 +48,34 @@ def request_replays(
         ProgressUnreadableError: the node does not hold requests.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
+    return _request(hosts, topology, config, txids, sleep, clock, drop=False)
+
+
+def request_drops(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    txids: Collection[int],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[int]:
+    """Give quarantined txids up for good: their records are never read. As `request_replays`."""
+    return _request(hosts, topology, config, txids, sleep, clock, drop=True)
+
+
+def _request(
+    hosts: str,
+    topology: str,
+    config: TopologyConfig,
+    txids: Collection[int] | None,
+    sleep: Callable[[float], None],
+    clock: Callable[[], float],
+    *,
+    drop: bool,
+) -> list[int]:
     with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
+        version: int | None
         while True:
             # Records before requests: only a leader removes records, and what it has replayed
             # between the two reads is merely asked for in vain.
@@ -55,13 +83,20 @@ def request_replays(
             quarantined = {txid_of(name, paths.quarantine) for name in names}
             wanted = quarantined if txids is None else set(txids)
             _check(topology, wanted, quarantined)
-            requests, version = read_requests(connection, paths, deadline)
-            if wanted <= set(requests.replay):
+            if drop:
+                drops, version = read_drops(connection, paths, deadline)
+                path, asked = paths.drops, set(drops.drop)
+            else:
+                replays, version = read_requests(connection, paths, deadline)
+                path, asked = paths.quarantine, set(replays.replay)
+            if wanted <= asked:
                 return sorted(wanted)
-            replay = sorted(wanted | (set(requests.replay) & quarantined))
-            data = encode(ReplayRequests(replay=replay), "request for a replay")
+            every = sorted(wanted | (asked & quarantined))
+            record = DropRequests(drop=every) if drop else ReplayRequests(replay=every)
+            data = encode(record, "request")
+            write = Create(path, data) if version is None else Put(path, data, version)
             try:
-                connection.multi([Put(paths.quarantine, data, version)], deadline)
+                connection.multi([write], deadline)
             except (OutcomeUnknownError, RefusedError):
                 continue  # the next look says whether it is there, or who was faster
             return sorted(wanted)
@@ -70,8 +105,9 @@ def request_replays(
 def _check(topology: str, wanted: set[int], quarantined: set[int]) -> None:
     if not quarantined:
         raise UserError(
-            f"Topology '{topology}' has no quarantined txids: there is nothing to replay. A txid "
-            'is quarantined when its attempts are used up and on_exhausted is "quarantine".',
+            f"Topology '{topology}' has no quarantined txids: there is nothing to replay or to "
+            "drop. A txid is quarantined when its attempts are used up and on_exhausted is "
+            '"quarantine".',
             number="TXN-610",
         )
     unknown = sorted(wanted - quarantined)
@@ -79,7 +115,7 @@ def _check(topology: str, wanted: set[int], quarantined: set[int]) -> None:
         known = ", ".join(str(txid) for txid in sorted(quarantined))
         raise UserError(
             f"Txid {unknown[0]} of topology '{topology}' is not quarantined: it never was, or it "
-            f"has been replayed since. The quarantined txids are {known}. Nothing was requested. "
-            f"`txn quarantine list {topology}` shows what they were to read.",
+            f"has been replayed or dropped since. The quarantined txids are {known}. Nothing was "
+            f"requested. `txn quarantine list {topology}` shows what they were to read.",
             number="TXN-610",
         )

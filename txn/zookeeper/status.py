@@ -71,6 +71,8 @@ class TopologyStatus:
     """Which life of the topology this is; None before the first leader of this release."""
     notices: NoticesRecord | None = None
     """What the spouts of the newest run last had for the user; None: nothing so far."""
+    drops_requested: frozenset[int] = frozenset()
+    """The quarantined txids that the topology will give up."""
 
 
 def read_status(
@@ -170,6 +172,7 @@ class StatusReader:
             standbys,
             incarnation[0] if incarnation else None,
             said.record if said and current else None,
+            image.drops,
         )
 
 

@@ -152,6 +152,11 @@ class Paths:
         return f"{self.root}/quarantine"
 
     @property
+    def drops(self) -> str:
+        """Holds `DropRequests`; not there before the first request."""
+        return f"{self.root}/drops"
+
+    @property
     def parts(self) -> str:
         """Parent of the parts of records too large for one node."""
         return f"{self.root}/parts"

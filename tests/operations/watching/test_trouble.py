@@ -46,12 +46,15 @@ def replayed_by(look: Look, replay: object) -> Look:
 
 
 def test_a_file_is_not_to_be_corrected_before_a_replay(flights: Watched, sample: Sample) -> None:
-    """The replay of a changed file stops the run: the program is corrected, or a new file made."""
+    """The replay of a changed file is refused: the program is corrected, or a new file made and
+    the txid given up.
+    """
     flights.looked(sample.look())
     (one,) = said(flights, "quarantine")
     assert one.do.startswith("Correct the program")
     assert "must stay as it is" in one.do
     assert "TXN-407" in one.do
+    assert "`txn quarantine drop flights 20`" in one.do
 
 
 @pytest.mark.parametrize(
@@ -68,11 +71,14 @@ def test_nobody_reads_while_it_does_not_run(
     assert [one.do for one in said(flights, "quarantine")] == [
         f"{asked} when the topology runs again."
     ]
+    flights.looked(replayed_by(sample.look(), "drop requested"))
+    given_up = "It is given up: one of the next txids drops its records."
+    assert [one.do for one in said(flights, "quarantine")] == [given_up]
 
 
 @pytest.mark.parametrize(
     ("listed", "words"),
-    [(True, "its rows are in no table."), (False, "and its replay has read its records.")],
+    [(True, "its rows are in no table."), (False, "and replayed or given up since.")],
 )
 def test_what_became_of_a_txid_that_was_committed_empty(
     flights: Watched, sample: Sample, listed: bool, words: str

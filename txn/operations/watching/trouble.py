@@ -214,13 +214,16 @@ def _quarantine(watched: Watched) -> Iterator[Trouble]:
         command = _command(watched, f"quarantine replay {name} {record.txid}")
         do = (
             "Correct the program, start it again, then replay the txid: its records are read in a "
-            "txid of their own. A file that it has read must stay as it is, or the replay stops "
-            "the run (TXN-407): put corrected records into a new file instead, without a replay."
+            "txid of their own. A file that it has read must stay as it is, or the replay is "
+            "refused (TXN-407): put corrected records into a new file instead, and give the txid "
+            f"up with `{_command(watched, f'quarantine drop {name} {record.txid}')}`."
         )
         if replay is not None:
-            who = "one of the next txids" if replay == "requested" else f"txid {replay}"
+            who = f"txid {replay}" if isinstance(replay, int) else "one of the next txids"
             when = "" if state_of(watched) == "running" else " when the topology runs again"
             do = f"Its replay is requested: {who} reads its records{when}."
+            if replay == "drop requested":
+                do = f"It is given up: {who} drops its records{when}."
         yield Trouble(
             "quarantine",
             "error" if replay is None else "note",
@@ -302,7 +305,7 @@ def _what_became_of(watched: Watched, txid: int) -> tuple[Literal["warning", "no
         status = watched.status
         if status is None or any(each.record.txid == txid for each in status.quarantine):
             return "note", "The txid was committed empty: its rows are in no table.", True
-        return "note", "The txid was committed empty, and its replay has read its records.", True
+        return "note", "The txid was committed empty, and replayed or given up since.", True
     if watched.status is None:
         span = watched.index.span()
         if span is None or txid > span[1]:
