@@ -1,29 +1,75 @@
-"""A driver whose two tables read one stream, and whose executors die between the two."""
+"""A driver whose two tables read one stream, and whose executors come to grief in txid 2.
+
+    python -m tests.faults.shared_rows_driver '{"folder": ..., "at": "within", ...}'
+
+The stream's rows get a mark in two tasks of a Python function. What happens is the `at` of `Spec`:
+
+- within: the executor of a task that has ended is killed, while the other task is still at work;
+- between: an executor is killed when the second table is about to be staged.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import threading
+import time
+import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from committers.append_table import AppendTable
 from tests.faults.driver import LogSpout, main
 from tests.faults.harness import Spec, wait_for
-from txn import Topology, TopologyConfig
+from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.engine.killpoints import observe
 from txn.interfaces import SpoutKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from txn.attempts import TransactionAttempt
+RECORDS = 6
+BATCH = 2
+"""The txid with a fault: its first attempt has several records, so both tasks have rows."""
 
-RECORDS = 24
+
+class Killer:
+    """Kills one executor, once."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._folder, self._when = Path(spec.folder), spec.at
+        self._attempts = (self._folder / "attempts.log").open("a", buffering=1)
+        self._begun = 0
+
+    def __call__(self, point: str, attempt: TransactionAttempt) -> None:
+        """Called by the pipeline's threads."""
+        if point != "mid-processing" or attempt.txid != BATCH:
+            return
+        self._begun += 1
+        self._attempts.write(f"{attempt}\n")
+        wait_for(lambda: len(_known_to_spark()) == 3, what="two executors and the driver")
+        if self._when == "within" and self._begun == 1:
+            threading.Thread(target=self._kill_one_that_is_through).start()
+        if self._when == "between" and self._begun == 2:
+            _kill(_executors()[:1])
+
+    def _kill_one_that_is_through(self) -> None:
+        held = self._folder / "held"
+        wait_for(lambda: held.exists() and _one_of_two_is_done(), what="a task that has ended")
+        _kill([pid for pid in _executors() if pid != int(held.read_text())])
+        (self._folder / "open").touch()
 
 
-def executors() -> list[int]:
+def _kill(victims: list[int]) -> None:
+    """Kill executors, and wait until Spark knows."""
+    before = _known_to_spark()
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: bool(victims and before - _known_to_spark()), what="the loss of an executor")
+
+
+def _executors() -> list[int]:
     """Process ids of this driver's executors: they are of its process group."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -34,28 +80,24 @@ def executors() -> list[int]:
             continue  # it ended meanwhile
         if ours and b"CoarseGrainedExecutorBackend" in command:
             found.append(int(process.name))
-    return found
+    return sorted(found)
 
 
-class Killer:
-    """Kills every executor when an attempt of txid 2 is about to stage its second table."""
+def _known_to_spark() -> set[str]:
+    known = _context()._jsc.sc().getExecutorMemoryStatus().keySet()
+    return set(known.mkString(" ").split())
 
-    def __init__(self, folder: str) -> None:
-        self._seen = 0
-        self._log = Path(folder) / "killed.log"
 
-    def __call__(self, point: str, attempt: TransactionAttempt) -> None:
-        """Called by the pipeline's threads."""
-        if point != "mid-processing" or attempt.txid != 2:
-            return
-        self._seen += 1
-        if self._seen != 2:
-            return
-        victims = executors()
-        for victim in victims:
-            os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: not set(victims) & set(executors()), what="the executors' end")
-        self._log.write_text(f"{len(victims)} {attempt}")
+def _context() -> Any:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context
+
+
+def _one_of_two_is_done() -> bool:
+    tracker = _context().statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return any(s and (s.numTasks, s.numCompletedTasks) == (2, 1) for s in stages)
 
 
 def marked(rows: DataFrame) -> DataFrame:
@@ -68,9 +110,34 @@ def marked(rows: DataFrame) -> DataFrame:
 
 def build(spec: Spec) -> Topology:
     """Two tables of one stream with marks."""
+    folder, at = Path(spec.folder), spec.at
+
+    def mark(key: str) -> str:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        if task.partitionId() == 1 and at == "within" and not (folder / "open").exists():
+            # The worker's parent is Python's daemon, whose parent is the executor.
+            stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+            (folder / "writing").write_text(stat.rpartition(")")[2].split()[1])
+            (folder / "writing").rename(folder / "held")
+            while not (folder / "open").exists():
+                time.sleep(0.01)
+        return uuid.uuid4().hex
+
+    def transform(rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
+        from pyspark.sql import functions as sf
+
+        if attempt.txid != BATCH:
+            return rows.withColumn("mark", sf.lit("none"))
+        function = sf.udf(mark, "string").asNondeterministic()
+        return rows.repartition(2).withColumn("mark", function("k"))
+
     topology = Topology("shared", TopologyConfig(**spec.config))
     records = [(f"k{number}", number) for number in range(RECORDS)]
-    stream = topology.stream("records", LogSpout(records, SpoutKind(spec.kind))).transform(marked)
+    spout = LogSpout(records, SpoutKind(spec.kind))
+    stream = topology.stream("records", spout).transform(transform)
     for name in ("one", "two"):
         stream.partition_persist(AppendTable(f"{spec.folder}/{name}", semantics=spec.kind))
     return topology
@@ -78,5 +145,5 @@ def build(spec: Spec) -> Topology:
 
 if __name__ == "__main__":
     given = Spec.model_validate_json(sys.argv[1])
-    observe(Killer(given.folder))
+    observe(Killer(given))
     sys.exit(main(given, build(given)))
