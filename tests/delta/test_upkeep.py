@@ -164,6 +164,27 @@ def test_the_retention_counts_from_the_replacement(table: Path) -> None:
     assert plan_vacuum(storage, "orders").chosen == 0
 
 
+def test_a_longer_retention_than_the_tables_counts_from_the_replacement(table: Path) -> None:
+    """A checkpoint forgets replaced files by the table's own retention; the log still has them.
+
+    If the log is too short to tell, nothing is deleted, and the table says so.
+    """
+    DeltaTable(str(table)).alter.set_table_properties(
+        {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+    )
+    for name in files_of(table):
+        age(table / name, 2 * WEEK)
+    storage = Storage(str(table))
+    carry_out(storage, plan_optimize(storage, "orders"))
+    DeltaTable(str(table)).create_checkpoint()
+    assert plan_vacuum(storage, "orders", WEEK).chosen == 0
+    assert plan_vacuum(storage, "orders", 0).chosen == 4
+    (table / commit_path(0)).unlink()
+    told = plan_vacuum(storage, "orders", WEEK)
+    assert told.chosen == 0
+    assert "log does not reach back 168 hours" in (told.skipped or "")
+
+
 def test_vacuum_spares_what_may_still_be_published(table: Path) -> None:
     """Staged files of newer txids, and of groups that the newest txid belongs to, are kept however
     old; so is a compaction whose intent is there, and all that is hidden. Older leftovers go.

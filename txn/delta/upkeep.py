@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from deltalake import ColumnProperties, DeltaTable, PostCommitHookProperties, Wr
 from deltalake.exceptions import DeltaError
 
 from txn.attempts import LONGEST_GROUP
-from txn.delta.commits import EXACT, txid_app
+from txn.delta.commits import EXACT, commit_path, parse_commit, txid_app
 from txn.delta.durations import FILE_RETENTION, file_retention_secs
 from txn.delta.folders import COMPACTION, DATA, SCRATCH, staged_txid
 from txn.delta.loading import file_sizes, find
@@ -195,8 +196,13 @@ def plan_vacuum(
     files = file_sizes(table)
     plan = replace(plan, files=len(files), bytes=sum(files.values()))
     expired = retried(lambda: _expired(table, math.ceil(kept)), f"list table {storage.location}")
+    # Of what was replaced, a checkpoint remembers no more than the table's own retention.
+    young = _replaced(storage, table.version(), kept) if kept > own else set()
+    if young is None:
+        why = f"its log does not reach back {kept:g} hours, so when files were replaced is unknown"
+        return replace(plan, skipped=f"{why} (use --retain-hours {math.floor(own)} or less)")
     newest = table.transaction_version(txid_app(topology)) or 0
-    free = set(_free(expired, newest, storage))
+    free = {*_free(expired, newest, storage)} - young
     if not free:
         return plan
     stored = dict(_stored(storage))
@@ -209,6 +215,23 @@ def plan_vacuum(
 def _expired(table: DeltaTable, hours: int) -> list[str]:
     # "full", by a listing: a checkpoint forgets removed files as soon as they expire.
     return table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+
+
+def _replaced(storage: Storage, version: int, hours: float) -> set[str] | None:
+    """The files that versions of the last hours have taken away, by the log up to `version`.
+
+    None: the log begins later, because its older files have expired.
+    """
+    since, found = (time.time() - hours * 3600) * 1000, set[str]()
+    for number in range(version, -1, -1):
+        text = storage.read(commit_path(number))
+        if text is None:
+            return None
+        commit = parse_commit(number, text, storage.location)
+        if 0 < commit.timestamp_ms < since:
+            break
+        found.update(commit.removes)
+    return found
 
 
 def _free(expired: Iterable[str], newest: int, storage: Storage) -> Iterable[str]:
