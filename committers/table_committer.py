@@ -373,7 +373,10 @@ class TableCommitter(Committer):
         if self._read_session is None:
             # A few hundred files are listed sooner than a Spark job is started for it.
             threshold = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-            self._read_session = computing_session(self._spark, {threshold: "1000"})
+            # It decides the type of a mean of decimals, which others know from the user's session.
+            digits = "spark.sql.decimalOperations.allowPrecisionLoss"
+            conf = {threshold: "1000", digits: str(self._spark.conf.get(digits))}
+            self._read_session = computing_session(self._spark, conf)
         return self._read_session
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +234,32 @@ def test_what_asks_the_thread_finds_the_session_that_the_topology_runs_in(
     found = spark.read.format("delta").load(str(warehouse / "two")).drop("txid")
     assert found.dtypes == [("at", "timestamp_ntz"), ("t", "timestamp_ntz"), ("one", "bigint")]
     assert sorted(row.at for row in found.collect()) == [row[0] for (row,) in batches]
+
+
+@pytest.mark.parametrize("layout", ["upsert", "log"])
+def test_what_a_table_answers_has_the_columns_that_were_known_before(
+    spark: SparkSession, zookeeper: Any, warehouse: Path, layout: Any
+) -> None:
+    """Settings for decimals and joins change neither new values nor the answers of queries."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.decimalOperations.allowPrecisionLoss", "false")
+    session.conf.set("spark.sql.crossJoin.enabled", "false")
+    batches = [[("a", Decimal(1))], [("a", Decimal(2)), ("b", Decimal(5))]]
+    topology = Topology(f"answers-{layout}")
+    stream = topology.stream("s", MemoryTransactionalSpout(batches, "k string, w decimal(38,18)"))
+    table = StateTable(warehouse / "means", layout=layout)
+    state = stream.group_by("k").persistent_aggregate(table, mean=Avg("w"))
+    told = {"changes": state.new_values()}
+    told |= {p: stream.state_query(state, ["k"], as_of=p) for p in ("txid-1", "committed")}
+    for name, rows in told.items():
+        rows.partition_persist(AppendTable(warehouse / name))
+    topology.run(session, zookeeper=zookeeper.hosts, until="caught_up")
+    found = {name: AppendTable(warehouse / name).read(spark).collect() for name in told}
+    one, half, five = Decimal(1), Decimal("1.5"), Decimal(5)
+    told = sorted((r.txid, r.k, r.prev_mean, r.mean) for r in found["changes"])
+    assert told == [(1, "a", None, one), (2, "a", one, half), (2, "b", None, five)]
+    assert sorted((r.txid, r.k, r.mean) for r in found["txid-1"]) == [
+        (1, "a", None),
+        (2, "a", one),
+        (2, "b", None),
+    ]

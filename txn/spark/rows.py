@@ -48,4 +48,6 @@ def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     from pyspark.sql import functions as sf
 
     columns = [sf.lit(None).cast(field.dataType).alias(field.name) for field in schema]
-    return spark.range(0).select(*columns)
+    # Of a range alone the optimizer does not see it: a join would compare each key with a NULL, and
+    # be refused as a cartesian product (spark.sql.crossJoin.enabled=false).
+    return spark.range(0).where(sf.lit(False)).select(*columns)
