@@ -82,26 +82,15 @@ def delta_session(
     master = given.get("spark.master") or master or said.get("spark.master") or "local[*]"
     settings = session_conf(master, given, packages, said)
     _import_pyspark_quietly()
-    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     # `spark.app.name` and `spark.master` may be in `conf` too: they come last and win.
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    try:
-        with _spark_env(settings, local=_cores(master) is not None):
-            start_shielded({"spark.app.name": app_name, "spark.master": master, **settings})
-            session = builder.getOrCreate()
-    except PySparkRuntimeError as error:
-        if error.getCondition() != "JAVA_GATEWAY_EXITED":
-            raise
-        raise SetupError(
-            "Java ended before Spark was up; its own message is on stderr, above. Most often this "
-            "machine or this Java does not accept a setting in `conf` (memory, Java options): "
-            "correct that setting.",
-            number="TXN-202",
-        ) from error
+    with _spark_env(settings, local=_cores(master) is not None):
+        start_shielded({"spark.app.name": app_name, "spark.master": master, **settings})
+        session = builder.getOrCreate()
     _check_delta(session)
     without_copies()
     return session
@@ -299,13 +288,16 @@ def _spark_env(settings: Mapping[str, str], *, local: bool) -> Iterator[None]:
     that include ours are added after them.
 
     Args:
-        local: whether tasks run on this machine: Python workers are this program's Python then,
-            with its packages, unless the user names another one.
+        local: whether tasks run in this process: Python workers are this program's Python then,
+            with its packages, and Spark's address is loopback, unless the user names another one.
     """
     utf8 = in_utf8(os.environ)
     ours = {name: utf8.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG")}
     if local and not _names_python(settings):
         ours["PYSPARK_PYTHON"] = sys.executable
+    if local and not (os.environ.keys() & {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"}):
+        # Else Java looks up this machine's name, which no name server may know.
+        ours["SPARK_LOCAL_IP"] = "127.0.0.1"
     if not _own_spark_conf():
         ours["SPARK_CONF_DIR"] = str(_SPARK_CONF)
     if SUBMIT_ARGS in os.environ:

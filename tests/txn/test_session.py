@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,16 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 
 
-def child(code: str, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own, where a first session can be started."""
+def child(
+    code: str, cwd: Path, *arguments: str, before: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, where a first session can be started.
+
+    Args:
+        before: a command that starts it.
+    """
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [*before, sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         cwd=cwd,
@@ -69,15 +76,80 @@ def test_a_start_says_nothing(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["t"]
 
 
-def test_a_java_that_cannot_start_is_heard(tmp_path: Path) -> None:
-    """Java's own words reach stderr, and the error points to them."""
+START = (
+    "import sys\n"
+    "from txn.errors import SetupError\n"
+    "from txn.session import delta_session\n"
+    "try:\n"
+    "    spark = delta_session('start', sys.argv[1])\n"
+    "except SetupError as error:\n"
+    "    sys.exit(str(error))\n"
+    "print(spark.range(3).count())\n"
+)
+NO_NAME = ("unshare", "-U", "--map-user=12345")
+NO_LOOPBACK = ("unshare", "--net")
+OWN_HOST = ("unshare", "--uts", "sh", "-c", 'hostname nobody-knows; exec "$@"', "sh")
+FEW_FILES = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+
+
+@pytest.mark.parametrize(
+    ("fault", "master", "cause"),
+    [
+        (NO_NAME, "local[1]", "User id 12345 has no entry in /etc/passwd"),
+        (NO_LOOPBACK, "local[1]", "Start the loopback interface: `ip link set lo up`"),
+        (OWN_HOST, "local-cluster[1,1,512]", "Add the line '127.0.0.1 nobody-knows' to /etc/hosts"),
+        (FEW_FILES, "local[1]", "This process may open 64 files (`ulimit -n`)"),
+        (("env", "SPARK_HOME=/nowhere"), "local[1]", "SPARK_HOME is '/nowhere', and /nowhere/"),
+        (("env", "TXN_JARS={closed}", *NO_NAME), "local[1]", "may not read {closed}"),
+        (("env", "PYSPARK_SUBMIT_ARGS=--nosuch x"), "local[1]", "Unrecognized option: --nosuch"),
+        (("env", "PYSPARK_SUBMIT_ARGS=--driver-memory 1x"), "local[1]", "1x"),
+    ],
+    ids=["user", "loopback", "host", "files", "home", "jars", "submit", "memory"],
+)
+def test_what_keeps_java_from_starting_is_named(
+    tmp_path: Path, own_java_options: None, fault: tuple[str, ...], master: str, cause: str
+) -> None:
+    """A start that fails says why: what the machine lacks, or what Java itself has said."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    command = [word.replace("{closed}", str(closed)) for word in fault]
+    said = child(START, tmp_path, master, before=command)
+    assert said.returncode == 1
+    assert cause.replace("{closed}", str(closed)) in said.stderr.splitlines()[-1]
+
+
+def test_a_machine_whose_name_nobody_knows_starts_spark(
+    tmp_path: Path, own_java_options: None
+) -> None:
+    """With a local master Java does not look up the machine's name."""
+    said = child(START, tmp_path, "local[1]", before=OWN_HOST)
+    assert (said.stdout, said.stderr) == ("3\n", "")
+
+
+def test_no_java_outlives_a_start_that_fails(tmp_path: Path, own_java_options: None) -> None:
+    """Java is killed by any exception between its first moment and its port."""
     code = (
+        "import ctypes, os, threading, time\n"
+        "from pathlib import Path\n"
         "from txn.session import delta_session\n"
-        "delta_session('bad', 'local[1]', {'spark.driver.memory': '1x'})\n"
+        "main = threading.get_ident()\n"
+        "children = Path(f'/proc/self/task/{os.getpid()}/children')\n"
+        "def java():\n"
+        "    found = children.read_text().split()\n"
+        "    ran = [Path(f'/proc/{p}/cmdline').read_bytes().split(b'\\0')[0] for p in found]\n"
+        "    return any(word.endswith(b'java') for word in ran)\n"
+        "def interfere():\n"
+        "    while not java():\n"
+        "        time.sleep(0.01)\n"
+        "    raised = ctypes.py_object(MemoryError)\n"
+        "    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), raised)\n"
+        "threading.Thread(target=interfere, daemon=True).start()\n"
+        "try:\n"
+        "    delta_session('start', 'local[1]')\n"
+        "except MemoryError:\n"
+        "    print(os.WTERMSIG(os.waitpid(-1, 0)[1]))\n"
     )
-    said = child(code, tmp_path)
-    assert "SetupError: Java ended before Spark was up" in said.stderr
-    assert "1x" in said.stderr.partition("Traceback")[0]
+    assert child(code, tmp_path).stdout == "9\n"
 
 
 def test_an_archive_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:

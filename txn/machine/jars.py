@@ -73,6 +73,7 @@ def delta_jars(environ: Mapping[str, str] | None = None) -> list[Path]:
     folder = _jar_folder(env)
     artifact, version = _artifact(), _version("delta_spark")
     wanted = f"{artifact}-{version}.jar"
+    _require_readable(folder)
     if not (folder / wanted).is_file():
         if folder.is_dir() and any(folder.iterdir()):
             raise SetupError(
@@ -89,6 +90,26 @@ def delta_jars(environ: Mapping[str, str] | None = None) -> list[Path]:
         )
         fetch(folder, request, env)
     return sorted(folder.glob("*.jar"))
+
+
+def _require_readable(folder: Path) -> None:
+    """Refuse a folder or a jar in it that this user may not read: Java would pass it over.
+
+    Raises:
+        SetupError: naming it.
+    """
+    try:
+        closed = next((p for p in folder.glob("*.jar") if not os.access(p, os.R_OK)), None)
+        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+            closed = folder
+    except PermissionError as error:
+        closed = Path(error.filename)
+    if closed is not None:
+        raise SetupError(
+            f"User id {os.getuid()} may not read {closed}, which Delta's jars are read from. "
+            "Correct its permissions, or name another folder in TXN_JARS.",
+            number="TXN-204",
+        )
 
 
 def package_jars(packages: Sequence[str], environ: Mapping[str, str] | None = None) -> list[Path]:

@@ -21,6 +21,10 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
+from txn.errors import SetupError
+from txn.spark.early_end import Command, no_submitter, require_user_and_loopback, why_ended
+from txn.spark.submission import is_submitted
+
 __all__ = ["start_shielded"]
 
 
@@ -33,15 +37,29 @@ def start_shielded(settings: Mapping[str, str]) -> None:
         settings: every Spark setting; some count only when the JVM starts.
 
     Raises:
-        PySparkRuntimeError: Java ended before it was up.
+        SetupError: Java cannot be started, or ended before it was up.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
+    from pyspark.errors import PySparkRuntimeError
 
     if SparkContext._gateway is not None:
         return
     conf = SparkConf().setAll(list(settings.items()))
-    with _guarded():
-        gateway = java_gateway.launch_gateway(conf)  # type: ignore[no-untyped-call]
+    if not is_submitted():
+        require_user_and_loopback()
+    commands: list[Command] = []
+    try:
+        with _guarded(commands):
+            gateway = java_gateway.launch_gateway(conf)  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        why = why_ended(commands[-1]) if commands else "A signal ended Java before Spark was up."
+        raise SetupError(why, number="TXN-202") from error
+    except OSError as error:
+        if not commands or error.filename != commands[-1][0][0][0]:
+            raise
+        raise SetupError(no_submitter(error), number="TXN-202") from error
     if gateway.proc is not None:
         signals = gateway.jvm.sun.misc
         signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
@@ -49,8 +67,11 @@ def start_shielded(settings: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _guarded() -> Iterator[None]:
+def _guarded(commands: list[Command]) -> Iterator[None]:
     """Leave no JVM behind a start that fails, and let a signal kill it first.
+
+    Args:
+        commands: what is started is added here, unless a signal ends it.
 
     The signal's own handler runs when the start has failed for that: a handler that raised inside
     of pyspark's start could lose the process that has just begun.
@@ -60,6 +81,7 @@ def _guarded() -> Iterator[None]:
     received: list[int] = []
 
     def popen(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        commands.append((args, kwargs))
         started.append(subprocess.Popen(*args, **kwargs))
         end_if_asked()
         return started[-1]
@@ -90,4 +112,5 @@ def _guarded() -> Iterator[None]:
         for number, previous in before.items():
             signal.signal(number, previous)
         if received:
+            commands.clear()
             signal.raise_signal(received[0])
