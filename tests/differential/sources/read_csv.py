@@ -187,10 +187,11 @@ def _expected(record: _Record, raw: str, columns: Columns, dialect: Dialect) -> 
     bad: Outcome = (Bad(raw),)
     if "open" in record.flaws:
         return Expected((bad,), raw)
-    blank = _is_blank(raw) and dialect.sep not in raw
     if len(record.fields) != len(columns):
-        outcomes = (bad, ()) if blank else (bad,)
-        return Expected(outcomes, raw)
+        nothing: tuple[Outcome, ...] = ((),) if _is_blank(raw) and dialect.sep not in raw else ()
+        return Expected((bad, *nothing), raw)
+    if _is_blank(raw) and dialect.sep not in raw:
+        return Expected(((), bad), raw)
     fields = [
         _field(text, quoted, kind, dialect)
         for (text, quoted), (_, kind) in zip(record.fields, columns, strict=True)
