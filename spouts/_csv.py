@@ -72,11 +72,10 @@ class Dialect:
         fine = sf.lit(True)
         if self.quote:
             ends = re.escape(self.line_end) or r"\r\n|\n|\r"
-            inner = f"[^{self._quote}{self._nl}]"
             fine = ~sf.contains(text, sf.lit(self.quote))
             for pattern in (
-                self._tidy(ends, inner),
-                self._file(ends, inner),
+                self._tidy(ends),
+                self._file(ends),
             ):  # the quick one first
                 fine |= text.rlike(pattern)
         if not self.sep.strip():
@@ -90,7 +89,7 @@ class Dialect:
         if not self.quote:
             return ~text.rlike(f"[{self._nl}]")
         plain = ~text.rlike(f"[{self._nl}{self._quote}]")
-        return plain | text.rlike(self._file("(?!)", f"[^{self._quote}]"))
+        return plain | text.rlike(self._file("(?!)", several_lines=True))
 
     def line_end_of(self, text: Column) -> Column:
         """The one line end behind every record of a file; NULL: they differ, or a field is open."""
@@ -98,31 +97,36 @@ class Dialect:
 
         found = sf.lit(None).cast("string")
         for end in [self.line_end] if self.line_end else ["\r", "\r\n", "\n"]:
-            pattern = self._file(re.escape(end), f"[^{self._quote}]")
+            pattern = self._file(re.escape(end), several_lines=True)
             found = sf.when(text.rlike(pattern), sf.lit(end)).otherwise(found)
         return found
 
-    def _tidy(self, end: str, inner: str) -> str:
+    def _tidy(self, end: str) -> str:
         """A pattern of a whole file in which quotes are only where RFC 4180 has them."""
         outside = f"[^{self._quote}]*+"
         before, behind = rf"(?<=\A|{self._sep}|{end})", rf"(?={self._sep}|{end}|\z)"
-        field = f"{self._quote}{self._body(end, inner)}{self._quote}"
+        field = f"{self._quote}{self._body(end)}{self._quote}"
         return rf"\A(?:{outside}{before}{field}{behind})*+{outside}\z"
 
-    def _file(self, end: str, inner: str) -> str:
+    def _file(self, end: str, *, several_lines: bool = False) -> str:
         """A pattern of a whole file. Every loop is possessive: Java would recurse otherwise.
 
         Args:
             end: a pattern of what ends a record.
-            inner: a pattern of one character within quotes.
+            several_lines: a quoted field may go over several. No text may stand behind such a one:
+                the quote that closes it may have been meant to open another.
         """
         plain = f"[^{self._sep}{self._nl}]"
         if len(self.sep) > 1:
             plain = f"(?:(?!{self._sep})[^{self._nl}])"
         field = f"{plain}*+"
         if self.quote:
-            body = self._body(end, inner)
-            field = f"(?:{self._quote}{body}{self._quote}{field}|(?!{self._quote}){field})"
+            quoted = [f"{self._quote}{self._body(end)}{self._quote}{field}"]
+            if several_lines:
+                body = self._body(end, several_lines=True)
+                behind = rf"{self._blanks}(?={self._sep}|{end}|\z)"
+                quoted.append(f"{self._quote}{body}{self._quote}{behind}")
+            field = f"(?:{'|'.join(quoted)}|(?!{self._quote}){field})"
         if self.skips_blanks:
             field = self._blanks + field
         record = f"{field}(?:{self._sep}{field})*+"
@@ -130,8 +134,9 @@ class Dialect:
             record = f"(?:{re.escape(self.comment)}[^{self._nl}]*+|{record})"
         return rf"\A\ufeff?+(?:{record}(?:{end}))*+{record}\z"
 
-    def _body(self, end: str, inner: str) -> str:
+    def _body(self, end: str, *, several_lines: bool = False) -> str:
         """A pattern of what is between two quotes."""
+        inner = f"[^{self._quote}{'' if several_lines else self._nl}]"
         escape, before = re.escape(self.escape), re.escape(self.before_escape)
         parts = [f"{before}{escape}"] if before and escape else []
         parts += [f"{escape}{self._quote}"] if escape else []

@@ -45,7 +45,7 @@ rows.partition_persist(AppendTable("{folder}/rows"))
 """
 FILES = {
     "csv": {
-        "1.csv": ["k,v", "a,1", '"b ""\\"",x', "c,-3", '"d, or e",-4'],
+        "1.csv": ["k,v", "a,1", '"b ""\\""",x', "c,-3", '"d, or e",-4'],
         "2.csv": ["k,v", "f,6", "g", ",-8"],
     },
     "json": {
@@ -161,7 +161,7 @@ def test_corrected_rows_go_in_again(world: World, form: str) -> None:
     lines = (world.folder / "open").read_text().splitlines()
     raw = [line for name in sorted(FILES[form]) for line in FILES[form][name]]
     if form == "csv":
-        assert lines == ["k,v", '"b ""\\"",x', "g", "c,-3", '"d, or e",-4', ",-8"]
+        assert lines == ["k,v", '"b ""\\""",x', "g", "c,-3", '"d, or e",-4', ",-8"]
     else:
         assert lines[:2] == [raw[1], raw[5]]
         assert [json.loads(line)["v"] for line in lines[2:]] == [-3, -4, -8]

@@ -98,6 +98,7 @@ UNCLEAR = {
     "open in the middle": b'k,1,"a\nb\nl,2,c\n',
     "two line ends": b'k,1,"a\nb"\nl,2,c\r\nm,3,d\r\n',
     "CR beside LF": b'k,1,"a\nb"\nl,2,c\rm,3,d\n',
+    "closed by another field's quote": b'k,1,"a\nl,2,"b"\n',
     "open in the first of all lines": b'k,1,"a\nl,2,c\n',
 }
 
@@ -152,6 +153,8 @@ RECORDS: dict[str, tuple[bytes, dict[str, Any], list[tuple[Any, ...]], list[str]
     "no quotes": (b'a,b","c\n', {"quote": ""}, [("a", 'b"', '"c')], []),
     "quotes behind blanks": (
         b'a, "b,\n" ,c\n', {"ignoreLeadingWhiteSpace": True}, [("a", "b,\n", "c")], []),
+    "text behind a quote, beside several lines": (
+        b'a,"b\n",c\nd,"e"f,g\n', {}, [("a", "b\n", "c"), ("d", '"e"f', "g")], []),
     "UTF-16": ('a,"b\nü",c\n'.encode("utf-16"), {"encoding": "UTF-16"}, [("a", "b\nü", "c")], []),
     "UTF-16, open": ('a,b,c\nd,e,"f\n'.encode("utf-16"), {"encoding": "UTF-16"}, [],
         ["a,b,c", 'd,e,"f']),
