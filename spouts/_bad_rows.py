@@ -29,6 +29,7 @@ def marks_of(
     *,
     position: str,
     beside: int = 0,
+    of_files: bool = False,
 ) -> Unparsed | None:
     """How a spout marks records that do not parse; None: they fail the batch.
 
@@ -38,6 +39,7 @@ def marks_of(
         options: of Spark's reader, as the user gives them.
         position: name of the column with the place of every record.
         beside: as `Unparsed.beside`.
+        of_files: a whole file may not be readable, whatever its format.
 
     Raises:
         TopologyError: an unknown fate, a format without parsing, or Spark's options for the same.
@@ -49,7 +51,7 @@ def marks_of(
         )
     if bad_rows == "fail":
         return None
-    if form not in (*PARSED, "text"):
+    if form is None or (form not in (*PARSED, "text") and not of_files):
         raise TopologyError(
             f"{whose}: bad_rows={bad_rows!r} needs records that may not parse, such as those of "
             f"{' or '.join(PARSED)}, not of {form or 'bytes'}. Leave bad_rows out.",
@@ -63,7 +65,7 @@ def marks_of(
             number="TXN-415",
         )
     fate: Any = bad_rows
-    reason = "txn_reason" if form in _WITH_REASON else None
+    reason = "txn_reason" if of_files or form in _WITH_REASON else None
     return Unparsed(fate, "txn_text", position, form, beside, reason)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import posixpath
 import re
@@ -15,6 +16,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import IO
 
 from txn.storage.addresses import account_in
 from txn.storage.hadoop import hadoop_settings
@@ -190,6 +192,17 @@ class Listing:
         """The first bytes of a file; None: it does not exist. Raises: as `names`."""
         store, path = self._stored(name)
         return retried(lambda: store.beginning(path, length), f"read {name}")
+
+    def opened(self, name: str) -> IO[bytes]:
+        """A file, to be read; a remote one is in memory.
+
+        Raises:
+            OSError, StorageUnavailableError: it is gone, or the storage does not answer.
+        """
+        if self._store is None:
+            return open(self.local(name), "rb")  # noqa: PTH123, SIM115
+        store, path = self._stored(name)
+        return io.BytesIO(retried(lambda: store.get(path), f"read {name}") or b"")
 
     def tail(self, name: str, length: int) -> bytes | None:
         """The last bytes of a file; None: it does not exist. Raises: as `names`."""

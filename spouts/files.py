@@ -39,15 +39,18 @@ from spouts._schemas import as_nullable, as_struct, check_same, require_schema
 from spouts._seen import Taken, Taking
 from spouts._sizes import BatchSize, Size
 from spouts._unread_columns import UnreadColumns
+from spouts._unreadable import Unreadable
 from spouts._uris import literal, plain
 from txn.attempts import TransactionAttempt
 from txn.errors import (
+    BatchError,
     FailedException,
     SourceChangedError,
     StorageUnavailableError,
     TopologyError,
 )
 from txn.interfaces import Keeper, Lag, Spout, SpoutKind
+from txn.spark.causes import is_of_spark
 from txn.spark.file_reader import KnownFile, known_parquet
 from txn.spark.names import quoted
 from txn.spark.origins import unnoted
@@ -127,8 +130,9 @@ class FileSpout(Spout[FileBatch]):
             even because the folder was out of reach for a moment, it is read again. False: never
             forget.
         bad_rows: what becomes of records of "csv" and "json" files that do not parse or do not fit
-            the schema. "fail": the batch fails. "drop" and "set_aside": as for a rule of
-            `Stream.expect`; what is set aside has the file and the record's own text.
+            the schema, and of whole files that cannot be read. "fail": the batch fails. "drop" and
+            "set_aside": as for a rule of `Stream.expect`; what is set aside has the file and the
+            record's own text.
         storage_options: credentials and endpoints of a URI's storage, by object_store's names
             (`aws_endpoint_url`); what they leave out comes from the environment.
         extra_options: options that a codec or a file system of your own knows; not checked.
@@ -176,8 +180,13 @@ class FileSpout(Spout[FileBatch]):
         self._size = BatchSize(files_per_batch, self._name, "files_per_batch")
         self._forget_missing = forget_missing
         self._options = _reader_defaults(format, self._with_base_path(reader_options))
-        self.unparsed = marks_of(self._name, bad_rows, format, reader_options, position="txn_file")
-        if self.unparsed is not None:
+        self.unparsed = marks_of(
+            self._name, bad_rows, format, reader_options, position="txn_file", of_files=True
+        )
+        self._unreadable = Unreadable(
+            self._name, self._listing, format, own_codec=bool(extra_options)
+        )
+        if self.unparsed is not None and format in PARSED:
             self._options |= permissive(self.unparsed.text)
         self._schema: StructType | None = None
         self._taking = Taking()
@@ -330,16 +339,77 @@ class FileSpout(Spout[FileBatch]):
 
         Raises:
             SourceChangedError: a file is gone, or is another one than planned.
+            BatchError: a file cannot be read.
             FailedException: the storage does not answer.
         """
         from pyspark.sql.types import StructType
 
         self._require_planned(attempt, metadata)
         schema = StructType.fromJson(json.loads(metadata.read_schema))
-        paths = [self._listing.uri(file.path) for file in metadata.files]
-        if not paths:
+        unread = self._not_readable(metadata, attempt, whole=attempt.attempt_id > 0)
+        sizes = {file.path: file.size for file in metadata.files}
+        if unread and self.unparsed is None:
+            raise _not_read(self._unreadable.told(unread, sizes), attempt)
+        files = [file for file in metadata.files if file.path not in unread]
+        if not files and not unread:
             return no_rows(spark, self._emitted(schema))
-        if (rows := self._known(spark, metadata.files, schema)) is not None:
+        rows = self._marked(self._read(spark, attempt, files, schema)) if files else None
+        if not unread or self.unparsed is None:
+            assert rows is not None
+            return rows
+        aside = self._unreadable.rows(spark, unread, sizes, schema, self.unparsed)
+        return aside if rows is None else rows.unionByName(aside)
+
+    def _marked(self, rows: DataFrame) -> DataFrame:
+        """Rows with all marks of records that do not parse, whoever has read them."""
+        from pyspark.sql import functions as sf
+
+        for name in marks(self.unparsed):
+            if name not in rows.columns:
+                of_file = self.unparsed is not None and name == self.unparsed.position
+                mark = rows["_metadata.file_path"] if of_file else sf.lit(None).cast("string")
+                rows = rows.select("*", mark.alias(name))
+        return rows
+
+    def _not_readable(
+        self, metadata: FileBatch, attempt: TransactionAttempt, *, whole: bool
+    ) -> dict[str, str]:
+        """Files of a batch that cannot be read, with what is wrong."""
+        given = {name.lower(): str(value).lower() for name, value in self._options.items()}
+        if given.get("ignorecorruptfiles") == "true":
+            return {}
+        try:
+            return self._unreadable.among({f.path: f.size for f in metadata.files}, whole=whole)
+        except OSError as error:
+            raise FailedException(
+                f"{self._name} could not look into the files of {attempt}: {error}. The batch is "
+                "replayed."
+            ) from error
+
+    def read_failed(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
+        """Look at all bytes of the files, which `emit_batch` does from the second attempt on.
+
+        Raises:
+            BatchError: a file cannot be read.
+            FailedException: so it is, and the next attempt sets it aside.
+        """
+        unread = self._not_readable(metadata, attempt, whole=True)
+        if not unread:
+            return
+        told = self._unreadable.told(unread, {f.path: f.size for f in metadata.files})
+        if self.unparsed is None:
+            raise _not_read(told, attempt)
+        raise FailedException(f"The next attempt sets aside what it cannot read: {told}")
+
+    def _read(
+        self,
+        spark: SparkSession,
+        attempt: TransactionAttempt,
+        files: Sequence[PlannedFile],
+        schema: StructType,
+    ) -> DataFrame:
+        paths = [self._listing.uri(file.path) for file in files]
+        if (rows := self._known(spark, files, schema)) is not None:
             return rows
         if self._format == "text" or (self._format == "json" and takes(self._options)):
             read = text_files if self._format == "text" else json_files
@@ -347,21 +417,19 @@ class FileSpout(Spout[FileBatch]):
             hadoop = self._listing.hadoop
             return read(spark, self._name, read_from, schema, self._options, hadoop, self.unparsed)
         if self._format == "csv":
-            names = [file.path for file in metadata.files]
+            names = [file.path for file in files]
             headers = Headers(self._name, self._listing, self._options)
             options = headers.checked(spark, names, schema, attempt)
-            files = CsvFiles(self._name, options, self.unparsed, self._notices.tell_replaced)
-            sizes = [file.size for file in metadata.files]
-            return files.rows(spark, dict(zip(paths, sizes, strict=True)), schema, attempt)
-        wanted = schema if self.unparsed is None else with_text(schema, self.unparsed.text)
+            of_csv = CsvFiles(self._name, options, self.unparsed, self._notices.tell_replaced)
+            sizes = [file.size for file in files]
+            return of_csv.rows(spark, dict(zip(paths, sizes, strict=True)), schema, attempt)
+        parsed = self.unparsed is not None and self._format in PARSED
+        wanted = with_text(schema, marks(self.unparsed)[0]) if parsed else schema
         options = {**self._options, **self._listing.hadoop}
         reader = spark.read.format(self._format).schema(wanted).options(**options)
         rows = reader.load([literal(path) for path in paths])
         # Spark adds columns for folders k=v that the schema lacks, and puts all of them last.
-        columns = [rows[quoted(name)] for name in wanted.fieldNames()]
-        if self.unparsed is not None:
-            columns.append(rows["_metadata.file_path"].alias(self.unparsed.position))
-        return rows.select(*columns)
+        return rows.select(*(rows[quoted(name)] for name in wanted.fieldNames()))
 
     def _known(
         self, spark: SparkSession, files: Sequence[PlannedFile], schema: StructType
@@ -417,10 +485,17 @@ class FileSpout(Spout[FileBatch]):
         return [*self._notices.texts(), *self._unread.texts()]
 
     def parts_read(self, batch: DataFrame, metadata: FileBatch) -> Sequence[str]:
-        """The paths that Spark's plan of `batch` reads, spelled as they were planned."""
+        """The paths that Spark's plan of `batch` reads, spelled as they were planned.
+
+        So is a file that cannot be read, and that is set aside.
+        """
         planned = {plain(self._listing.uri(f.path)): f.path for f in metadata.files}
-        read = (plain(unquote(uri)) for uri in batch.inputFiles())
-        return sorted(planned.get(path, path) for path in read)
+        read = [plain(unquote(uri)) for uri in batch.inputFiles()]
+        found = [planned.get(path, path) for path in read]
+        missing = {f.path: f.size for f in metadata.files if f.path not in found}
+        if missing and self.unparsed is not None:
+            found += self._unreadable.among(missing, whole=True)
+        return sorted(found)
 
     def check_read(self, attempt: TransactionAttempt, metadata: FileBatch) -> None:
         """Check that what was read was still what was planned.
@@ -509,9 +584,33 @@ class FileSpout(Spout[FileBatch]):
             self._check_readable(name)
         # Spark adds this column if it meets a record that does not parse.
         leave = self.unparsed.text if self.unparsed else None
-        return inferred(
-            spark, self._name, self._listing, names, self._format, self._options, leave=leave
-        )
+
+        def of(files: Sequence[str]) -> StructType:
+            return inferred(
+                spark, self._name, self._listing, files, self._format, self._options, leave=leave
+            )
+
+        names = self._readable(names, whole=False)
+        try:
+            return of(names)
+        except Exception as error:
+            left = self._readable(names, whole=True)
+            if left == names or not is_of_spark(error):
+                raise
+            return of(left)
+
+    def _readable(self, names: list[str], *, whole: bool) -> list[str]:
+        """Those of some files that can be read, as far as a look tells.
+
+        Raises:
+            TopologyError: one cannot, and such files are not set aside.
+        """
+        stats = zip(names, self._listing.stats(names), strict=True)
+        sizes = {name: stat.size for name, stat in stats if stat is not None}
+        unread = self._unreadable.among(sizes, whole=whole)
+        if unread and self.unparsed is None:
+            raise TopologyError(self._unreadable.told(unread, sizes), number="TXN-424")
+        return [name for name in names if name not in unread]
 
     def _check_spelling(self, previous: FileBatch) -> None:
         if previous.spelling != self._listing.kind:
@@ -528,6 +627,11 @@ class FileSpout(Spout[FileBatch]):
                 f"{self._name} was asked for a batch before it was opened.", number="TXN-116"
             )
         return self._schema
+
+
+def _not_read(told: str, attempt: TransactionAttempt) -> BatchError:
+    again = f"Nothing of batch {attempt} is stored; run again, and it is replayed."
+    return BatchError(f"{told} {again}", number="TXN-424")
 
 
 def _changed(

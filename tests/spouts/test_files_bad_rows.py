@@ -111,7 +111,6 @@ def test_records_that_do_not_parse_are_dropped_or_fail(
     ("given", "said"),
     [
         ({"bad_rows": "skip"}, "bad_rows='skip' is none of 'fail', 'drop' and 'set_aside'"),
-        ({"bad_rows": "drop", "format": "parquet"}, "those of csv or json, not of parquet"),
         ({"bad_rows": "drop", "Mode": "PERMISSIVE"}, "both bad_rows='drop' and Mode="),
     ],
 )

@@ -138,6 +138,11 @@ def export_command(
             "Their columns are not those of the source: they are as they stood at the rule, as "
             "JSON. The file to replay must have the source's columns, in the format of its spout."
         )
+    if done.unread:
+        click.echo(
+            f"Not in it are the records of files that cannot be read: {', '.join(done.unread)}. "
+            "Put a whole file in the place of each, under a new name; the spout reads it."
+        )
     words = ["txn", "rows", "replay", target, "--stream", stream]
     words += ["--rule", rule] if rule else []
     words += ["--number", str(done.number), "--up-to", str(done.up_to)]

@@ -188,8 +188,6 @@ class Judged:
             row = sf.to_json(sf.struct(*own), _EXACT_TIMES).alias("row")
             return name, row, _text(f"not true: {rule.told}", "reason")
         text = sf.make_valid_utf8(sf.col(quoted(rule.unparsed.text))).alias("row")
-        if rule.unparsed.reason is not None:
-            return name, text, sf.col(quoted(rule.unparsed.reason)).alias("reason")
         # Spark does not say what is wrong with a record; what it could not read is NULL.
         read = [*zip(self.columns, own, strict=True)][: len(own) - rule.unparsed.beside]
         missing = [sf.when(c.isNull(), sf.lit(n)) for n, c in read]
@@ -197,6 +195,8 @@ class Judged:
         names = sf.concat_ws(", ", *missing)
         why = sf.when(names == "", "all have a value, so there is something beside them")
         reason = sf.concat(said, why.otherwise(sf.concat(sf.lit("no value for: "), names)))
+        if rule.unparsed.reason is not None:
+            reason = sf.coalesce(sf.col(quoted(rule.unparsed.reason)), reason)
         return name, text, reason.alias("reason")
 
 

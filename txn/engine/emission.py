@@ -124,6 +124,12 @@ class Emissions:
             read.append((emission.evaluation.attempt, chosen))
         self._spouts.check_read(read)
 
+    def told(
+        self, attempt: TransactionAttempt, metadata: Metadata, error: BaseException
+    ) -> BaseException:
+        """As `Spouts.told`."""
+        return self._spouts.told(attempt, metadata, error)
+
     def nothing(self) -> Evaluation:
         """Evaluate no rows, in the columns that are known by now."""
         evaluation = Evaluation(

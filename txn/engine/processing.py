@@ -68,7 +68,7 @@ class Processing:
             try:
                 self._alone(live, outcomes, one_task=one_task)
             except BaseException as error:  # noqa: BLE001 - every end of a thread is a fact
-                outcomes.failed(live, error)
+                outcomes.failed(live, self._emissions.told(live.attempt, live.reads, error))
 
     @property
     def undecided(self) -> list[frozenset[str]]:

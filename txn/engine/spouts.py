@@ -14,10 +14,12 @@ from txn.attempts import TransactionAttempt
 from txn.dataflow.columns import StreamColumns
 from txn.dataflow.graph import Sink, Source
 from txn.engine.batch_target import BatchTargets
+from txn.engine.failures import is_lost_work, is_of_batch
 from txn.engine.spout_facts import SpoutFacts
-from txn.errors import ProgressUnreadableError
+from txn.errors import ProgressUnreadableError, TxnError
 from txn.interfaces import Keeper, Spout, SpoutKind
 from txn.protocol.events import Metadata, Plan
+from txn.spark.causes import is_of_spark
 from txn.storage.asking import in_parallel
 from txn.text import placed
 
@@ -143,6 +145,19 @@ class Spouts:
             if metadata.get(source.name) is not None
         ]
         in_parallel(lambda look: _check_read(*look), looks)
+
+    def told(
+        self, attempt: TransactionAttempt, metadata: Metadata, error: BaseException
+    ) -> BaseException:
+        """What a spout says of an error that Spark met in its records; else the error itself."""
+        if is_of_spark(error) and is_of_batch(error) and not is_lost_work(error):
+            try:
+                for source, planned in self.parse_all(metadata):
+                    source.spout.read_failed(attempt, planned)
+            except TxnError as told:
+                told.__cause__ = error
+                return told
+        return error
 
     def succeed(self, attempt: TransactionAttempt) -> None:
         """Tell the spouts that the txid is durable everywhere."""

@@ -38,6 +38,7 @@ from txn.interfaces.publication import (
 )
 from txn.interfaces.spout import (
     NOT_PARSED,
+    UNREAD,
     Keeper,
     Lag,
     PartitionedSpout,
@@ -53,6 +54,7 @@ __all__ = [
     "NOT_PARSED",
     "PUBLICATION_KEY",
     "SETTLED_KEY",
+    "UNREAD",
     "Aggregate",
     "Committer",
     "CommitterContext",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOT_PARSED",
+    "UNREAD",
     "Keeper",
     "Lag",
     "PartitionedSpout",
@@ -33,6 +34,9 @@ M = TypeVar("M", bound=BaseModel)
 
 NOT_PARSED = "record that does not parse"
 """Words of an error that a spout raises in a Spark job (`raise_error`) for such a record."""
+
+UNREAD = "the file cannot be read: "
+"""How the reason of a row begins that stands for a whole file, and not for a record."""
 
 
 class SpoutKind(str, Enum):
@@ -264,6 +268,17 @@ class Spout(ABC, Generic[M]):
 
         Raises:
             FailedException: something else may have been read; the batch is replayed.
+        """
+
+    def read_failed(self, attempt: TransactionAttempt, metadata: M) -> None:
+        """A Spark job that reads `metadata` has failed: look whether the source is why.
+
+        Who and how often: the processing phase, once for an attempt that failed in Spark without
+        anything being away or lost. Nothing of the attempt is published.
+
+        Raises:
+            FailedException: the next attempt reads it in another way.
+            BatchError: what cannot be read, and the way out; takes the place of Spark's error.
         """
 
     def planned_rows(self, metadata: M) -> int | None:

@@ -24,7 +24,7 @@ from typing import Any
 from txn.dataflow.expectations import Expectation, SetAside, unasked_tables
 from txn.dataflow.graph import Source
 from txn.errors import UserError
-from txn.interfaces import Inlet
+from txn.interfaces import UNREAD, Inlet
 from txn.operations.bad_rows import BadRow, BadRows, bad_rows_among, replayed_up_to
 from txn.operations.table_logs import table_log
 from txn.protocol.records import CommittedRecord, RowReplayRecord
@@ -52,6 +52,8 @@ class Exported:
     file: str
     foreign: bool
     """True: the columns are not those of the source, so the file to replay must have others."""
+    unread: tuple[str, ...] = ()
+    """Files that cannot be read: their records are not in it, and go in with a whole file."""
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""
@@ -117,14 +119,16 @@ def export_rows(
     if foreign:
         content = "".join(f"{row.row}\n" for row in foreign).encode()
     else:
-        texts = [look.inlet.raw(row.row, row.position) for row in raw]
+        records = [row for row in raw if not row.reason.startswith(UNREAD)]
+        texts = [look.inlet.raw(row.row, row.position) for row in records]
         try:
             content = look.inlet.content(texts, [row.row for row in own], look.position)
         except UserError as error:
             words = f" These rows are --number {number} --up-to {last} of it."
             raise UserError(str(error) + words, number=NUMBER) from error
     _write_new(path, content)
-    return Exported(topology.name, stream, counted, number, last, str(path), bool(foreign))
+    unread = tuple(row.row for row in raw if row.reason.startswith(UNREAD))
+    return Exported(topology.name, stream, counted, number, last, str(path), bool(foreign), unread)
 
 
 def replay_rows(

@@ -1,0 +1,142 @@
+"""Files that Spark cannot read, or would take for something else: known by their bytes alone.
+
+So every attempt at a batch finds the same ones. What takes long, a look at all bytes, is left to
+attempts after the first: the first one has failed if there is such a file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from spouts._listing import Listing
+from txn.interfaces import UNREAD, Unparsed
+from txn.storage.asking import in_parallel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["Unreadable"]
+
+_ENDINGS = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
+"""By which Spark takes a file for a packed one."""
+_MAGIC = {
+    b"\x1f\x8b\x08": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\3\4": "zip",
+    b"\xfd7zXZ\0": "xz",
+}
+_PARQUET = (b"PAR1", b"PARE")
+_SHOWN = 3
+"""Most files that an error names."""
+
+
+class Unreadable:
+    """Looks at the files of a spout.
+
+    Args:
+        whose: the spout, for messages.
+        form: its format.
+        own_codec: the user may have one with an ending of its own.
+    """
+
+    def __init__(self, whose: str, listing: Listing, form: str, *, own_codec: bool) -> None:
+        """See the class."""
+        self._whose = whose
+        self._listing = listing
+        self._form = form
+        self._own_codec = own_codec
+
+    def among(self, sizes: Mapping[str, int], *, whole: bool) -> dict[str, str]:
+        """Those of some files that cannot be read, with what is wrong.
+
+        Args:
+            sizes: name -> bytes.
+            whole: look at all bytes of a packed file, and at the end of a Parquet file.
+
+        Raises:
+            OSError, StorageUnavailableError: the storage does not answer.
+        """
+        found = in_parallel(partial(self._why, whole=whole), [*sizes.items()])
+        return {name: why for name, why in zip(sizes, found, strict=True) if why}
+
+    def _why(self, file: tuple[str, int], *, whole: bool) -> str | None:
+        name, size = file
+        packed = name.endswith(_ENDINGS)
+        if size == 0:
+            return "it has no bytes" if packed or self._form == "parquet" else None
+        if self._form == "parquet":
+            return self._why_not_parquet(name, size) if whole else None
+        if packed:
+            return self._why_not_gzip(name) if whole and name.endswith(".gz") else None
+        if self._own_codec:
+            return None
+        head = self._listing.beginning(name, 10) or b""
+        kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+        if head[:3] == b"BZh" and head[4:] == b"1AY&SY":
+            kind = "bzip2"
+        return kind and f"it is packed by {kind}, which its name does not say as Spark knows it"
+
+    def _why_not_gzip(self, name: str) -> str | None:
+        with self._listing.opened(name) as packed, gzip.open(packed) as file:
+            try:
+                while file.read(1 << 20):
+                    pass
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                return f"it is no whole gzip file ({error})"
+        return None
+
+    def _why_not_parquet(self, name: str, size: int) -> str | None:
+        with self._listing.opened(name) as file:
+            head = file.read(4)
+            file.seek(-min(size, 8), 2)
+            end = file.read()
+        below = int.from_bytes(end[:4], "little") <= size - 12
+        if head in _PARQUET and end[4:] in _PARQUET and below:
+            return None
+        return "it does not begin and end as a Parquet file does"
+
+    def _place(self, name: str) -> str:
+        """The file as Spark names it."""
+        uri = self._listing.uri(name)
+        return uri if self._listing.remote else uri.replace("file:/", "file:///", 1)
+
+    def told(self, found: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+        """What cannot be read, and the way out."""
+        files = [f"{name} ({sizes[name]} bytes): {why}" for name, why in found.items()]
+        more = f"; and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
+        return (
+            f"{self._whose} cannot read {'; '.join(files[:_SHOWN])}{more}. Give the spout "
+            "bad_rows='set_aside': such a file is then set aside alone, and the others go on. Put "
+            "a whole one beside it, under a new name with the right ending."
+        )
+
+    def rows(
+        self,
+        spark: SparkSession,
+        found: Mapping[str, str],
+        sizes: Mapping[str, int],
+        columns: StructType,
+        unparsed: Unparsed,
+    ) -> DataFrame:
+        """A row for each file, marked as a record that does not parse."""
+        from pyspark.sql import functions as sf
+
+        assert unparsed.reason is not None
+        files = sf.array(
+            *[
+                sf.struct(
+                    sf.lit(f"{name} ({sizes[name]} bytes)").alias(unparsed.text),
+                    sf.lit(self._place(name)).alias(unparsed.position),
+                    sf.lit(f"{UNREAD}{why}").alias(unparsed.reason),
+                )
+                for name, why in found.items()
+            ]
+        )
+        rows = spark.range(0, 1, 1, 1).select(sf.inline(files))
+        nothing = [sf.lit(None).cast(each.dataType).alias(each.name) for each in columns]
+        return rows.select(*nothing, *unparsed.columns)
