@@ -200,7 +200,7 @@ class Listing:
             OSError, StorageUnavailableError: it is gone, or the storage does not answer.
         """
         if self._store is None:
-            return open(self.local(name), "rb")  # noqa: PTH123, SIM115
+            return open(self.local(name), "rb")
         store, path = self._stored(name)
         return io.BytesIO(retried(lambda: store.get(path), f"read {name}") or b"")
 

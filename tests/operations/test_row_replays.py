@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shlex
@@ -145,6 +146,20 @@ CORRECTED = {
 }
 GOOD = [("a", 1, 1), ("f", 6, 2)]
 AGAIN = [("b", 2, 3), ("c", 3, 3), ("d", 4, 3), ("g", 7, 3), ("h", 8, 3)]
+
+
+def test_a_file_that_cannot_be_read_is_named_and_not_exported(world: World) -> None:
+    """Its row stands for no record: it would be one of the file to replay."""
+    world.program()
+    world.write("1.csv", ["k,v", "a,x"])
+    packed = gzip.compress(b"k,v\nb,2\n")
+    (world.folder / "in" / "2.csv").write_bytes(packed)
+    world.run()
+    assert len(world.bad) == 2
+    said = world.txn("export", "program.py:topology", "--stream", "s", "bad.csv")
+    named = f"files that cannot be read: in/2.csv ({len(packed)} bytes). Put a whole file"
+    assert named in said
+    assert (world.folder / "bad.csv").read_text() == "k,v\na,x\n"
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])

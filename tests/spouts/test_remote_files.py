@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,13 @@ from tests.storage.test_stores import Marked
 from tests.stores.proxy import Fail, Proxy, lists
 from tests.stores.s3 import S3Server, storage_options
 from txn.attempts import TransactionAttempt
-from txn.errors import FailedException, SourceChangedError, StorageRefusedError, TopologyError
+from txn.errors import (
+    BatchError,
+    FailedException,
+    SourceChangedError,
+    StorageRefusedError,
+    TopologyError,
+)
 from txn.storage.opening import open_store
 from txn.storage.store import Store
 
@@ -345,3 +352,15 @@ def test_no_file_is_missed_or_taken_twice(
         look()
     assert len(taken) == len(set(taken))
     assert sorted(taken) == listing.names()
+
+
+def test_the_first_bytes_tell_a_packed_object(lake: Lake) -> None:
+    """Gzip without its ending is named before anything is read, at the cost of one request."""
+    lake.put("a.txt", "b.txt")
+    lake.put("c.txt", content=gzip.compress(b"row\n"))
+    spout = lake.spout(files_per_batch=3)
+    batch = planned(spout)
+    lake.asked()
+    with pytest.raises(BatchError, match=r"c\.txt \(\d+ bytes\): it is packed by gzip"):
+        spout.emit_batch(NO_SPARK, FIRST, batch)
+    assert lake.asked() == ["GET"] * 3 + ["HEAD"] * 3
