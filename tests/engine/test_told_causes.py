@@ -234,7 +234,9 @@ def test_a_start_that_spark_refuses_is_told_by_its_cause(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A schema that cannot be inferred: the file, and no Java trace; a declared one is advised."""
-    (tmp_path / "a.parquet").write_text("not Parquet at all")
+    footer = b"not Parquet at all"
+    length = len(footer).to_bytes(4, "little")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1" + footer + length + b"PAR1")
     topology = Topology("orders")
     topology.stream(
         "orders", FileSpout(f"{tmp_path}/*.parquet", format="parquet")
@@ -242,9 +244,9 @@ def test_a_start_that_spark_refuses_is_told_by_its_cause(
     with pytest.raises(TopologyError) as caught:
         run_in_memory(topology, spark)
     assert str(caught.value) == (
-        "Topology 'orders' could not start, opening the spouts: RuntimeException: "
-        f"file:{tmp_path}/a.parquet is not a Parquet file. Expected magic number at tail, but "
-        "found [32, 97, 108, 108]. Nothing was run: correct the cause and run again."
+        "Topology 'orders' could not start, opening the spouts: TProtocolException: don't know "
+        f"what type: 14 (in file file:{tmp_path}/a.parquet). Nothing was run: correct the cause "
+        "and run again."
     )
     assert caught.value.number == "TXN-508"
 
