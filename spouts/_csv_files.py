@@ -166,7 +166,9 @@ class CsvFiles:
         columns = [found[quoted(name)] for name in read.fieldNames()]
         if mark is not None:
             columns.append(found["_metadata.file_path"].alias(mark.position))
-        return found.select(*columns)
+        # Spark parses only columns that are used, so that others would not make a record bad.
+        used = " + ".join(f"int({quoted(name)} IS NULL)" for name in schema.fieldNames())
+        return found.where(f"{used} >= 0").select(*columns)
 
     def _lines(self, spark: SparkSession, uris: Sequence[str], schema: StructType) -> DataFrame:
         """Every line of files as a record that does not parse, but for the header."""

@@ -212,3 +212,23 @@ def test_bytes_that_are_not_utf8_are_told(
     (notice,) = spout.notices()
     assert "a.csv. If they have another encoding, give the spout encoding=" in notice
     assert "b.csv" not in notice
+
+
+@pytest.mark.parametrize("used", [["k"], []])
+def test_columns_that_nobody_uses_are_parsed_all_the_same(
+    spark: SparkSession, tmp_path: Path, used: list[str]
+) -> None:
+    """Whether a record parses does not depend on what the program makes of it."""
+    (tmp_path / "a.csv").write_text("a,1\nb,x\nc,3,4\nd\n")
+
+    def rows(**options: Any) -> Any:
+        spout = FileSpout(f"{tmp_path}/*.csv", format="csv", schema="k string, v int", **options)
+        spout.open(spark, None)
+        planned = spout.initialize_transaction(TransactionAttempt(1), None)
+        assert planned is not None
+        return spout.emit_batch(spark, TransactionAttempt(1), planned)
+
+    aside = rows(bad_rows="drop")
+    assert aside.where("txn_text IS NULL").select(*used).count() == 1
+    with pytest.raises(Exception, match="MALFORMED"):
+        rows().select(*used).write.format("noop").mode("overwrite").save()
