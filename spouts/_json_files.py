@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spouts._bad_rows import marks
 from spouts._json_records import JsonRecords
+from txn.errors import TopologyError
 from txn.interfaces import NOT_PARSED, Unparsed
 from txn.spark.names import quoted
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["json_files", "takes", "text_files"]
+__all__ = ["check_encoding", "json_files", "takes", "text_files"]
 
 _SHOWN = 200
 """Most characters of a line that an error shows."""
@@ -35,6 +36,29 @@ _DECODED = {
     "", "ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32", "UTF-8", "UTF8",
 }  # fmt: skip
 """Encodings that Spark's `decode` knows."""
+
+
+def check_encoding(whose: str, form: str, options: Mapping[str, Any]) -> None:
+    """Refuse an encoding that lines cannot be read in.
+
+    Raises:
+        TopologyError: it is UTF-16 or UTF-32 without an order of bytes, and files are read by line;
+            or text has one that Spark's `decode` does not know.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    whole = given.get("multiline" if form == "json" else "wholetext", False)
+    encoding = _encoding(given)
+    if encoding in ("UTF-16", "UTF-32") and str(whole).lower() != "true":
+        raise TopologyError(
+            f"{whose} reads lines, and only the first one of a file has the mark that says which "
+            f"{encoding} it is. Say encoding='{encoding}LE' or '{encoding}BE'.",
+            number="TXN-408",
+        )
+    if form == "text" and encoding not in _DECODED:
+        raise TopologyError(
+            f"{whose} cannot read text as {encoding}, only as {', '.join(sorted(_DECODED - {''}))}.",
+            number="TXN-408",
+        )
 
 
 def takes(options: Mapping[str, Any]) -> bool:
@@ -106,6 +130,7 @@ def _texts(
     Args:
         whole_by: the option that makes a text of each file, in small letters.
     """
+    from pyspark.sql import functions as sf
     from pyspark.sql.types import StringType, StructField, StructType
 
     given = {name.lower(): value for name, value in options.items()}
@@ -123,8 +148,10 @@ def _texts(
         value = StructField("value", StringType())
         files = reader.schema(StructType([value, *of_path])).load(list(paths))
     names = [field.name for field in of_path]
+    # Hadoop passes over a mark of UTF-8 itself; what else looks like one in a line is the user's.
+    text = sf.col("value") if whole_by == "wholetext" and not encoding else _text(encoding, whole)
     texts = files.select(
-        _text(encoding, whole).alias("value"),
+        text.alias("value"),
         *(files[quoted(name)] for name in names),
         files["_metadata.file_path"].alias("txn_path"),
     )

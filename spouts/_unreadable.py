@@ -6,11 +6,13 @@ attempts after the first: the first one has failed if there is such a file.
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import json
 import zlib
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from spouts._listing import Listing
 from txn.interfaces import UNREAD, Unparsed
@@ -41,11 +43,15 @@ class Unreadable:
     Args:
         whose: the spout, for messages.
         form: its format.
+        encoding: of its texts; None: UTF-8, or of JSON files what their first bytes tell.
         own_codec: the user may have one with an ending of its own.
     """
 
-    def __init__(self, whose: str, listing: Listing, form: str, *, own_codec: bool) -> None:
+    def __init__(
+        self, whose: str, listing: Listing, form: str, encoding: str | None, *, own_codec: bool
+    ) -> None:
         """See the class."""
+        self._encoding = encoding
         self._whose = whose
         self._listing = listing
         self._form = form
@@ -79,15 +85,33 @@ class Unreadable:
         kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
         if head[:3] == b"BZh" and head[4:] == b"1AY&SY":
             kind = "bzip2"
-        return kind and f"it is packed by {kind}, which its name does not say as Spark knows it"
+        if kind:
+            return f"it is packed by {kind}, which its name does not say as Spark knows it"
+        if not whole:
+            return None
+        with self._listing.opened(name) as text:
+            return self._why_not_text(text)
 
     def _why_not_gzip(self, name: str) -> str | None:
         with self._listing.opened(name) as packed, gzip.open(packed) as file:
             try:
-                while file.read(1 << 20):
-                    pass
+                return self._why_not_text(file)
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                 return f"it is no whole gzip file ({error})"
+
+    def _why_not_text(self, file: IO[bytes] | gzip.GzipFile) -> str | None:
+        """Look at all bytes. Spark replaces those that are not UTF-8, and fails at wider ones."""
+        part = file.read(1 << 20)
+        encoding = self._encoding or json.detect_encoding(part)
+        is_wide = encoding.lower().startswith(("utf-16", "utf-32"))
+        decoder = codecs.getincrementaldecoder(encoding if is_wide else "latin-1")()
+        try:
+            while part:
+                decoder.decode(part)
+                part = file.read(1 << 20)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            return f"it is not {encoding.upper()} ({error.reason})"
         return None
 
     def _why_not_parquet(self, name: str, size: int) -> str | None:

@@ -31,7 +31,7 @@ from spouts._file_notices import FileNotices
 from spouts._headers import Headers
 from spouts._inference import INFERRED, inferred
 from spouts._inlet import FileInlet
-from spouts._json_files import json_files, takes, text_files
+from spouts._json_files import check_encoding, json_files, takes, text_files
 from spouts._listing import FileStat, Listing
 from spouts._looks import Look, Looks
 from spouts._options import check_options
@@ -183,8 +183,12 @@ class FileSpout(Spout[FileBatch]):
         self.unparsed = marks_of(
             self._name, bad_rows, format, reader_options, position="txn_file", of_files=True
         )
+        given = {name.lower(): str(value) for name, value in reader_options.items()}
+        encoding = given.get("encoding", given.get("charset"))
+        if format in ("json", "text"):
+            check_encoding(self._name, format, reader_options)
         self._unreadable = Unreadable(
-            self._name, self._listing, format, own_codec=bool(extra_options)
+            self._name, self._listing, format, encoding, own_codec=bool(extra_options)
         )
         if self.unparsed is not None and format in PARSED:
             self._options |= permissive(self.unparsed.text)

@@ -304,6 +304,21 @@ def test_lines_of_text_are_utf8(spark: SparkSession, tmp_path: Path) -> None:
     assert [row.value for row in read(encoding="ISO-8859-1")] == ["caf\xe9", "ok"]
 
 
+def test_every_line_of_text_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    """Empty lines, too, whatever ends them; only the mark of a whole file's encoding is none."""
+    (tmp_path / "1.txt").write_bytes("\ufeffa\n\n\ufeffb\r\n \rc".encode())
+    rows = emitted(spark, FileSpout(f"{tmp_path}/*.txt", format="text"))
+    assert [row.value for row in rows] == ["a", "", "\ufeffb", " ", "c"]
+    (tmp_path / "1.txt").write_bytes("\ufeffa\nb\n".encode("utf-16-le"))
+    wide = FileSpout(f"{tmp_path}/*.txt", format="text", encoding="UTF-16LE")
+    assert [row.value for row in emitted(spark, wide)] == ["a", "b"]
+    for form in ("text", "json"):
+        with pytest.raises(TopologyError, match="Say encoding='UTF-16LE' or 'UTF-16BE'"):
+            FileSpout(f"{tmp_path}/*.txt", format=form, encoding="utf-16")
+    with pytest.raises(TopologyError, match="as CP1252, only as ISO-8859-1, "):
+        FileSpout(f"{tmp_path}/*.txt", format="text", encoding="cp1252")
+
+
 def test_rows_that_a_rule_sets_aside_are_utf8(
     spark: SparkSession, tmp_path: Path, warehouse: Path
 ) -> None:

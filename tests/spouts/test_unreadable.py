@@ -111,6 +111,27 @@ def test_a_file_that_cannot_be_read_is_set_aside_alone(
         assert report.violations == {"s": {"parses": 1}}
 
 
+@pytest.mark.parametrize("form", ["csv", "json", "text"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_so_is_text_of_another_encoding(
+    spark: SparkSession, warehouse: Path, tmp_path: Path, form: str, packed: bool
+) -> None:
+    """Spark fails at UTF-16 that is none, and does not say in which file."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    whole = '{"k":"1"}\n'.encode("utf-16-le") if form == "json" else "1\n".encode("utf-16-le")
+    (folder / "1").write_bytes(whole)
+    name = "2.gz" if packed else "2"
+    broken = whole[:-1] + b"\xd8"  # half of a pair
+    (folder / name).write_bytes(gzip.compress(broken) if packed else broken)
+    given = {"bad_rows": "set_aside", "encoding": "UTF-16LE"}
+    run_in_memory(topology(folder, warehouse, form, **given), spark, MemoryNodes())
+    assert rows_of(warehouse / "rows", KEY[form]) == [("1",)]
+    ((row, reason),) = rows_of(warehouse / "bad", "row", "reason")
+    assert row.startswith(f"{folder}/{name} (")
+    assert reason.startswith("the file cannot be read: it is not UTF-16LE (")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
