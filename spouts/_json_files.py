@@ -55,8 +55,9 @@ def check_encoding(whose: str, form: str, options: Mapping[str, Any]) -> None:
             number="TXN-408",
         )
     if form == "text" and encoding not in _DECODED:
+        known = ", ".join(sorted(_DECODED - {""}))
         raise TopologyError(
-            f"{whose} cannot read text as {encoding}, only as {', '.join(sorted(_DECODED - {''}))}.",
+            f"{whose} cannot read text as {encoding}, only as {known}.",
             number="TXN-408",
         )
 
