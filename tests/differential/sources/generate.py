@@ -48,7 +48,7 @@ def generate(seed: int) -> Case:
         "form": form,
         "schema_": None if inferred else columns,
         "options": options,
-        "bad_rows": draw.choice(fates) if form in ("csv", "json") else "fail",
+        "bad_rows": draw.choice(fates),
         "files_per_batch": draw.choice((1, 2, 9)),
     }
     count = 1 if through == "kafka" else draw.choice((1, 2, 3, 3, 4))
