@@ -73,11 +73,9 @@ class Dialect:
         if self.quote:
             ends = re.escape(self.line_end) or r"\r\n|\n|\r"
             fine = ~sf.contains(text, sf.lit(self.quote))
-            for pattern in (
-                self._tidy(ends),
-                self._file(ends),
-            ):  # the quick one first
+            for pattern in (self._tidy(ends), self._file(ends)):  # the quick one first
                 fine |= text.rlike(pattern)
+        fine &= ~_has_nul(text)
         if not self.sep.strip():
             # Spark passes over a line of separators that are blanks: a record of NULLs.
             blank = rf"(?=[^{self._nl}]*{self._sep})[\x00-\x20&&[^{self._nl}]]++"
@@ -87,9 +85,10 @@ class Dialect:
     def is_record(self, text: Column) -> Column:
         """Whether a text is one record, with every field closed."""
         if not self.quote:
-            return ~text.rlike(f"[{self._nl}]")
+            return ~text.rlike(f"[{self._nl}\\x00]")
         plain = ~text.rlike(f"[{self._nl}{self._quote}]")
-        return plain | text.rlike(self._file("(?!)", several_lines=True))
+        whole = plain | text.rlike(self._file("(?!)", several_lines=True))
+        return whole & ~_has_nul(text)
 
     def line_end_of(self, text: Column) -> Column:
         """The one line end behind every record of a file; NULL: they differ, or a field is open."""
@@ -99,7 +98,7 @@ class Dialect:
         for end in [self.line_end] if self.line_end else ["\r", "\r\n", "\n"]:
             pattern = self._file(re.escape(end), several_lines=True)
             found = sf.when(text.rlike(pattern), sf.lit(end)).otherwise(found)
-        return found
+        return sf.when(~_has_nul(text), found)
 
     def _tidy(self, end: str) -> str:
         """A pattern of a whole file in which quotes are only where RFC 4180 has them."""
@@ -161,3 +160,10 @@ class Dialect:
     @property
     def _sep(self) -> str:
         return re.escape(self.sep)
+
+
+def _has_nul(text: Column) -> Column:
+    """Whether a text has a NUL, of which Spark's parser loses some: it means "no character"."""
+    from pyspark.sql import functions as sf
+
+    return sf.contains(text, sf.lit("\0"))

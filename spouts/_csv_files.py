@@ -97,8 +97,6 @@ class CsvFiles:
         """
         from pyspark.sql import functions as sf
 
-        if not self._dialect.quote and self._dialect.sep.strip() and not self._is_wide:
-            return {}
         names = {plain(uri): uri for uri in sizes}
         weights = {u: n * 8 if u.lower().endswith(_COMPRESSED) else n for u, n in sizes.items()}
         odd = [uri for uri in sizes if self._is_wide or weights[uri] <= _SMALL]
@@ -183,7 +181,8 @@ class CsvFiles:
         rows = reader.load([literal(uri) for uri in uris])
         return rows.select(
             *[sf.lit(None).cast(each.dataType).alias(each.name) for each in schema],
-            rows["line"].alias(mark.text),
+            # The parser repeats a NUL at the beginning.
+            sf.regexp_replace(rows["line"], r"^\x00(?=\x00)", "").alias(mark.text),
             rows["_metadata.file_path"].alias(mark.position),
         )
 
@@ -192,11 +191,11 @@ class CsvFiles:
     def _unclear(self, uris: Sequence[str], attempt: object) -> BatchError:
         return BatchError(
             f"{self._whose} cannot tell where the records end in {_shown(uris)}, for {attempt}: a "
-            "quoted field is not closed, or line ends of several kinds stand around fields of "
-            "several lines. Nothing of the batch is stored. If quotes are plain text in such "
-            "files, say quote=''; if a backslash stands before a quote in a field, say "
-            "escape='\\\\'; to set all lines of the file aside and go on, give the spout "
-            "bad_rows='set_aside'.",
+            "quoted field is not closed, line ends of several kinds stand around fields of several "
+            "lines, or there are NULs (as in files of UTF-16: say encoding='UTF-16'). Nothing of "
+            "the batch is stored. If quotes are plain text in such files, say quote=''; if a "
+            "backslash stands before a quote in a field, say escape='\\\\'; to set all lines of "
+            "the file aside and go on, give the spout bad_rows='set_aside'.",
             number="TXN-422",
         )
 

@@ -159,6 +159,8 @@ RECORDS: dict[str, tuple[bytes, dict[str, Any], list[tuple[Any, ...]], list[str]
     "UTF-16, open": ('a,b,c\nd,e,"f\n'.encode("utf-16"), {"encoding": "UTF-16"}, [],
         ["a,b,c", 'd,e,"f']),
     "Latin-1": (b'a,"\xfc\n",c\n', {"encoding": "ISO-8859-1"}, [("a", "ü\n", "c")], []),
+    "a NUL": (b"a,b,c\nd,e\0,f\n", {}, [], ["a,b,c", "d,e\0,f"]),
+    "a NUL, nothing quoted": (b'a,",c\n\0,e,f\n', {"quote": ""}, [], ['a,",c', "\0,e,f"]),
     "only a BOM": (b"\xef\xbb\xbf", {"multiLine": True}, [], []),
     "a separator of two characters": (
         b'a||"b|\n||"||c\n', {"sep": "||"}, [("a", "b|\n||", "c")], []),

@@ -90,10 +90,11 @@ def _csv(case: Case, text: str, columns: Columns, told: str) -> FileExpected:
             return FileExpected((), (f"header {names}, not {wanted}",), must=True)
     records = csv_records(text, dialect, columns, header)
     spanning = any("\n" in one.what or "\r" in one.what for one in records)
-    if spanning and len({*_LINE_END.findall(text)}) > 1:
-        # Nobody can say which of the ends is that of a record.
+    unclear = "\x00" in text or (spanning and len({*_LINE_END.findall(text)}) > 1)
+    if unclear:
+        # Nobody can say which of the ends is that of a record; Spark's parser loses NULs.
         records = [Expected((*one.outcomes, _by_line(one.what)), one.what) for one in records]
-    refusals = ("a quoted field with a newline",) if dialect.lines and spanning else ()
+    refusals = ("lines or NULs",) if unclear or (dialect.lines and spanning) else ()
     return FileExpected(tuple(records), refusals, told=told)
 
 

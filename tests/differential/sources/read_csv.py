@@ -157,7 +157,7 @@ def csv_value(text: str, dialect: Dialect, columns: Columns) -> Expected:
     if len(found) != 1 or not inner.strip():
         return Expected(((Bad(text),),), text)
     own = _expected(found[0], text, columns, dialect)
-    if inner.endswith(("\r", "\n")):  # more than the end of its line
+    if inner.endswith(("\r", "\n")) or "\x00" in inner:  # more than the end of its line; or NULs
         return Expected((*own.outcomes, (Bad(text),)), text)
     return own
 
