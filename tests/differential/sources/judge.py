@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.differential.judge import Verdict
 from tests.differential.sources.declaration import Case
 from tests.differential.sources.expect import expected_of, expected_values
-from tests.differential.sources.records import Bad, Expected, FileExpected, Good, plain, same
+from tests.differential.sources.records import ANY, Bad, Expected, FileExpected, Good, plain, same
 from tests.differential.sources.run import Found, read_files, read_values
 from tests.differential.sources.whole import read_through_a_topology
 
@@ -150,7 +150,7 @@ def _matched(
     rows, left = list(rows), None if texts is None else list(texts)
     lost = [
         one
-        for one in sorted(expected, key=lambda one: len(one.outcomes))
+        for one in sorted(expected, key=_choices)
         if not any(_take(outcome, rows, left) for outcome in one.outcomes)
     ]
     if not lost and not rows and not left:
@@ -160,6 +160,13 @@ def _matched(
     said += "".join(f"\n  aside   {text!r}" for text in (left or [])[:4])
     kind = "lacks" if lost else "has"
     return Verdict("differs", f"{kind} records it should{'' if lost else ' not'}: {where}{said}")
+
+
+def _choices(one: Expected) -> tuple[bool, int]:
+    """Who takes any value comes last, so that it takes none of the others' rows."""
+    goods = [item for outcome in one.outcomes for item in outcome if isinstance(item, Good)]
+    any_value = any(value is ANY for good in goods for each in good.fields for value in each.values)
+    return any_value, len(one.outcomes)
 
 
 def _shown(one: Expected) -> str:
