@@ -87,6 +87,9 @@ def _csv(case: Case, text: str, columns: Columns, told: str) -> FileExpected:
     if header and (names := header_of(text, dialect)) is not None:
         wanted = [name for name, _ in columns]
         if [name.lower() for name in names] != [name.lower() for name in wanted]:
+            if "\x00" in text:
+                aside = [Expected((_by_line(line),), line) for line in _LINE_END.split(text)[1:]]
+                return FileExpected(tuple(aside), ("NULs",), told=told)
             return FileExpected((), (f"header {names}, not {wanted}",), must=True)
     records = csv_records(text, dialect, columns, header)
     spanning = any("\n" in one.what or "\r" in one.what for one in records)
