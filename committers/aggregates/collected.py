@@ -17,6 +17,7 @@ from committers.aggregates.base import (
     input_value,
 )
 from committers.aggregates.parameters import require_number, require_text
+from txn.spark.jvm import load_quietly
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -244,6 +245,10 @@ class CollectSet(OfColumn):
         return sf.slice(sf.sort_array(values), 1, self.limit)
 
 
+_WARNS = "org.apache.datasketches.memory.internal.ResourceImpl"
+"""Spark's copy of it warns of memory off Java's heap, which sketches here never use."""
+
+
 class CountDistinct(OfColumn):
     """About how many distinct values a column has, NULL not counted; a bigint.
 
@@ -274,6 +279,7 @@ class CountDistinct(OfColumn):
         """hll_sketch_agg(column)."""
         from pyspark.sql import functions as sf
 
+        load_quietly(_WARNS)
         return sf.hll_sketch_agg(input_column(self.column), self.lg_config_k)
 
     def zero(self) -> Column:

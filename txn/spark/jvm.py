@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["if_known", "jvm_of"]
+__all__ = ["if_known", "jvm_of", "load_quietly"]
 
 T = TypeVar("T")
+_loaded: set[str] = set()
 
 
 def jvm_of(session: SparkSession) -> Any | None:
@@ -34,3 +35,21 @@ def if_known(call: Callable[[], T]) -> T | None:
         if type(error) is not Py4JError or "does not exist" not in str(error):
             raise
         return None
+
+
+def load_quietly(name: str) -> None:
+    """Load a class that writes to the terminal when it is loaded, once, without what it writes."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is None or name in _loaded or (jvm := jvm_of(session)) is None:
+        return
+    _loaded.add(name)
+    lang, io = jvm.java.lang, jvm.java.io
+    before = lang.System.err
+    lang.System.setErr(io.PrintStream(io.OutputStream.nullOutputStream()))
+    try:
+        loader = lang.Thread.currentThread().getContextClassLoader()
+        if_known(lambda: lang.Class.forName(name, True, loader))
+    finally:
+        lang.System.setErr(before)
