@@ -65,13 +65,18 @@ class Dialect:
             ends_at_sep=handling != "STOP_AT_CLOSING_QUOTE",
         )
 
+    @property
+    def line_ends(self) -> str:
+        """A pattern of what may end a line."""
+        return re.escape(self.line_end) or r"\r\n|\n|\r"
+
     def is_by_line(self, text: Column) -> Column:
         """Whether each line of a text is one record, also to Spark."""
         from pyspark.sql import functions as sf
 
         fine = sf.lit(True)
         if self.quote:
-            ends = re.escape(self.line_end) or r"\r\n|\n|\r"
+            ends = self.line_ends
             fine = ~sf.contains(text, sf.lit(self.quote))
             for pattern in (self._tidy(ends), self._file(ends)):  # the quick one first
                 fine |= text.rlike(pattern)

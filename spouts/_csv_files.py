@@ -15,14 +15,14 @@ from txn.interfaces import Unparsed
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 __all__ = ["CsvFiles"]
 
 _BY_LINE = ""
-_NOT_SEEN = "\x01txn\x02"
-"""No record has this text in it."""
+_DECODED = ("ISO-8859-1", "US-ASCII")
+"""Encodings besides UTF that Spark's `decode` knows."""
 _SMALL, _LARGEST = 2**26, 2**30
 """Bytes of a file that is looked at as a whole at once; and of one that is so at all."""
 _COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".lz4", ".snappy", ".deflate")
@@ -172,18 +172,28 @@ class CsvFiles:
         """Every line of files as a record that does not parse, but for the header."""
         from pyspark.sql import functions as sf
 
-        mark = self._unparsed
+        mark, dialect = self._unparsed, self._dialect
         assert mark is not None
-        options = self._options | {"multiLine": self._is_wide, "enforceSchema": True}
-        options |= {"sep": _NOT_SEEN, "quote": "", "escape": "", "nullValue": _NOT_SEEN}
-        options = {n: v for n, v in options.items() if n.lower() != "delimiter"}
-        reader = spark.read.format("csv").options(**options).schema("line string")
-        rows = reader.load([literal(uri) for uri in uris])
+        given = {name.lower(): str(value).lower() for name, value in self._options.items()}
+
+        def is_record(line: Column) -> Column:
+            blank = (sf.trim(line) == "") & ~sf.contains(line, sf.lit(dialect.sep))
+            comment = sf.startswith(line, sf.lit(dialect.comment or "\0\0\0"))
+            return ~blank & ~comment
+
+        files = self._texts(spark, uris, whole=True)
+        text = files["value"]
+        if not self._is_wide and self._encoding in _DECODED:
+            text = sf.decode(text.cast("binary"), self._encoding)
+        text = sf.regexp_replace(sf.make_valid_utf8(text), "^\ufeff", "")
+        lines = sf.filter(sf.split(text, dialect.line_ends), is_record)
+        if given.get("header") == "true":
+            lines = sf.slice(lines, sf.lit(2), sf.greatest(sf.size(lines), sf.lit(1)))
+        rows = files.select("path", sf.explode(lines).alias("line"))
         return rows.select(
             *[sf.lit(None).cast(each.dataType).alias(each.name) for each in schema],
-            # The parser repeats a NUL at the beginning.
-            sf.regexp_replace(rows["line"], r"^\x00(?=\x00)", "").alias(mark.text),
-            rows["_metadata.file_path"].alias(mark.position),
+            rows["line"].alias(mark.text),
+            rows["path"].alias(mark.position),
         )
 
     # --- errors ------------------------------------------------------------------------------

@@ -161,6 +161,9 @@ RECORDS: dict[str, tuple[bytes, dict[str, Any], list[tuple[Any, ...]], list[str]
     "Latin-1": (b'a,"\xfc\n",c\n', {"encoding": "ISO-8859-1"}, [("a", "ü\n", "c")], []),
     "a NUL": (b"a,b,c\nd,e\0,f\n", {}, [], ["a,b,c", "d,e\0,f"]),
     "a NUL, nothing quoted": (b'a,",c\n\0,e,f\n', {"quote": ""}, [], ['a,",c', "\0,e,f"]),
+    "a NUL, and lines of separators": (
+        b"\xef\xbb\xbf\t\t\n\n #\n#\n\0\r\t\r\n", {"sep": "\t", "comment": "#"}, [],
+        ["\t\t", " #", "\0", "\t"]),
     "only a BOM": (b"\xef\xbb\xbf", {"multiLine": True}, [], []),
     "a separator of two characters": (
         b'a||"b|\n||"||c\n', {"sep": "||"}, [("a", "b|\n||", "c")], []),
