@@ -132,6 +132,10 @@ class Station:
             raise OSError("lost")
         return [Staging(Staged(emission.attempt, ()), {}) for emission in emissions]
 
+    def told(self, _attempt: Any, _metadata: Any, error: BaseException) -> BaseException:
+        """The spouts have nothing to say of an error."""
+        return error
+
     def check_read(self, _: Any) -> None:
         """What was read is what was planned."""
 

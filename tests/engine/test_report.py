@@ -310,7 +310,7 @@ def test_the_end_of_a_run_keeps_how_it_went_and_how_long():
 
 
 def test_the_status_shows_every_open_txid_with_phase_and_since_when():
-    """A snapshot: the coordinator's state with the recorder's times."""
+    """The coordinator's state with the recorder's times; what waits for Spark is queued."""
     clock = Clock()
     recorder, broadcast = recording(clock)
     with broadcast.passage("start", [ATTEMPT]):
@@ -329,5 +329,7 @@ def test_the_status_shows_every_open_txid_with_phase_and_since_when():
     (open_batch,) = status.in_flight
     assert (status.committed_txid, status.epoch, status.seconds) == (2, 2, 1.0)
     found = (open_batch.txid, open_batch.attempt_id, open_batch.phase, open_batch.failures)
-    assert found == (3, 1, "processing", 1)
+    assert found == (3, 1, "queued", 1)
     assert open_batch.since == 1000.0
+    with broadcast.passage("processing", [ATTEMPT]):
+        assert recorder.status(state).in_flight[0].phase == "processing"
