@@ -331,5 +331,5 @@ def test_the_status_shows_every_open_txid_with_phase_and_since_when():
     found = (open_batch.txid, open_batch.attempt_id, open_batch.phase, open_batch.failures)
     assert found == (3, 1, "queued", 1)
     assert open_batch.since == 1000.0
-    with broadcast.passage("processing", [ATTEMPT]):
+    with broadcast.passage("process", [ATTEMPT]):
         assert recorder.status(state).in_flight[0].phase == "processing"
