@@ -196,7 +196,7 @@ def _expected(record: _Record, raw: str, columns: Columns, dialect: Dialect) -> 
         nothing: tuple[Outcome, ...] = ((),) if _is_blank(raw) and dialect.sep not in raw else ()
         return Expected((bad, *nothing), raw)
     if _is_blank(raw) and dialect.sep not in raw:
-        return Expected(((), bad), raw)
+        return Expected((bad, ()), raw)
     fields = [
         _field(text, quoted, kind, dialect)
         for (text, quoted), (_, kind) in zip(record.fields, columns, strict=True)
