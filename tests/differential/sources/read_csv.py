@@ -226,7 +226,9 @@ def _literal(raw: str, dialect: Dialect, columns: Columns) -> tuple[Outcome, ...
     fields = []
     for stands, (value, quoted), (_, kind) in zip(texts, record.fields, columns, strict=True):
         inner = stands[1:-1] if quoted and stands.endswith(dialect.quote) else stands
-        options = [_field(text, quoted, kind, dialect) for text in (stands, inner, value)]
+        # Escaped quotes are quotes; one that is not escaped stands as it is.
+        escaped = inner.replace(dialect.escape + dialect.quote, dialect.quote)
+        options = [_field(text, quoted, kind, dialect) for text in (stands, inner, value, escaped)]
         if quoted and not stands.endswith(dialect.quote):
             options = options[:1]
         values = tuple(one for option in options for one in option.values)
