@@ -13,8 +13,8 @@ from tests.differential.sources.read_csv import (
     Dialect,
     csv_records,
     csv_value,
-    has_open_field,
     header_of,
+    is_unclear,
 )
 from tests.differential.sources.read_json import json_lines, json_value, json_whole, keys_of
 from tests.differential.sources.records import (
@@ -101,7 +101,7 @@ def _csv(case: Case, text: str, columns: Columns, told: str) -> FileExpected:
     spanning = any("\n" in one.what or "\r" in one.what for one in records)
     unclear = (
         "\x00" in text
-        or has_open_field(text, dialect)
+        or is_unclear(text, dialect)
         or (spanning and len({*_LINE_END.findall(text)}) > 1)
     )
     if unclear:

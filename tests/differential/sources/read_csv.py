@@ -13,7 +13,7 @@ from itertools import dropwhile, pairwise
 from tests.differential.sources.records import Bad, Expected, Field, Good, Outcome, row_of
 from tests.differential.sources.texts import read_text
 
-__all__ = ["Dialect", "csv_records", "csv_value", "has_open_field", "header_of"]
+__all__ = ["Dialect", "csv_records", "csv_value", "header_of", "is_unclear"]
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -135,9 +135,16 @@ def header_of(text: str, dialect: Dialect) -> list[str] | None:
     return [value for value, _ in first[0].fields] if first else None
 
 
-def has_open_field(text: str, dialect: Dialect) -> bool:
-    """Whether a field is not closed, so that nobody can say where records end."""
-    return any("open" in record.flaws for record in _Machine(text, dialect).records())
+def is_unclear(text: str, dialect: Dialect) -> bool:
+    """Whether a field is not closed, or has text behind it and several lines in it.
+
+    Then nobody can say where records end.
+    """
+    return any(
+        "open" in record.flaws
+        or (record.flaws and re.search("[\r\n]", text[record.start : record.end]))
+        for record in _Machine(text, dialect).records()
+    )
 
 
 def _from_header(text: str, found: list[_Record], dialect: Dialect) -> list[_Record]:
