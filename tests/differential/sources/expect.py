@@ -94,7 +94,8 @@ def _csv(case: Case, text: str, columns: Columns, told: str) -> FileExpected:
         wanted = [name for name, _ in columns]
         if [name.lower() for name in names] != [name.lower() for name in wanted]:
             if "\x00" in text:
-                aside = [Expected((_by_line(line),), line) for line in _LINE_END.split(text)[1:]]
+                _, *lines = filter(None, _LINE_END.split(text))
+                aside = [Expected((_by_line(line), ()), line) for line in lines]
                 return FileExpected(tuple(aside), ("NULs",), told=told)
             return FileExpected((), (f"header {names}, not {wanted}",), must=True)
     records = csv_records(text, dialect, columns, header)
