@@ -96,14 +96,16 @@ def json_whole(text: str, columns: Columns) -> list[Expected]:
         return []
     value = _value(text)
     whole: Outcome = (Bad(text),)
+    replaced = "\ufffd" in text  # perhaps bytes that are not UTF-8, so that it may be bad
     if isinstance(value, dict):
-        return [_record(value, text, columns)]
+        record = _record(value, text, columns)
+        return [Expected((*record.outcomes, whole), text) if replaced else record]
     if not isinstance(value, list):
         return [Expected((whole,), text)]
     if not all(isinstance(one, dict) for one in value):
         return [Expected((whole,), text)]
     records = [_record(one, json.dumps(one), columns) for one in value]
-    if not any(record.may_be_bad for record in records):
+    if not replaced and not any(record.may_be_bad for record in records):
         return records
     outcomes: tuple[Outcome, ...] = (whole,)
     if all(record.outcomes for record in records) and not any(
