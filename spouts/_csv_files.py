@@ -169,7 +169,7 @@ class CsvFiles:
         return found.where(f"{used} >= 0").select(*columns)
 
     def _lines(self, spark: SparkSession, uris: Sequence[str], schema: StructType) -> DataFrame:
-        """Every line of files as a record that does not parse, but for the header."""
+        """Every line of files as a record that does not parse, but for the schema's header."""
         from pyspark.sql import functions as sf
 
         mark, dialect = self._unparsed, self._dialect
@@ -188,7 +188,10 @@ class CsvFiles:
         text = sf.regexp_replace(sf.make_valid_utf8(text), "^\ufeff", "")
         lines = sf.filter(sf.split(text, dialect.line_ends), is_record)
         if given.get("header") == "true":
-            lines = sf.slice(lines, sf.lit(2), sf.greatest(sf.size(lines), sf.lit(1)))
+            rest = sf.slice(lines, sf.lit(2), sf.greatest(sf.size(lines), sf.lit(1)))
+            first = sf.replace(sf.lower(sf.get(lines, sf.lit(0))), sf.lit(dialect.quote or "\0"))
+            names = dialect.sep.join(schema.fieldNames()).lower()
+            lines = sf.when(first == names, rest).otherwise(lines)
         rows = files.select("path", sf.explode(lines).alias("line"))
         return rows.select(
             *[sf.lit(None).cast(each.dataType).alias(each.name) for each in schema],

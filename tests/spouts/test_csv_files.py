@@ -237,3 +237,14 @@ def test_columns_that_nobody_uses_are_parsed_all_the_same(
     assert aside.where("txn_text IS NULL").select(*used).count() == 1
     with pytest.raises(Exception, match="MALFORMED"):
         rows().select(*used).write.format("noop").mode("overwrite").save()
+
+
+def test_a_header_goes_only_as_the_header_of_an_unclear_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of a file whose lines are set aside, a first line that is no header is set aside as well."""
+    (tmp_path / "1.csv").write_text('"K",v\na,"\n')
+    (tmp_path / "2.csv").write_text('"k","w\n')
+    options = {"header": True, "bad_rows": "set_aside"}
+    rows = read(spark, tmp_path / "*.csv", "k string, v string", **options)
+    assert sorted(row[2] for row in rows) == ['"k","w', 'a,"']

@@ -93,8 +93,8 @@ def _csv(case: Case, text: str, columns: Columns, told: str) -> FileExpected:
     if header and (names := header_of(text, dialect)) is not None:
         wanted = [name for name, _ in columns]
         if [name.lower() for name in names] != [name.lower() for name in wanted]:
-            if "\x00" in text:
-                _, *lines = filter(None, _LINE_END.split(text))
+            if "\x00" in text or is_unclear(text, dialect):
+                lines = filter(None, _LINE_END.split(text))
                 aside = [Expected((_by_line(line), ()), line) for line in lines]
                 return FileExpected(tuple(aside), ("NULs",), told=told)
             return FileExpected((), (f"header {names}, not {wanted}",), must=True)
