@@ -21,7 +21,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from committers.aggregates.totals import overflows_of
-from committers.expressions import side_by_side
+from committers.expressions import naming_invalid_text, side_by_side
 from committers.staging.nearby import Nearby
 from committers.staging.parquet_stats import delta_stats
 from committers.staging.row_digest import Summary, row_digest, summarize
@@ -237,7 +237,8 @@ class StagingArea:
         """
         if self._session is not None:
             rows = to_write(rows, self._session())
-        with overflows_of(self._storage.location):
+        table = self._storage.location
+        with overflows_of(table), naming_invalid_text(rows, table):
             written = (writer or self._writer(storage)).write(rows, folder, partition_by)
         if not digest and all(file.stats is not None for file in written):
             return [(_told(file), {}) for file in written]
