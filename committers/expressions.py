@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["bigint", "naming_invalid_text", "passing", "side_by_side", "with_valid_text"]
 
-_NOT_UTF8 = (
-    "Column '{column}' of the rows for table {table} has text that is not UTF-8, with which other "
-    "readers fail on the whole table. Replace such bytes in a transform "
-    "(make_valid_utf8({column})), keep the column as binary, or let a rule set such rows aside "
-    "(expect with is_valid_utf8({column}))"
-)
-
 
 def bigint(value: int) -> Column:
     """`value` as a bigint, such as a txid, that generated code refers to and does not contain.
@@ -79,14 +72,14 @@ def with_valid_text(schema: StructType, table: str) -> list[Column]:
 
     columns = []
     for field in schema:
-        name, told = field.name, _NOT_UTF8.format(column=field.name, table=table)
+        name = field.name
         column = sf.col(quoted(name))
-        valid = _is_valid(column, field.dataType)
         if isinstance(field.dataType, StringType):
             # A tenth more transactions a second than the same test with a message of our own.
             column = sf.validate_utf8(column).alias(name)
-        elif valid is not None:
-            column = sf.when(~valid, sf.raise_error(sf.lit(told))).otherwise(column).alias(name)
+        elif (valid := _is_valid(column, field.dataType)) is not None:
+            error = sf.raise_error(sf.lit(_not_utf8(f"'{name}'", name, table)))
+            column = sf.when(~valid, error).otherwise(column).alias(name)
         columns.append(column)
     return columns
 
@@ -104,8 +97,22 @@ def naming_invalid_text(rows: DataFrame, table: str) -> Iterator[None]:
         if "INVALID_UTF8_STRING" not in str(error):
             raise
         names = " or ".join(f"'{name}'" for name, kind in rows.dtypes if kind == "string")
-        told = _NOT_UTF8.format(column="{column}", table=table).replace("'{column}'", names)
-        raise ValueError(f"{told.replace('{column}', 'it')}.") from error
+        raise ValueError(f"{_not_utf8(names, 'it', table)}.") from error
+
+
+def _not_utf8(columns: str, column: str, table: str) -> str:
+    """What is wrong with text, and the way out.
+
+    Args:
+        columns: those that may have it, in words.
+        column: how expressions name it.
+    """
+    return (
+        f"Column {columns} of the rows for table {table} has text that is not UTF-8, with which "
+        "other readers fail on the whole table. Replace such bytes in a transform "
+        f"(make_valid_utf8({column})), keep the column as binary, or let a rule set such rows "
+        f"aside (expect with is_valid_utf8({column}))"
+    )
 
 
 def _is_valid(value: Column, kind: DataType) -> Column | None:

@@ -17,8 +17,6 @@ OnBadRows = Literal["fail", "drop", "set_aside"]
 
 PARSED = ("csv", "json")
 """Formats of records that have columns, and may not parse."""
-_WITH_REASON = ("json", "text")
-"""Formats for which the spout says what is wrong with a record."""
 
 
 def marks_of(
@@ -51,7 +49,7 @@ def marks_of(
         )
     if bad_rows == "fail":
         return None
-    if form is None or (form not in (*PARSED, "text") and not of_files):
+    if form is None or (form not in PARSED and not of_files):
         raise TopologyError(
             f"{whose}: bad_rows={bad_rows!r} needs records that may not parse, such as those of "
             f"{' or '.join(PARSED)}, not of {form or 'bytes'}. Leave bad_rows out.",
@@ -65,7 +63,7 @@ def marks_of(
             number="TXN-415",
         )
     fate: Any = bad_rows
-    reason = "txn_reason" if of_files or form in _WITH_REASON else None
+    reason = "txn_reason" if of_files or form == "json" else None
     return Unparsed(fate, "txn_text", position, form, beside, reason)
 
 

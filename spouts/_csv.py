@@ -51,7 +51,7 @@ class Dialect:
         """The dialect that options of Spark's reader mean, over our defaults."""
         given = {name.lower(): str(value) for name, value in options.items()}
         quote = given.get("quote", '"').replace("\0", "")
-        escape = given.get("escape", quote)
+        escape = given.get("escape", quote).replace("\0", "")
         handling = given.get("unescapedquotehandling", "").upper()
         return cls(
             # Spark takes the two characters of `\t` for a tab.

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from spouts._bad_rows import with_text
 from spouts._csv import Dialect
+from spouts._options import encoding_of
 from spouts._uris import literal, plain
 from txn.errors import BatchError
 from txn.interfaces import Unparsed
@@ -54,8 +55,7 @@ class CsvFiles:
         self._whose = whose
         self._unparsed = unparsed
         self._dialect = Dialect.of(options)
-        given = {name.lower(): str(value) for name, value in options.items()}
-        self._encoding = given.get("encoding", given.get("charset", "UTF-8")).upper()
+        self._encoding = (encoding_of(options) or "UTF-8").upper()
         how = ("multiline", "linesep")
         self._options = {n: v for n, v in options.items() if n.lower() not in how}
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spouts._listing import Listing
+from spouts._options import encoding_of
 
 __all__ = ["columns_of"]
 
@@ -45,9 +46,10 @@ def columns_of(
             found = zlib.decompressobj(wbits=31).decompress(found, _BEGINNING)
         except zlib.error:
             return None
-    encoding = given.get("encoding", given.get("charset"))
     try:
-        text = found.decode(encoding or json.detect_encoding(found), "replace").lstrip("\ufeff")
+        text = found.decode(encoding_of(options) or json.detect_encoding(found), "replace").lstrip(
+            "\ufeff"
+        )
     except LookupError:
         return None
     if form == "json":

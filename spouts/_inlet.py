@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spouts._csv import Dialect
 from spouts._listing import Listing
-from spouts._options import is_known
+from spouts._options import encoding_of, is_known
 from txn.errors import UserError
 from txn.interfaces import Inlet
 
@@ -65,6 +66,7 @@ class FileInlet(Inlet):
         self._listing = listing
         self._form = form
         self._options = {name.lower(): value for name, value in options.items()}
+        self._dialect = Dialect.of(options)
 
     # --- what the file holds -----------------------------------------------------------------
 
@@ -108,7 +110,7 @@ class FileInlet(Inlet):
                 known = not any(re.match(shapes, one) for one in types)
             if not known:
                 named.append(name)
-        if "\\" in self._separator:
+        if "\\" in self._dialect.sep:
             named.append("sep")
         broken = self._options.get("columnnameofcorruptrecord", "_corrupt_record")
         if any(field["name"] == broken for field in fields):
@@ -164,17 +166,17 @@ class FileInlet(Inlet):
     def _csv(self, values: Sequence[Any]) -> str:
         """One line as Spark reads it; `csv` cannot tell NULL from the empty string."""
         first, *rest = map(self._field, values)
-        if not "".join([first, self._separator.join(["", *rest])]).strip(_BLANKS):
-            first = self._quotes[0] + first + self._quotes[0]  # a blank line is no record
-        return self._separator.join([first, *rest])
+        separator, quote = self._dialect.sep, self._dialect.quote
+        if not "".join([first, separator.join(["", *rest])]).strip(_BLANKS):
+            first = quote + first + quote  # a blank line is no record
+        return separator.join([first, *rest])
 
     def _field(self, value: Any) -> str:
         if value is None and not (value := self._options.get("nullvalue")):
             return ""
         text = value if isinstance(value, str) else json.dumps(value)
-        quote, escape = self._quotes
-        comment = str(self._options.get("comment", ""))
-        special = (*self._separator, quote, "\n", "\r", comment, "\ufeff")
+        quote, escape, comment = self._dialect.quote, self._dialect.escape, self._dialect.comment
+        special = (*self._dialect.sep, quote, "\n", "\r", comment, "\ufeff")
         plain = _STRIPPED.fullmatch(text) and not any(c and c in text for c in special)
         lost = "\0" in text or ("\r" in text and "linesep" not in self._options)
         lost |= quote in text and not escape if quote else not text or "\n" in text
@@ -189,7 +191,7 @@ class FileInlet(Inlet):
         return quote + text.replace(quote, escape + quote) + quote
 
     def _parsed(self, line: str) -> list[str]:
-        separator, (quote, escape) = self._separator, self._quotes
+        separator, quote, escape = self._dialect.sep, self._dialect.quote, self._dialect.escape
         if len(separator) != 1 or not quote:
             return line.split(separator)
         reader = csv.reader(
@@ -201,25 +203,12 @@ class FileInlet(Inlet):
         return next(iter(reader), [])
 
     @property
-    def _separator(self) -> str:
-        r"""One character or several; Spark takes the two of `\t` for a tab."""
-        given = str(self._options.get("sep", self._options.get("delimiter", ",")))
-        return given.replace("\\t", "\t")
-
-    @property
-    def _quotes(self) -> tuple[str, str]:
-        """Quote and escape character, each empty if there is none; Spark's own by default."""
-        given = (self._options.get("quote", '"'), self._options.get("escape", "\\"))
-        quote, escape = (str(one).replace("\0", "") for one in given)
-        return quote, escape
-
-    @property
     def _has_header(self) -> bool:
         return self._form == "csv" and self._is("header")
 
     @property
     def _encoding(self) -> str:
-        return str(self._options.get("encoding", self._options.get("charset", "utf-8")))
+        return encoding_of(self._options) or "utf-8"
 
     def _is(self, option: str) -> bool:
         return str(self._options.get(option, False)).lower() == "true"

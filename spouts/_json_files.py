@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spouts._bad_rows import marks
 from spouts._json_records import JsonRecords
+from spouts._options import encoding_of
 from txn.errors import TopologyError
 from txn.interfaces import NOT_PARSED, Unparsed
 from txn.spark.names import quoted
@@ -47,7 +48,7 @@ def check_encoding(whose: str, form: str, options: Mapping[str, Any]) -> None:
     """
     given = {name.lower(): value for name, value in options.items()}
     whole = given.get("multiline" if form == "json" else "wholetext", False)
-    encoding = _encoding(given)
+    encoding = _encoding(options)
     if encoding in ("UTF-16", "UTF-32") and str(whole).lower() != "true":
         raise TopologyError(
             f"{whose} reads lines, and only the first one of a file has the mark that says which "
@@ -65,7 +66,7 @@ def check_encoding(whose: str, form: str, options: Mapping[str, Any]) -> None:
 def takes(options: Mapping[str, Any]) -> bool:
     """Whether files with these options are read here. Spark's own reader takes the others."""
     given = {name.lower(): value for name, value in options.items()}
-    return "singlevariantcolumn" not in given and _encoding(given) in _DECODED
+    return "singlevariantcolumn" not in given and _encoding(options) in _DECODED
 
 
 def json_files(
@@ -135,7 +136,7 @@ def _texts(
     from pyspark.sql.types import StringType, StructField, StructType
 
     given = {name.lower(): value for name, value in options.items()}
-    encoding = _encoding(given)
+    encoding = _encoding(options)
     wide = encoding.startswith(("UTF-16", "UTF-32"))
     whole = str(given.get(whole_by, False)).lower() == "true"
     of_text = {n: v for n, v in given.items() if n in _OF_TEXT and not (whole and n == "linesep")}
@@ -159,8 +160,8 @@ def _texts(
     return texts, names
 
 
-def _encoding(given: Mapping[str, Any]) -> str:
-    return str(given.get("encoding", given.get("charset", ""))).upper()
+def _encoding(options: Mapping[str, Any]) -> str:
+    return (encoding_of(options) or "").upper()
 
 
 def _text(encoding: str, whole: bool) -> Column:

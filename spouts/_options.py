@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 from txn.errors import TopologyError
 
-__all__ = ["check_options", "is_known"]
+__all__ = ["check_options", "encoding_of", "is_known"]
 
 _FILES = {
     "basePath", "codec", "compression", "ignoreCorruptFiles", "ignoreMissingFiles", "modifiedAfter",
@@ -46,6 +47,13 @@ def is_known(form: str, name: str) -> bool:
     return name.lower() in {known.lower() for known in _KNOWN[form]}
 
 
+def encoding_of(options: Mapping[str, Any]) -> str | None:
+    """The encoding that options of Spark's reader name, by either name; None: they name none."""
+    given = {name.lower(): value for name, value in options.items()}
+    found = given.get("encoding", given.get("charset"))
+    return None if found is None else str(found)
+
+
 def check_options(form: str, given: Iterable[str], whose: str, extra: str = "") -> None:
     """Refuse options that Spark's reader of the format does not know.
 
@@ -57,7 +65,7 @@ def check_options(form: str, given: Iterable[str], whose: str, extra: str = "") 
     """
     known = {name.lower(): name for name in _KNOWN[form]}
     for name in given:
-        if is_known(form, name):
+        if name.lower() in known:
             continue
         near = [known[found] for found in get_close_matches(name.lower(), known, cutoff=0.6)]
         meant = f"Did you mean {' or '.join(near)}? " if near else ""

@@ -34,7 +34,7 @@ from spouts._inlet import FileInlet
 from spouts._json_files import check_encoding, json_files, takes, text_files
 from spouts._listing import FileStat, Listing
 from spouts._looks import Look, Looks
-from spouts._options import check_options
+from spouts._options import check_options, encoding_of
 from spouts._schemas import as_nullable, as_struct, check_same, require_schema
 from spouts._seen import Taken, Taking
 from spouts._sizes import BatchSize, Size
@@ -183,8 +183,7 @@ class FileSpout(Spout[FileBatch]):
         self.unparsed = marks_of(
             self._name, bad_rows, format, reader_options, position="txn_file", of_files=True
         )
-        given = {name.lower(): str(value) for name, value in reader_options.items()}
-        encoding = given.get("encoding", given.get("charset"))
+        encoding = encoding_of(reader_options)
         if format in ("json", "text"):
             check_encoding(self._name, format, reader_options)
         self._unreadable = Unreadable(
