@@ -156,10 +156,13 @@ def _named(columns: list[str], fields: StructType) -> dict[str, str]:
 
 
 def _one_line(record: Column) -> Column:
-    """A record without the end of its line, which Spark would take for a part of a value."""
+    """A record without the end of its line, which Spark would take for a part of a value.
+
+    Nor with a mark of its encoding, which Spark passes over in the first value of a task alone.
+    """
     from pyspark.sql import functions as sf
 
-    return sf.regexp_replace(record, r"\r?\n\z", "")
+    return sf.regexp_replace(record, r"\A\ufeff+|\r?\n\z", "")
 
 
 def _columns(fields: StructType) -> list[Column]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -43,6 +44,41 @@ def test_tables_of_a_txid_agree_after_an_executor_died(
     attempts = (tmp_path / "attempts.log").read_text().split()
     # Between the tables all of the first attempt's rows are there, and one block is lost.
     assert attempts == ["2:0", "2:0", *(["2:1", "2:1"] if at == "between" else [])]
+
+
+COPIES = """
+import json
+import sys
+from pyspark import StorageLevel
+from txn.engine.shared_rows import SharedRows
+from txn.errors import FailedException
+from txn.session import delta_session
+
+spark = delta_session("copies", sys.argv[1], json.loads(sys.argv[2]))
+shared = SharedRows(spark, spark)
+rows = shared.keep(spark.range(100), "once")
+shared.compute()
+shared.require_one_copy()
+twice = spark.range(100).localCheckpoint(storageLevel=StorageLevel.DISK_ONLY_2)
+shared.kept.append(twice)
+try:
+    shared.require_one_copy()
+except FailedException as error:
+    print("refused", error.number)
+"""
+
+
+def test_an_attempt_fails_if_rows_that_tables_share_are_there_twice() -> None:
+    """Two copies of shared rows fail the attempt: tables may have read either."""
+    ran = subprocess.run(
+        [sys.executable, "-c", COPIES, CLUSTER, json.dumps(ONE_TASK_EACH)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.stdout.split() == ["refused", "TXN-522"], ran.stderr[-3000:]
 
 
 def _driven(spark: SparkSession, folder: Path, **given: Any) -> list[dict[str, str]]:

@@ -273,6 +273,18 @@ def test_csv_as_python_writes_it_comes_back(spark: SparkSession, kafka: Broker, 
     assert sorted(map(tuple, rows)) == sorted((value, "z") for value in CSV_VALUES)
 
 
+def test_a_mark_of_the_encoding_is_no_part_of_any_csv_value(
+    spark: SparkSession, kafka: Broker, topic: str
+) -> None:
+    """A BOM before a CSV value is passed over, which Spark does for a task's first value only."""
+    kafka.produce(topic, ["\ufeff1,a", "\ufeff2,b", "\ufeff\ufeff3,\ufeffc"])
+    spout = KafkaSpout(
+        kafka.servers, topics=[topic], value_format="csv", schema="a string, b string"
+    )
+    rows = read(spark, spout, plan(spout)).collect()
+    assert sorted((row.a, row.b) for row in rows) == [("1", "a"), ("2", "b"), ("3", "\ufeffc")]
+
+
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_values_that_are_not_utf8_do_not_parse(
     spark: SparkSession, kafka: Broker, topic: str, warehouse: Path, form: Any

@@ -4,6 +4,10 @@ A local checkpoint has no lineage, so a lost block fails the attempt; nothing el
 again. That holds once all of its blocks are there. Until then, two jobs, two stages of one job, or
 a job that lost an executor could each compute a partition, and a transform need not return the same
 rows twice. So one job computes the rows, and whatever reads them begins after it.
+
+With `spark.speculation`, or if an executor that was given up still works, two tasks may compute a
+partition at the same time, and both keep it: each on its executor, where later tasks find it first.
+So after each job that reads shared rows the copies are counted; a second one fails the attempt.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from txn.errors import FailedException
+from txn.spark.jvm import are_stored_twice
 from txn.spark.own_session import moved
 from txn.text import placed
 
@@ -38,14 +44,18 @@ class SharedRows:
     observed: bool = False
     waiting: list[tuple[str, DataFrame]] = field(default_factory=list)
     """Rows that no job has computed yet, and whose they are; later ones may read earlier ones."""
+    kept: list[DataFrame] = field(default_factory=list)
+    """The frames that `keep` has returned, or what they were made of."""
 
     def keep(self, frame: DataFrame, whose: str) -> DataFrame:
         """Return the rows to read in place of `frame`."""
         if self.observed:
             with placed(whose):
                 result = moved(frame, self.own).localCheckpoint()
+            self.kept.append(result)
             return moved(result, self.spark)
         result = frame.localCheckpoint(eager=False)
+        self.kept.append(result)
         self.waiting.append((whose, result))
         return result
 
@@ -56,6 +66,21 @@ class SharedRows:
     def release(self) -> None:
         """Let go of the rows: Spark deletes blocks of local checkpoints that nothing refers to."""
         self.waiting.clear()
+        self.kept.clear()
+
+    def require_one_copy(self) -> None:
+        """Call it after a job that reads the rows.
+
+        Raises:
+            FailedException: two tasks have computed one partition; later jobs may read either.
+        """
+        if self.kept and are_stored_twice(self.kept, self.own):
+            raise FailedException(
+                "Spark has computed rows that several tables read twice, on two executors, so that "
+                "the tables could differ: a task was started once more while it ran. The batch is "
+                "replayed. If this goes on, set spark.speculation=false.",
+                number="TXN-522",
+            )
 
 
 def compute_shared(several: Sequence[SharedRows], session: SparkSession) -> None:

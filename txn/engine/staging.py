@@ -116,6 +116,8 @@ class Stager:
             read.append({stream: emission.parts[stream] for stream in rows.streams})
         with placed(f"the rows of stream '{sink.parent.label()}' for table '{sink.name}'"):
             staged = self._stage(sink, group)
+        for emission in emissions:
+            emission.shared.require_one_copy()
         for counts, one in zip(counted, staged, strict=False):
             counts.check(one, sink.name)
         rest = iter(staged)

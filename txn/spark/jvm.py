@@ -6,13 +6,16 @@ does the same with the names that PySpark has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from txn.spark.submission import runs_here
 
-__all__ = ["if_known", "jvm_of", "load_quietly"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["are_stored_twice", "if_known", "jvm_of", "load_quietly"]
 
 T = TypeVar("T")
 _loaded: set[str] = set()
@@ -53,3 +56,16 @@ def load_quietly(name: str) -> None:
         if_known(lambda: lang.Class.forName(name, True, loader))
     finally:
         lang.System.setErr(before)
+
+
+def are_stored_twice(checkpoints: Sequence[DataFrame], session: SparkSession) -> bool:
+    """Whether two executors have a partition of local checkpoints."""
+    jvm = jvm_of(session)
+    if jvm is None or runs_here(session.sparkContext.master or "local"):
+        return False
+    plans = [frame._jdf.queryExecution().analyzed() for frame in checkpoints]
+    ids = {str(plan.rdd().id()) for plan in plans}
+    executors = jvm.org.apache.spark.SparkEnv.get().blockManager().master().getStorageStatus()
+    blocks = " ".join(one.rddBlocks().keySet().mkString(" ") for one in executors).split()
+    copies = Counter(block for block in blocks if block.split("_")[1] in ids)
+    return any(count > 1 for count in copies.values())

@@ -163,8 +163,8 @@ def _is_blank(raw: str) -> bool:
 
 
 def csv_value(text: str, dialect: Dialect, columns: Columns) -> Expected:
-    """The record of one value of Kafka, with or without the end of its line."""
-    inner = re.sub(r"\r?\n\Z", "", text)
+    """The record of one value of Kafka; a mark of its encoding and its line end are none of it."""
+    inner = re.sub(r"\A\ufeff+|\r?\n\Z", "", text)
     found = _Machine(inner, dialect).records()
     if len(found) != 1 or not inner.strip():
         return Expected(((Bad(text),),), text)
