@@ -180,7 +180,8 @@ class KafkaSpout(PartitionedSpout):
         self._include_headers = include_headers
         self._values = self._parser(value_format, schema, bad_rows, value_options or {})
         self.unparsed = None if self._values is None else self._values.unparsed
-        columns = [column.split()[0] for column in self._schema().split(", ")]
+        columns = [column.split()[0] for column in _COLUMNS.split(", ")]
+        columns += ["headers"] * include_headers
         self._corrections = None if corrections is None else Corrections(self._name, corrections)
         is_parsed = value_format is not None
         self._inlet = KafkaInlet(self._name, corrections, columns, is_parsed=is_parsed)

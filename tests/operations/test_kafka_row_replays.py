@@ -80,8 +80,9 @@ def test_corrected_records_of_kafka_go_in_again(
     world: World, kafka: Broker, topic: str, form: str, kind: str
 ) -> None:
     """Once, with the place, the key and every digit that they had; while new records come."""
-    program(world, kafka, topic, form, kind=kind)
-    kafka.produce(topic, VALUES[form], key=b"\x00key", partition=1)
+    program(world, kafka, topic, form, kind=kind, more='corrections="in", include_headers=True')
+    headers = [("h", None), ("h", b"\xff")]
+    kafka.produce(topic, VALUES[form], key=b"\x00key", partition=1, headers=headers)
     assert world.run() == 1
     exported = world.export()
     assert exported.rules == {"parses": 2, "positive": 1}
@@ -91,10 +92,11 @@ def test_corrected_records_of_kafka_go_in_again(
         {**place, "offset": 1, "value": VALUES[form][1]},
         {**place, "offset": 3, "value": "word"},
     ]
-    assert lines[2].items() >= {**place, "offset": 2, "key": "AGtleQ=="}.items()
+    assert lines[2] | {**place, "offset": 2, "key": "AGtleQ=="} == lines[2]
     text = (world.folder / "bad.csv").read_text()
     own = '{"k":"c","v":-3,"offset":12345678901234567890.123456789012345678}'
     assert lines[2]["columns"] == own
+    assert lines[2]["headers"] == [{"key": "h", "value": None}, {"key": "h", "value": "/w=="}]
     text = text.replace('\\"v\\":-3', '\\"v\\":3').replace('"word"', '"still\\n bad"')
     good = {"json": '{"k":"b","v":2}', "csv": "b,2,"}[form]
     text = text.replace(json.dumps(VALUES[form][1]), json.dumps(good))
@@ -114,6 +116,8 @@ def test_corrected_records_of_kafka_go_in_again(
         ("b", 2, None, 1, 1, 2),
         ("c", 3, "12345678901234567890.123456789012345678", 1, 2, 2),
     ]
+    (again,) = rows.where("k = 'c'").selectExpr("headers").first()
+    assert [tuple(header) for header in again] == headers
     (when,) = {row[0] for row in rows.where("k = 'c'").selectExpr("timestamp").collect()}
     before, behind = (
         rows.where(f"kafka_offset = 0 AND partition = {part}").first()["timestamp"]
