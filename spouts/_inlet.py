@@ -141,7 +141,8 @@ class FileInlet(Inlet):
         if not self._has_header or self._is("enforceschema") or not content:
             return
         names = [field["name"] for field in _fields(position)]
-        first = content.decode(self._encoding, "replace").lstrip("\ufeff").splitlines()[0]
+        text = content.decode(self._encoding, "replace").lstrip("\ufeff")
+        first = re.split(self._dialect.line_ends, text, maxsplit=1)[0]
         if _lower(self._parsed(first)) != _lower(names):
             raise UserError(
                 f"{self._whose} reads a header, and the first line of the file is not "
@@ -176,7 +177,7 @@ class FileInlet(Inlet):
             return ""
         text = value if isinstance(value, str) else json.dumps(value)
         quote, escape, comment = self._dialect.quote, self._dialect.escape, self._dialect.comment
-        special = (*self._dialect.sep, quote, "\n", "\r", comment, "\ufeff")
+        special = (*self._dialect.sep, quote, self._dialect.line_end, "\n", "\r", comment, "\ufeff")
         plain = _STRIPPED.fullmatch(text) and not any(c and c in text for c in special)
         lost = "\0" in text or ("\r" in text and "linesep" not in self._options)
         lost |= quote in text and not escape if quote else not text or "\n" in text

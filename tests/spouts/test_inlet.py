@@ -72,6 +72,7 @@ def spout(pattern: Path | str, **options: Any) -> FileSpout:
         {"escape": '"', "sep": "\t", "header": False},
         {"escape": '"', "nullValue": "#,", "comment": "#", "header": False},
         {"quote": "'", "escape": "!", "ignoreLeadingWhiteSpace": True, "multiLine": True},
+        {"lineSep": ";"},
         {"ignoreTrailingWhiteSpace": True, "escape": '"', "nullValue": "-"},
         {"format": "json", "header": False, "encoding": "UTF-16LE", "lineSep": "\n"},
     ],
