@@ -79,6 +79,13 @@ class Expectation(Node):
         return self.parent.base if isinstance(self.parent, Expectation) else self.parent
 
     @property
+    def form(self) -> str:
+        """What it sets aside: "raw" records of the source, its "own" columns, or "foreign" ones."""
+        if not isinstance(self.base, Source):
+            return "foreign"
+        return "own" if self.unparsed is None else "raw"
+
+    @property
     def chain(self) -> tuple[Expectation, ...]:
         """The rules of `base` up to this one, in the order in which they are asked."""
         before = self.parent.chain if isinstance(self.parent, Expectation) else ()

@@ -148,6 +148,7 @@ def table_publication(publication: Publication, staged: Staged) -> Publication:
                 "digest": part.digest,
                 "violations": part.violations,
                 "unasked": part.unasked,
+                "forms": part.forms,
             }
         )
         for member, part in zip(publication.members, staged.members, strict=True)
@@ -158,5 +159,6 @@ def table_publication(publication: Publication, staged: Staged) -> Publication:
         "members": members,
         "violations": staged.violations,
         "unasked": staged.unasked,
+        "forms": staged.forms,
     }
     return publication.model_copy(update=own)

@@ -123,10 +123,11 @@ class Stager:
         rest = iter(staged)
         aside = sink.parent.rules if isinstance(sink.parent, SetAside) else ()
         unasked = unasked_tables(aside, self._tables.all)
+        forms = {(rule.label(), rule.name): rule.form for rule in aside}
         return [
-            Staging(_counted(Staged(emission.evaluation.attempt, ()), emission, unasked), {})
+            Staging(_counted(Staged(emission.evaluation.attempt, ()), emission, unasked, forms), {})
             if parts is None
-            else Staging(_counted(next(rest), emission, unasked), parts)
+            else Staging(_counted(next(rest), emission, unasked, forms), parts)
             for emission, parts in zip(emissions, read, strict=True)
         ]
 
@@ -201,8 +202,10 @@ class Stager:
         return partials
 
 
-def _counted(staged: Staged, emission: Emission, unasked: Unasked) -> Staged:
-    """`staged`, with what was counted in the attempt so far, and who took what was set aside."""
+def _counted(
+    staged: Staged, emission: Emission, unasked: Unasked, forms: Mapping[tuple[str, str], str]
+) -> Staged:
+    """`staged`, with what was counted so far, what was set aside, and who took it all the same."""
     broken = deepcopy(emission.violations)
     taken = {
         stream: {rule: tables for rule, tables in rules.items() if broken[stream].get(rule)}
@@ -210,7 +213,8 @@ def _counted(staged: Staged, emission: Emission, unasked: Unasked) -> Staged:
         if stream in broken
     }
     taken = {stream: rules for stream, rules in taken.items() if rules}
-    return replace(staged, violations=broken, unasked=taken)
+    form = {stream: {rule: forms[stream, rule] for rule in taken[stream]} for stream in taken}
+    return replace(staged, violations=broken, unasked=taken, forms=form)
 
 
 def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:

@@ -26,6 +26,7 @@ __all__ = [
     "PUBLICATION_KEY",
     "SETTLED_KEY",
     "CommitterContext",
+    "Forms",
     "Member",
     "PartitionPositions",
     "Prepared",
@@ -58,6 +59,9 @@ _POSITIONS = ("spouts", "read", "members")
 
 Violations = Mapping[str, Mapping[str, int]]
 """Stream -> rule of `Stream.expect` -> rows that broke it."""
+
+Forms = Mapping[str, Mapping[str, str]]
+"""Stream -> rule that has set rows aside -> "raw", "own" or "foreign": `Expectation.form`."""
 
 Unasked = Mapping[str, Mapping[str, Sequence[str]]]
 """Stream -> rule that has set rows aside -> tables that took them without asking the rule."""
@@ -114,6 +118,8 @@ class Staged:
     """The rows that broke a rule in the attempt, whatever tables they would have gone to."""
     unasked: Unasked = field(default_factory=dict)
     """In the table of bad rows: which tables took the rows all the same."""
+    forms: Forms = field(default_factory=dict)
+    """In the table of bad rows: what the rows are."""
 
     @classmethod
     def together(cls, members: Sequence[Staged]) -> Staged:
@@ -171,10 +177,14 @@ class _Counted(BaseModel):
     because the rule did not stand before them. Only in the table of bad rows; a rule that is left
     out set nothing aside, or an earlier release wrote this."""
 
+    forms: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """stream -> rule that has set rows of this txid aside -> "raw", "own" or "foreign": what they
+    are (`Expectation.form`). As `unasked`, only in the table of bad rows."""
+
     # Plain: what wraps another serializer copies thousands of positions first.
     @model_serializer(mode="plain")
     def _without_nothing(self) -> dict[str, Any]:
-        optional = ("violations", "unasked")
+        optional = ("violations", "unasked", "forms")
         return {name: value for name, value in self if value or name not in optional}
 
 
@@ -220,8 +230,8 @@ class Publication(_Counted):
     """The quarantined txid whose records it has; 0: a replay of an unknown txid."""
     members: tuple[Member, ...] = ()
     """Group commit: every txid from `first_txid` to `last_txid`, ascending; then `read` is that of
-    the last txid, `rows` are those of all, and `digest`, `violations` and `unasked` are empty.
-    Empty for one txid."""
+    the last txid, `rows` are those of all, and `digest`, `violations`, `unasked` and `forms`
+    are empty. Empty for one txid."""
 
     @model_validator(mode="before")
     @classmethod
@@ -263,6 +273,7 @@ class Publication(_Counted):
             digest=self.digest,
             violations=self.violations,
             unasked=self.unasked,
+            forms=self.forms,
         )
         return (own,)
 

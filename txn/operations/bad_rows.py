@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
     from txn.delta.log import TableLog
-    from txn.interfaces.publication import Unasked
+    from txn.interfaces.publication import Member
 
 __all__ = ["BadRow", "BadRows", "RuleRows", "bad_rows_among", "has_bad_rows", "replayed_up_to"]
 
@@ -70,17 +70,17 @@ class BadRows:
         self._data = data
         self._committed = committed
 
-    def unasked(self, topology: str, txids: Iterable[int], log: TableLog) -> dict[int, Unasked]:
-        """Txid -> the tables that took its rows without their rule, as the log still knows."""
+    def logged(self, topology: str, txids: Iterable[int], log: TableLog) -> dict[int, Member]:
+        """Txid -> what the log still knows of it."""
         wanted = {*txids}
-        found: dict[int, Unasked] = {}
+        found: dict[int, Member] = {}
         for entry in log.publications():
             # The newest publication of a txid counts: it took back what was there before.
             if entry.publication.topology != topology or not wanted - found.keys():
                 continue
             for member in entry.publication.txids:
                 if member.txid in wanted:
-                    found.setdefault(member.txid, member.unasked)
+                    found.setdefault(member.txid, member)
         return found
 
     def by_rule(self, replays: Iterable[RowReplayRecord] | None = None) -> list[RuleRows]:

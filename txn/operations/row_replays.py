@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from txn.dataflow.expectations import Expectation, SetAside, unasked_tables
-from txn.dataflow.graph import Source
 from txn.errors import UserError
 from txn.interfaces import UNREAD, Inlet
+from txn.interfaces.publication import Member
 from txn.operations.bad_rows import BadRow, BadRows, bad_rows_among, replayed_up_to
 from txn.operations.table_logs import table_log
 from txn.protocol.records import CommittedRecord, RowReplayRecord
@@ -104,13 +104,15 @@ def export_rows(
     rows = look.open_rows(look.ledger, rule, up_to)
     if not rows:
         raise look.nothing_left()
-    look.check_tables(rows)
-    raw, own, foreign = look.sorted_by_form(rows)
+    logged = look.logged(rows)
+    look.check_tables(rows, logged)
+    raw, own, foreign = look.sorted_by_form(rows, logged)
     if foreign and (raw or own):
         raise UserError(
             f"Rows of rule '{foreign[0].rule}' have other columns than the source of stream "
             f"'{stream}', and those of rule '{(raw + own)[0].rule}' have its own: they do not fit "
-            "into one file. Name one rule with --rule.",
+            "into one file. Name one rule with --rule, and fewer txids with --up-to if its place "
+            "has changed.",
             number=NUMBER,
         )
     counted = {name: sum(row.rule == name for row in rows) for name in _names(rows)}
@@ -234,20 +236,24 @@ class _Look:
         return sorted(left, key=lambda row: row.txid)
 
     def sorted_by_form(
-        self, rows: Sequence[BadRow]
+        self, rows: Sequence[BadRow], logged: Mapping[int, Member]
     ) -> tuple[list[BadRow], list[BadRow], list[BadRow]]:
-        """Records as they stood in the source; rows with its columns; rows with other columns."""
-        rules = {rule.name: rule for rule in self._rules()}
-        raw: list[BadRow] = []
-        own: list[BadRow] = []
-        foreign: list[BadRow] = []
+        """Records as they stood in the source; rows with its columns; rows with other columns.
+
+        As in `check_tables`, the row's own txid says it, or else the program of today.
+        """
+        today = {rule.name: rule.form for rule in self._rules()}
+        found: dict[str, list[BadRow]] = {"raw": [], "own": [], "foreign": []}
         for row in rows:
-            rule = rules.get(row.rule)
-            if rule is None or not isinstance(rule.base, Source):
-                foreign.append(row)
-            else:
-                (own if rule.unparsed is None else raw).append(row)
-        return raw, own, foreign
+            forms = logged[row.txid].forms if row.txid in logged else {}
+            form = forms.get(self.stream, {}).get(row.rule) or today.get(row.rule, "foreign")
+            found[form].append(row)
+        return found["raw"], found["own"], found["foreign"]
+
+    def logged(self, rows: Sequence[BadRow]) -> dict[int, Member]:
+        """Txid -> what the log of the bad rows still knows of it."""
+        log = table_log(self.bad_rows.table, self._options(self.bad_rows.table))
+        return self.bad_rows.logged(self.topology.name, {row.txid for row in rows}, log)
 
     def new_record(self, number: int, rows: Sequence[BadRow], digest: str) -> RowReplayRecord:
         """The record of a new replay."""
@@ -312,7 +318,7 @@ class _Look:
             UserError: it has no header, tables have its rows already, another stream would read
                 it, or there are files of replays that ZooKeeper does not know.
         """
-        self.check_tables(rows)
+        self.check_tables(rows, self.logged(rows))
         self.inlet.check(content, self.position)
         place = self.inlet.place(record.file)
         for source in self.topology.sources:
@@ -334,7 +340,7 @@ class _Look:
                 number=NUMBER,
             )
 
-    def check_tables(self, rows: Sequence[BadRow]) -> None:
+    def check_tables(self, rows: Sequence[BadRow], logged: Mapping[int, Member]) -> None:
         """Refuse rows that a table has although they were set aside: it did not ask their rule.
 
         What counts is which tables a rule stood before in the row's own txid. Where the log of the
@@ -344,8 +350,6 @@ class _Look:
         Raises:
             UserError: there is such a table, or the program does not know the rule any more.
         """
-        log = table_log(self.bad_rows.table, self._options(self.bad_rows.table))
-        known = self.bad_rows.unasked(self.topology.name, {row.txid for row in rows}, log)
         rules = self._rules()
         today = unasked_tables(rules, self.topology.sinks).get(self.stream, {})
         takers = {
@@ -355,7 +359,8 @@ class _Look:
             and any(source.name == self.stream for source in sink.parent.sources())
         }
         for row in rows:
-            told = known.get(row.txid, {}).get(self.stream, {}).get(row.rule)
+            unasked = logged[row.txid].unasked if row.txid in logged else {}
+            told = unasked.get(self.stream, {}).get(row.rule)
             if told is None:
                 told = today.get(row.rule)
             if told is None:
