@@ -11,7 +11,7 @@ from txn.spark.causes import in_one_line
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["as_nullable", "as_struct", "check_same", "require_schema"]
+__all__ = ["as_nullable", "as_struct", "as_wide", "check_same", "require_schema"]
 
 
 def as_struct(schema: str | StructType, whose: str) -> StructType:
@@ -67,6 +67,27 @@ def as_nullable(data_type: DataType) -> DataType:
     if isinstance(data_type, MapType):
         return MapType(as_nullable(data_type.keyType), as_nullable(data_type.valueType), True)
     return data_type
+
+
+def as_wide(data_type: DataType) -> DataType:
+    """The type with `int` for smaller numbers: Spark cuts off what does not fit into those."""
+    from pyspark.sql.types import (
+        ArrayType,
+        ByteType,
+        IntegerType,
+        MapType,
+        ShortType,
+        StructField,
+        StructType,
+    )
+
+    if isinstance(data_type, StructType):
+        return StructType([StructField(f.name, as_wide(f.dataType), True) for f in data_type])
+    if isinstance(data_type, ArrayType):
+        return ArrayType(as_wide(data_type.elementType), True)
+    if isinstance(data_type, MapType):
+        return MapType(as_wide(data_type.keyType), as_wide(data_type.valueType), True)
+    return IntegerType() if isinstance(data_type, (ByteType, ShortType)) else data_type
 
 
 def require_schema(text: str) -> str:

@@ -35,7 +35,7 @@ from spouts._json_files import check_encoding, json_files, takes, text_files
 from spouts._listing import FileStat, Listing
 from spouts._looks import Look, Looks
 from spouts._options import check_options, encoding_of
-from spouts._schemas import as_nullable, as_struct, check_same, require_schema
+from spouts._schemas import as_nullable, as_struct, as_wide, check_same, require_schema
 from spouts._seen import Taken, Taking
 from spouts._sizes import BatchSize, Size
 from spouts._unread_columns import UnreadColumns
@@ -411,6 +411,9 @@ class FileSpout(Spout[FileBatch]):
         files: Sequence[PlannedFile],
         schema: StructType,
     ) -> DataFrame:
+        if self._format == "parquet" and (wide := as_wide(schema)) != as_nullable(schema):
+            # `to` refuses a number that does not fit, whatever the session says.
+            return self._read(spark, attempt, files, wide).to(as_nullable(schema))
         paths = [self._listing.uri(file.path) for file in files]
         if (rows := self._known(spark, files, schema)) is not None:
             return rows

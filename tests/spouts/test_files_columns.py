@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyspark.errors import ArithmeticException
 from pyspark.sql.types import StructType
 
 from spouts.files import FileSpout
@@ -141,6 +142,40 @@ def test_nanoseconds_of_parquet_are_refused_by_name_and_read_as_numbers(
         FileSpout(pattern, format="parquet").open(spark, None)
     spout = FileSpout(pattern, format="parquet", schema="i bigint, t bigint")
     assert read(spark, spout) == [(1, None), (1, 1_700_000_000_000_000_001)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values", "too_large"),
+    [
+        ("tinyint", pa.array([1, -128]), pa.array([300], pa.int32())),
+        ("smallint", pa.array([1, -32768]), pa.array([70_000], pa.int32())),
+        ("tinyint", pa.array([1, 127], pa.uint8()), pa.array([200], pa.uint8())),
+        ("array<struct<x: tinyint>>", pa.array([[{"x": 1}], None]), pa.array([[{"x": 300}]])),
+    ],
+    ids=["tinyint", "smallint", "without sign", "nested"],
+)
+def test_numbers_of_parquet_that_do_not_fit_fail_the_batch(
+    spark: SparkSession, tmp_path: Path, type_: str, values: Any, too_large: Any
+) -> None:
+    """Those that do are read, whatever the session says; of the others no part is stored."""
+
+    def table(column: pa.Array) -> pa.Table:
+        narrow = pa.list_(pa.struct([("x", pa.int32())])) if "x" in type_ else pa.int32()
+        return pa.table({"a": column if column.type == pa.uint8() else column.cast(narrow)})
+
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    parquet.write_table(table(values), tmp_path / "a.parquet")
+    spout = FileSpout(
+        f"{tmp_path}/*.parquet", format="parquet", schema=f"a {type_}, b smallint",
+        bad_rows="set_aside", files_per_batch=2,
+    )  # fmt: skip
+    rows = [row[:2] for row in read(session, spout)]
+    found = [[dict(x=r.x) for r in a] if isinstance(a, list) else a for a, _ in rows]
+    assert sorted(found, key=str) == sorted(values.to_pylist(), key=str)
+    parquet.write_table(table(too_large), tmp_path / "b.parquet")
+    with pytest.raises(ArithmeticException, match=f"{too_large.to_pylist()[0]}|300"):
+        read(session, spout)
 
 
 # --- columns that are in no table ----------------------------------------------------------------
