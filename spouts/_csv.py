@@ -126,6 +126,14 @@ class Dialect:
         field = f"{plain}*+"
         if self.quote:
             quoted = [f"{self._quote}{self._body(end)}{self._quote}{field}"]
+            if self.ends_at_sep and self.escape:
+                # Spark loses an escape if text stands behind the closing quote as well.
+                closed = rf"{self._blanks}(?={self._sep}|{end}|\z)"
+                plain_body = f"[^{self._quote}{re.escape(self.escape)}{self._nl}]*+"
+                quoted = [
+                    f"{self._quote}{self._body(end)}{self._quote}{closed}",
+                    f"{self._quote}{plain_body}{self._quote}(?!{self._quote}){field}",
+                ]
             if several_lines:
                 body = self._body(end, several_lines=True)
                 behind = rf"{self._blanks}(?={self._sep}|{end}|\z)"

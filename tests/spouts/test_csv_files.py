@@ -94,6 +94,8 @@ def test_what_python_writes_comes_back(
 
 
 UNCLEAR = {
+    "text behind a quote, and a quote before it": b'k,1,"b """b a"\n',
+    "text behind a quote, and one before a quote": b'k,1,"a ""b"" c"d\nl,2,c\n',
     "open at the end": b'k,1,a\nl,2,"half of',
     "open in the middle": b'k,1,"a\nb\nl,2,c\n',
     "two line ends": b'k,1,"a\nb"\nl,2,c\r\nm,3,d\r\n',
