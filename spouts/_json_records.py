@@ -95,6 +95,7 @@ class JsonRecords:
         options = {name.lower(): str(value) for name, value in self.given.items()}
         depth = int(options.get("maxnestingdepth", _DEEPEST)) + 2
         options = {n: v for n, v in options.items() if n not in _OF_READERS}
+        options = {"enabledatetimeparsingfallback": "false"} | options
         options |= {"maxNestingDepth": str(depth)} | permissive(_TEXT)
         return sf.from_json(sf.concat(sf.lit(_BEFORE), record, sf.lit(_BEHIND)), whole, options)
 

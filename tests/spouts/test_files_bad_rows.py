@@ -151,6 +151,7 @@ TEXTS: list[tuple[str, list[tuple[str | None, int | None]] | str]] = [
     ('[{"k":"a"}][{"k":"b"}]', "it is an array, and not every element is an object that fits"),
     ('[{"k":"a"},{"k":"b"}]', [("a", None), ("b", None)]),
     ("[]", []),
+    ('{"d":"20240102"}', "no value for: d"),
     ("", []),
     (" \t", []),
     ("\ufeff{'k':'a','v':1,'v':2} ", [("a", 2)]),
@@ -185,7 +186,7 @@ def test_every_byte_of_a_json_file_belongs_to_a_record(
     spout = FileSpout(
         f"{tmp_path}/*.json",
         format="json",
-        schema=SCHEMA,
+        schema=f"{SCHEMA}, d date",
         bad_rows="set_aside",
         files_per_batch=len(TEXTS),
         multiLine=whole,
