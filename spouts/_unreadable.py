@@ -26,6 +26,8 @@ __all__ = ["Unreadable"]
 
 _ENDINGS = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
 """By which Spark takes a file for a packed one."""
+_ENDLESS = (".lz4", ".snappy")
+"""Hadoop's formats of blocks, of which it takes those that are whole and says nothing."""
 _MAGIC = {
     b"\x1f\x8b\x08": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -73,6 +75,8 @@ class Unreadable:
     def _why(self, file: tuple[str, int], *, whole: bool) -> str | None:
         name, size = file
         packed = name.endswith(_ENDINGS)
+        if self._form != "parquet" and name.endswith(_ENDLESS) and not self._own_codec:
+            return "this packing has no mark of its end, so a cut-off file would look whole"
         if size == 0:
             return "it has no bytes" if packed or self._form == "parquet" else None
         if self._form == "parquet":

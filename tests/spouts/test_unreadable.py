@@ -35,6 +35,8 @@ DAMAGED = {
     "3empty.gz": (b"", "it has no bytes"),
     "3gzip": (PACKED, "it is packed by gzip, which its name does not say as Spark knows it"),
     "3GZ.GZ": (PACKED, "it is packed by gzip, which"),
+    "3.lz4": (b"\0\0\0\1\0", "this packing has no mark of its end"),
+    "3.snappy": (b"\0\0\0\1\0", "this packing has no mark of its end"),
     "3bz2": (bz2.compress(TEXT["csv"]), "it is packed by bzip2, which"),
 }
 
