@@ -125,19 +125,24 @@ class Dialect:
             plain = f"(?:(?!{self._sep})[^{self._nl}])"
         field = f"{plain}*+"
         if self.quote:
-            quoted = [f"{self._quote}{self._body(end)}{self._quote}{field}"]
+            closed = rf"{self._blanks}(?={self._sep}|{end}|\z)"
+            inner, behind = self._body(end), f"(?!{self._quote})"
             if self.ends_at_sep and self.escape:
                 # Spark loses an escape if text stands behind the closing quote as well.
-                closed = rf"{self._blanks}(?={self._sep}|{end}|\z)"
-                plain_body = f"[^{self._quote}{re.escape(self.escape)}{self._nl}]*+"
-                quoted = [
-                    f"{self._quote}{self._body(end)}{self._quote}{closed}",
-                    f"{self._quote}{plain_body}{self._quote}(?!{self._quote}){field}",
-                ]
+                inner = f"[^{self._quote}{re.escape(self.escape)}{self._nl}]*+"
+            if len(self.sep) > 1:
+                # Then it also doubles a quote at the end of what it is given, and loses those of
+                # a field behind which a part of a separator stands.
+                last = r"\z" if several_lines else rf"(?:{end}|\z)"
+                field += rf"(?!(?<={self._quote}){last})"
+                behind += f"(?!{self._blanks}{re.escape(self.sep[0])})"
+            quoted = [
+                f"{self._quote}{self._body(end)}{self._quote}{closed}",
+                f"{self._quote}{inner}{self._quote}{behind}{field}",
+            ]
             if several_lines:
                 body = self._body(end, several_lines=True)
-                behind = rf"{self._blanks}(?={self._sep}|{end}|\z)"
-                quoted.append(f"{self._quote}{body}{self._quote}{behind}")
+                quoted.append(f"{self._quote}{body}{self._quote}{closed}")
             field = f"(?:{'|'.join(quoted)}|(?!{self._quote}){field})"
         if self.skips_blanks:
             field = self._blanks + field

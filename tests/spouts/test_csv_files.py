@@ -169,6 +169,13 @@ RECORDS: dict[str, tuple[bytes, dict[str, Any], list[tuple[Any, ...]], list[str]
     "only a BOM": (b"\xef\xbb\xbf", {"multiLine": True}, [], []),
     "a separator of two characters": (
         b'a||"b|\n||"||c\n', {"sep": "||"}, [("a", "b|\n||", "c")], []),
+    "quotes at the end, behind a separator of two characters": (
+        b'a||b||5"\nc"||d"e||"f"""\n', {"sep": "||"},
+        [("a", "b", '5"'), ('c"', 'd"e', 'f"')], []),
+    "such a quote at the end of the file": (
+        b'a||b||c\na||b||5"', {"sep": "||"}, [], ["a||b||c", 'a||b||5"']),
+    "a part of a separator behind a quote": (
+        b'a||"b"||"c"|\n', {"sep": "||"}, [], ['a||"b"||"c"|']),
     "a line end of one's own": (
         b'a,"b\n;",c;d,e\n,f;', {"lineSep": ";"}, [("a", "b\n;", "c"), ("d", "e\n", "f")], []),
 }  # fmt: skip
