@@ -18,7 +18,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -411,9 +411,11 @@ class FileSpout(Spout[FileBatch]):
         files: Sequence[PlannedFile],
         schema: StructType,
     ) -> DataFrame:
-        if self._format == "parquet" and (wide := as_wide(schema)) != as_nullable(schema):
+        wide, plain_schema = as_wide(schema), as_nullable(schema)
+        if self._format == "parquet" and wide != plain_schema:
             # `to` refuses a number that does not fit, whatever the session says.
-            return self._read(spark, attempt, files, wide).to(as_nullable(schema))
+            whole = self._read(spark, attempt, files, cast("StructType", wide))
+            return whole.to(cast("StructType", plain_schema))
         paths = [self._listing.uri(file.path) for file in files]
         if (rows := self._known(spark, files, schema)) is not None:
             return rows

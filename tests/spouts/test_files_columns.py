@@ -171,7 +171,7 @@ def test_numbers_of_parquet_that_do_not_fit_fail_the_batch(
         bad_rows="set_aside", files_per_batch=2,
     )  # fmt: skip
     rows = [row[:2] for row in read(session, spout)]
-    found = [[dict(x=r.x) for r in a] if isinstance(a, list) else a for a, _ in rows]
+    found = [[{"x": r.x} for r in a] if isinstance(a, list) else a for a, _ in rows]
     assert sorted(found, key=str) == sorted(values.to_pylist(), key=str)
     parquet.write_table(table(too_large), tmp_path / "b.parquet")
     with pytest.raises(ArithmeticException, match=f"{too_large.to_pylist()[0]}|300"):
