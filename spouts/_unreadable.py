@@ -135,13 +135,17 @@ class Unreadable:
 
     def told(self, found: Mapping[str, str], sizes: Mapping[str, int]) -> str:
         """What cannot be read, and the way out."""
+        return (
+            f"{self.named(found, sizes)}. Give the spout bad_rows='set_aside': such a file is then "
+            "set aside alone, and the others go on. Put a whole one beside it, under a new name "
+            "with the right ending."
+        )
+
+    def named(self, found: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+        """What cannot be read."""
         files = [f"{name} ({sizes[name]} bytes): {why}" for name, why in found.items()]
         more = f"; and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
-        return (
-            f"{self._whose} cannot read {'; '.join(files[:_SHOWN])}{more}. Give the spout "
-            "bad_rows='set_aside': such a file is then set aside alone, and the others go on. Put "
-            "a whole one beside it, under a new name with the right ending."
-        )
+        return f"{self._whose} cannot read {'; '.join(files[:_SHOWN])}{more}"
 
     def rows(
         self,

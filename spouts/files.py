@@ -151,7 +151,7 @@ class FileSpout(Spout[FileBatch]):
 
     def __init__(
         self,
-        path_glob: str,
+        path_glob: str | os.PathLike[str],
         *,
         format: Format,  # noqa: A002 - Spark's own word
         schema: str | StructType | None = None,
@@ -164,6 +164,13 @@ class FileSpout(Spout[FileBatch]):
         **reader_options: Any,
     ) -> None:
         """See the class."""
+        if not isinstance(path_glob, str | os.PathLike):
+            raise TopologyError(
+                f"FileSpout({path_glob!r}) needs one pattern, as text or a path. For files in "
+                "several folders use * or [ab] in it, or a stream for each folder and `merge`.",
+                number="TXN-408",
+            )
+        path_glob = os.fspath(path_glob)
         if format not in get_args(Format):
             raise TopologyError(
                 f"FileSpout({path_glob!r}) cannot read format {format!r}. Formats are: "
@@ -399,10 +406,11 @@ class FileSpout(Spout[FileBatch]):
         unread = self._not_readable(metadata, attempt, whole=True)
         if not unread:
             return
-        told = self._unreadable.told(unread, {f.path: f.size for f in metadata.files})
+        sizes = {f.path: f.size for f in metadata.files}
         if self.unparsed is None:
-            raise _not_read(told, attempt)
-        raise FailedException(f"The next attempt sets aside what it cannot read: {told}")
+            raise _not_read(self._unreadable.told(unread, sizes), attempt)
+        named = self._unreadable.named(unread, sizes)
+        raise FailedException(f"{named}. The next attempt leaves such files to bad_rows.")
 
     def _read(
         self,

@@ -25,7 +25,7 @@ from committers.append_table import AppendTable
 from committers.state_table import StateTable
 from spouts.files import FileSpout
 from txn import Topology, TopologyConfig, TransactionAttempt
-from txn.engine.ending_errors import given_up, stopped
+from txn.engine.ending_errors import given_up, not_previewed, stopped
 from txn.engine.failures import Blame, judged
 from txn.errors import BatchError, TopologyError, TransformError, TxnError
 from txn.protocol.events import Batch, Phase
@@ -341,6 +341,23 @@ def test_a_file_without_permission_is_told() -> None:
         "is replayed."
     )
     assert told.number == "TXN-509"
+
+
+def test_an_encoding_that_spark_refuses_is_told() -> None:
+    """The way out names the spout's option and the session's; not for a function of one's own."""
+    said = "The value of parameter(s) `charset` in `{}` is invalid, but got cp1252."
+    ways = [
+        str(
+            not_previewed(
+                "orders",
+                {},
+                failed(Java(READING, said.format(where), "INVALID_PARAMETER_VALUE.CHARSET")),
+            )
+        )
+        for where in ("CSVOptions", "encode")
+    ]
+    assert "encoding=, or give the session spark.sql.legacy.javaCharsets=true" in ways[0]
+    assert "Nothing was written: correct the cause and try again." in ways[1]
 
 
 def test_a_full_disk_is_told() -> None:

@@ -162,8 +162,9 @@ def test_rows_that_must_not_be_fail_the_batch(spark: SparkSession, warehouse: Pa
         run("v <> '-7'")
     assert str(caught.value) == (
         "2 rows of stream 's' in attempt 1:0 break the rule 'known value' (v <> '-7'). Nothing of "
-        "the batch was committed. Correct the source or the rule and run again; the batch is "
-        "replayed. To see the rows and go on without them, give the rule on_violation='set_aside'."
+        "the batch was committed. Correct the program or the rule and run again: the batch is "
+        "replayed, a quarantined one by `txn quarantine replay`. To see the rows and go on without "
+        "them, give the rule on_violation='set_aside'."
     )
     assert run("v IS NULL OR v IS NOT NULL").committed_txid == 2
 

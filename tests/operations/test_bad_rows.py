@@ -89,6 +89,9 @@ def test_rows_that_were_set_aside(folder: Path) -> None:
     shown = invoke("show", "program.py:topology").output
     assert "\x1b" not in shown
     assert [line.split()[0] for line in shown.splitlines()] == ["txid", "4", "2", "2", "1"]
+    *lines, more = invoke("show", "program.py:topology", "--limit", "3").output.splitlines()
+    assert [line.split()[0] for line in lines] == ["txid", "4", "2", "2"]
+    assert more == "There are more than these 3: `txn rows list` counts, --limit shows."
 
 
 def test_a_txid_may_have_set_aside_very_many_rows(tmp_path: Path) -> None:

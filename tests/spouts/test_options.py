@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,6 +40,13 @@ def test_an_option_that_no_reader_knows_is_refused(
     assert caught.value.number == "TXN-408"
     spout = FileSpout("in/*", format=form, extra_options=options)
     assert options.items() <= spout._options.items()
+
+
+def test_a_pattern_is_text_or_a_path() -> None:
+    """A path is taken as tables take it; a list of patterns is refused with what to do instead."""
+    assert repr(FileSpout(Path("in/*.csv"), format="csv")) == "FileSpout('in/*.csv')"
+    with pytest.raises(TopologyError, match=r"FileSpout\(\['a', 'b'\]\) needs one pattern"):
+        FileSpout(["a", "b"], format="csv")  # type: ignore[arg-type]
 
 
 def test_value_options_are_held_to_the_same_names() -> None:

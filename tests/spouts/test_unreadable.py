@@ -159,14 +159,19 @@ def test_so_is_a_parquet_file(
 
 
 def test_a_whole_batch_may_be_unreadable(
-    spark: SparkSession, warehouse: Path, tmp_path: Path
+    spark: SparkSession, warehouse: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Files that cannot be read are dropped and counted, if that is what bad rows are."""
+    """Files that cannot be read are dropped and counted, if that is what bad rows are.
+
+    What the first attempt says advises nothing that the spout has already.
+    """
     (folder := tmp_path / "in").mkdir()
     for n in range(3):
         (folder / f"{n}.csv.gz").write_bytes(PACKED[: 50 + n])
     report = run_in_memory(topology(folder, warehouse, "csv", bad_rows="drop"), spark)
     assert report.violations == {"s": {"parses": 3}}
+    assert ". The next attempt leaves such files to bad_rows." in caplog.text
+    assert "Give the spout" not in caplog.text
 
 
 def test_a_schema_is_inferred_from_the_files_that_can_be_read(

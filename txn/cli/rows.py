@@ -82,12 +82,15 @@ def show_command(
 
     tables = tables_of(name, zookeeper)
     topology, found = tables.topology, _bad_rows(tables)
-    shown = found.newest(limit, stream=stream, rule=rule, txid=txid) if found else []
+    shown = found.newest(limit + 1, stream=stream, rule=rule, txid=txid) if found else []
+    more, shown = len(shown) > limit, shown[:limit]
     if as_json:
         listed = [row.to_json() for row in shown]
         print_json({"topology": topology, "table": found and found.table, "rows": listed})
     elif shown:
         console().print(bad_rows_table(shown), highlight=False)
+        if more:
+            click.echo(f"There are more than these {limit}: `txn rows list` counts, --limit shows.")
     else:
         click.echo(_nothing(topology, found))
 

@@ -79,6 +79,11 @@ def _way_out(told: str, number: str, error: BaseException) -> str:
             "give the spout a schema with the header's names (_c0 for a first one without a name), "
             "or say how the file is written (sep=, encoding=, ignoreLeadingWhiteSpace=, header=),"
         )
+    if "VALUE.CHARSET" in told and "Options`" in told:
+        return (
+            "say one of these in the spout's encoding=, or give the session "
+            "spark.sql.legacy.javaCharsets=true (--conf), which takes all that Java has,"
+        )
     if _is_malformed(error):
         return "let the spout drop or set aside such records (bad_rows=), or correct its schema,"
     if _NUMBER_FOR_TIME.search(told):

@@ -75,6 +75,7 @@ def _violated(emission: Emission, rule: Expectation, rows: int) -> RuleViolatedE
         f"{rows} row{'s' if rows > 1 else ''} of stream '{rule.label()}' in attempt "
         f"{evaluation.attempt} break{'' if rows > 1 else 's'} the rule '{rule.name}' "
         f"({rule.told}){f'; the batch read {read}' if read else ''}. Nothing of the batch was "
-        "committed. Correct the source or the rule and run again; the batch is replayed. To see "
-        "the rows and go on without them, give the rule on_violation='set_aside'."
+        "committed. Correct the program or the rule and run again: the batch is replayed, a "
+        "quarantined one by `txn quarantine replay`. To see the rows and go on without them, give "
+        "the rule on_violation='set_aside'."
     )

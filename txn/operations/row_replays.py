@@ -406,7 +406,7 @@ class _Look:
 
     def nothing_left(self) -> UserError:
         """The refusal where no row is open."""
-        done = f"; {len(self.ledger)} replays were made" if self.ledger else ""
+        done = f"; replays so far: {len(self.ledger)}" if self.ledger else ""
         return UserError(
             f"No rows of stream '{self.stream}' are set aside and not yet replayed, within these "
             f"rules and txids{done}. `txn rows list` shows what there is.",
