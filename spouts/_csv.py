@@ -6,10 +6,13 @@ one, in every mode, and skips lines of blanks. So the text is held against patte
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from spouts._options import is_set, lowered
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -23,7 +26,7 @@ def reader_options(options: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         options: what the user gives; upper and lower case of names are one.
     """
-    given = {name.lower(): value for name, value in options.items()}
+    given = lowered(options)
     return {} if "escape" in given else {"escape": str(given.get("quote", '"'))}
 
 
@@ -49,7 +52,7 @@ class Dialect:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Dialect:
         """The dialect that options of Spark's reader mean, over our defaults."""
-        given = {name.lower(): str(value) for name, value in options.items()}
+        given = {name: str(value) for name, value in lowered(options).items()}
         quote = given.get("quote", '"').replace("\0", "")
         escape = given.get("escape", quote).replace("\0", "")
         handling = given.get("unescapedquotehandling", "").upper()
@@ -61,7 +64,7 @@ class Dialect:
             before_escape=given.get("chartoescapequoteescaping", "" if escape == quote else escape),
             comment=given.get("comment", ""),
             line_end=given.get("linesep", ""),
-            skips_blanks=given.get("ignoreleadingwhitespace", "").lower() == "true",
+            skips_blanks=is_set(options, "ignoreleadingwhitespace"),
             ends_at_sep=handling != "STOP_AT_CLOSING_QUOTE",
         )
 
@@ -69,6 +72,29 @@ class Dialect:
     def line_ends(self) -> str:
         """A pattern of what may end a line."""
         return re.escape(self.line_end) or r"\r\n|\n|\r"
+
+    def fields(self, line: str) -> list[str]:
+        """The fields of a line, but for what only Spark takes apart."""
+        if len(self.sep) != 1 or len(self.quote) != 1:
+            return line.split(self.sep)
+        escape = None if self.escape == self.quote else self.escape or None
+        reader = csv.reader([line], delimiter=self.sep, quotechar=self.quote, escapechar=escape)
+        return next(reader, [])
+
+    def is_plain(self, text: str) -> bool:
+        """Whether a quick look sees that `is_by_line` is true of a file."""
+        if len(self.sep) != 1 or not self.sep.strip() or self.line_end or "\0" in text:
+            return False
+        if not self.quote or self.escape != self.quote:
+            return not self.quote or self.quote not in text
+        parts = f"\n{text}\n".split(self.quote)
+        outside, inside, ends = parts[::2], parts[1::2], (self.sep, "\r", "\n")
+        # An empty part outside of quotes is a quote that is doubled.
+        return (
+            len(outside) > len(inside)
+            and all(not part or (part[0] in ends and part[-1] in ends) for part in outside)
+            and not any("\n" in part or "\r" in part for part in inside)
+        )
 
     def is_by_line(self, text: Column) -> Column:
         """Whether each line of a text is one record, also to Spark."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from spouts._bad_rows import with_text
 from spouts._csv import Dialect
-from spouts._options import encoding_of
+from spouts._file_columns import header_of
+from spouts._listing import PACKED
+from spouts._source_files import SourceFiles
 from spouts._uris import literal, plain
 from txn.errors import BatchError
-from txn.interfaces import Unparsed
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["CsvFiles"]
 
 _BY_LINE = ""
+_UTF8 = ("UTF-8", "UTF8")
 _DECODED = ("ISO-8859-1", "US-ASCII")
 """Encodings besides UTF that Spark's `decode` knows."""
+_HERE = 2**23
+"""Most bytes of a batch that are looked at here: a job of Spark takes longer."""
 _SMALL, _LARGEST = 2**26, 2**30
-"""Bytes of a file that is looked at as a whole at once; and of one that is so at all."""
-_COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".lz4", ".snappy", ".deflate")
+"""Bytes of a file that Spark looks at as a whole at once; and of one that it does so at all."""
 _SHOWN = 3
 """Most files that an error names."""
 
@@ -37,27 +41,20 @@ class CsvFiles:
     How a file is read depends on its content alone, so a replay reads the same rows.
 
     Args:
-        whose: the spout, for messages.
-        options: of Spark's reader, with the spout's defaults and those of the storage.
-        unparsed: how records that do not parse are marked; None: they fail the batch.
         tell_replaced: takes the names of files with bytes that are not UTF-8.
     """
 
-    def __init__(
-        self,
-        whose: str,
-        options: Mapping[str, Any],
-        unparsed: Unparsed | None,
-        tell_replaced: Callable[[Sequence[str]], None],
-    ) -> None:
+    def __init__(self, files: SourceFiles, tell_replaced: Callable[[Sequence[str]], None]) -> None:
         """See the class."""
-        self._tell_replaced = tell_replaced
-        self._whose = whose
-        self._unparsed = unparsed
-        self._dialect = Dialect.of(options)
-        self._encoding = (encoding_of(options) or "UTF-8").upper()
+        self._files, self._tell_replaced = files, tell_replaced
+        self._whose, self._listing, self._unparsed = files.whose, files.listing, files.unparsed
+        self._dialect = Dialect.of(files.options)
+        self._encoding = files.encoding or "UTF-8"
         how = ("multiline", "linesep")
-        self._options = {n: v for n, v in options.items() if n.lower() not in how}
+        self._options = {n: v for n, v in files.reading.items() if n.lower() not in how}
+        is_near = not files.listing.remote and not files.own_codec
+        self._looks_here = is_near and self._encoding in _UTF8
+        """Whether a file may be looked at without Spark."""
 
     def rows(
         self, spark: SparkSession, sizes: Mapping[str, int], schema: StructType, attempt: object
@@ -65,28 +62,76 @@ class CsvFiles:
         """The rows of files, with the marks of those that do not parse.
 
         Args:
-            sizes: URI of each file -> its bytes.
+            sizes: name of each file -> its bytes.
             attempt: for messages.
 
         Raises:
             BatchError: nobody can say where the records of a file end, and bad ones fail the batch;
-                or the file is too large to find out.
+                or the file is too large to find out; or a header has other names than the schema.
         """
-        ends = self._ends(spark, sizes, attempt)
+        options = self._for_headers(spark, [*sizes], schema, attempt)
+        by_uri = {self._listing.uri(name): size for name, size in sizes.items()}
+        left = by_uri
+        if self._looks_here and sum(sizes.values()) <= _HERE:
+            left = {u: by_uri[u] for n, u in zip(sizes, by_uri, strict=True) if not self._fits(n)}
+        ends = self._ends(spark, left, attempt) if left else {}
         by_end: dict[str | None, list[str]] = {}
-        for uri in sizes:
+        for uri in by_uri:
             by_end.setdefault(ends.get(uri, _BY_LINE), []).append(uri)
         if self._unparsed is None and None in by_end:
             raise self._unclear(by_end[None], attempt)
         frames = [
             self._lines(spark, uris, schema)
             if end is None
-            else self._records(spark, uris, schema, end)
+            else self._records(spark, uris, schema, options, end)
             for end, uris in by_end.items()
         ]
         return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
+    # --- headers -----------------------------------------------------------------------------
+
+    def _for_headers(
+        self, spark: SparkSession, names: Sequence[str], schema: StructType, attempt: object
+    ) -> dict[str, Any]:
+        """The options, in which Spark need not compare headers that were compared here.
+
+        A header may lack a name, or have one twice: pandas writes its index without a name. Spark's
+        inference makes names up for these (`_c0`; `a0` and `a2` for two columns `a`), but its
+        reader refuses the header when it compares it with them.
+        """
+        known = _lower(schema.fieldNames())
+        insists = self._files.are("header") and not self._files.are("enforceschema")
+        if not insists or not _may_be_made_up(known):
+            return self._options
+        reader = spark.read.format("csv").options(**self._files.reading)
+        reader = reader.option("inferSchema", False).option("enforceSchema", True)
+        for name in names:
+            if _lower(header_of(self._files, name)) == known:
+                continue
+            found = reader.load(literal(self._listing.uri(name))).columns
+            if found and _lower(found) != known:
+                raise BatchError(
+                    f"{self._whose}: the CSV header of {name}, read for {attempt}, does not "
+                    f"conform to the schema: it has {', '.join(found)}, and the schema "
+                    f"{', '.join(schema.fieldNames())}. Give the spout a schema with the header's "
+                    "names; or put a file with the right columns beside it under a new name, and "
+                    "let this batch pass (on_exhausted='quarantine').",
+                    number="TXN-508",
+                )
+        left = {k: v for k, v in self._options.items() if k.lower() != "enforceschema"}
+        return {**left, "enforceSchema": True}
+
     # --- how a file is read ------------------------------------------------------------------
+
+    def _fits(self, name: str) -> bool:
+        """Whether a look at a file without Spark finds it to be UTF-8 that is read by line."""
+        if name.endswith(PACKED):
+            return False
+        try:
+            with self._listing.opened(name) as file:
+                return self._dialect.is_plain(file.read().decode())
+        except (OSError, UnicodeDecodeError):
+            return False
 
     def _ends(
         self, spark: SparkSession, sizes: Mapping[str, int], attempt: object
@@ -97,37 +142,39 @@ class CsvFiles:
         """
         from pyspark.sql import functions as sf
 
-        names = {plain(uri): uri for uri in sizes}
-        weights = {u: n * 8 if u.lower().endswith(_COMPRESSED) else n for u, n in sizes.items()}
-        odd = [uri for uri in sizes if self._is_wide or weights[uri] <= _SMALL]
-        text, replaced = sf.col("value"), set[str]()
-        valid = sf.is_valid_utf8(text) if self._encoding in ("UTF-8", "UTF8") else sf.lit(True)
-        if large := [uri for uri in sizes if uri not in set(odd)]:
-            lines = self._texts(spark, large, whole=False)
-            seen = lines.select(
-                "path", self._dialect.is_by_line(text).alias("fits"), valid.alias("valid")
-            )
-            for path, fits, is_valid in seen.where("NOT (fits AND valid)").distinct().collect():
-                odd += [] if fits else [names[plain(unquote(path))]]
-                replaced |= set() if is_valid else {names[plain(unquote(path))]}
-        if too_large := [uri for uri in odd if weights[uri] > _LARGEST]:
+        weights = {u: n * 8 if u.endswith(PACKED) else n for u, n in sizes.items()}
+        small = [uri for uri in sizes if self._is_wide or weights[uri] <= _SMALL]
+        by_line = self._dialect.is_by_line(sf.col("value"))
+        lines = sf.when(by_line, _BY_LINE)
+        large = [uri for uri in sizes if uri not in set(small)]
+        odd, replaced = self._seen(spark, large, lines, whole=False)
+        if too_large := [uri for uri in [*small, *odd] if weights[uri] > _LARGEST]:
             raise self._too_large(too_large, attempt)
-        ends: dict[str, str | None] = {}
-        if odd:
-            end = self._dialect.line_end_of(text)
-            if not self._is_wide:
-                end = sf.when(self._dialect.is_by_line(text), _BY_LINE).otherwise(end)
-            whole = self._texts(spark, [*dict.fromkeys(odd)], whole=True)
-            found = whole.select("path", end.alias("end"), valid.alias("valid"))
-            found = found.where(
-                sf.col("end").isNull() | (sf.col("end") != _BY_LINE) | ~sf.col("valid")
-            )
-            for path, known, is_valid in found.collect():
-                ends[names[plain(unquote(path))]] = known
-                replaced |= set() if is_valid else {names[plain(unquote(path))]}
-        if replaced:
-            self._tell_replaced([unquote(plain(uri)) for uri in sizes if uri in replaced])
+        whole = self._dialect.line_end_of(sf.col("value"))
+        whole = whole if self._is_wide else lines.otherwise(whole)
+        ends, more = self._seen(spark, [*small, *odd], whole, whole=True)
+        if replaced | more:
+            told = [unquote(plain(uri)) for uri in sizes if uri in replaced | more]
+            self._tell_replaced(told)
         return ends
+
+    def _seen(
+        self, spark: SparkSession, uris: Sequence[str], end: Column, *, whole: bool
+    ) -> tuple[dict[str, str | None], set[str]]:
+        """URI -> end of each file that is not read by line; those with bytes that are not UTF-8."""
+        from pyspark.sql import functions as sf
+
+        if not uris:
+            return {}, set()
+        valid = sf.is_valid_utf8("value") if self._encoding in _UTF8 else sf.lit(True)
+        texts = self._texts(spark, uris, whole=whole)
+        seen = texts.select("path", end.alias("end"), valid.alias("valid"))
+        seen = seen.where(sf.col("end").isNull() | (sf.col("end") != _BY_LINE) | ~sf.col("valid"))
+        names = {plain(uri): uri for uri in uris}
+        rows = (seen if whole else seen.distinct()).collect()
+        found = [(names[plain(unquote(row.path))], row.end, row.valid) for row in rows]
+        ends = {uri: end for uri, end, _ in found if end != _BY_LINE}
+        return ends, {uri for uri, _, is_valid in found if not is_valid}
 
     @property
     def _is_wide(self) -> bool:
@@ -151,11 +198,16 @@ class CsvFiles:
     # --- rows --------------------------------------------------------------------------------
 
     def _records(
-        self, spark: SparkSession, uris: Sequence[str], schema: StructType, end: str
+        self,
+        spark: SparkSession,
+        uris: Sequence[str],
+        schema: StructType,
+        options: Mapping[str, Any],
+        end: str,
     ) -> DataFrame:
         mark = self._unparsed
         read = schema if mark is None else with_text(schema, mark.text)
-        options = self._options | {"multiLine": end != _BY_LINE}
+        options = {**options, "multiLine": end != _BY_LINE}
         if end or self._dialect.line_end:
             options["lineSep"] = end or self._dialect.line_end
         rows = spark.read.format("csv").schema(read).options(**options)
@@ -174,7 +226,6 @@ class CsvFiles:
 
         mark, dialect = self._unparsed, self._dialect
         assert mark is not None
-        given = {name.lower(): str(value).lower() for name, value in self._options.items()}
 
         def is_record(line: Column) -> Column:
             blank = (sf.trim(line) == "") & ~sf.contains(line, sf.lit(dialect.sep))
@@ -187,7 +238,7 @@ class CsvFiles:
             text = sf.decode(text.cast("binary"), self._encoding)
         text = sf.regexp_replace(sf.make_valid_utf8(text), "^\ufeff", "")
         lines = sf.filter(sf.split(text, dialect.line_ends), is_record)
-        if given.get("header") == "true":
+        if self._files.are("header"):
             rest = sf.slice(lines, sf.lit(2), sf.greatest(sf.size(lines), sf.lit(1)))
             first = sf.replace(sf.lower(sf.get(lines, sf.lit(0))), sf.lit(dialect.quote or "\0"))
             names = dialect.sep.join(schema.fieldNames()).lower()
@@ -226,3 +277,13 @@ class CsvFiles:
 def _shown(uris: Sequence[str]) -> str:
     more = f" and {len(uris) - _SHOWN} more" if len(uris) > _SHOWN else ""
     return ", ".join(unquote(plain(uri)) for uri in uris[:_SHOWN]) + more
+
+
+def _lower(names: Sequence[str]) -> list[str]:
+    return [name.lower() for name in names]
+
+
+def _may_be_made_up(names: Sequence[str]) -> bool:
+    """Whether a name may stand for none, or several for one that is there twice."""
+    numbered = [name.removesuffix(str(i)) for i, name in enumerate(names) if name.endswith(str(i))]
+    return "_c" in numbered or any(count > 1 for count in Counter(numbered).values())

@@ -13,12 +13,11 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from txn.delta.commits import LAST_CHECKPOINT, Commit, file_path, txid_in
-from txn.delta.loading import find
+from txn.delta.commits import Commit, file_path, txid_in
+from txn.delta.loading import damaged, find
 from txn.delta.log import TableLog
 from txn.errors import RecoveryRefusedError, SourceChangedError
 from txn.interfaces import StagedFile
-from txn.storage.retrying import said
 from txn.storage.storage import Storage
 
 __all__ = ["AddedFile", "SourceLog", "SourceVersion", "TableNow"]
@@ -168,14 +167,9 @@ class SourceLog:
             except RecoveryRefusedError:
                 place = f" ({path})"
                 break
-        return SourceChangedError(
-            f"Source table {self._storage.location} cannot be loaded: {said(error)}. A file of its "
-            f"log is damaged{place}, or {LAST_CHECKPOINT} names a checkpoint that is not there. "
-            "Waiting does not help. Restore that file from a backup; if it is a checkpoint, and "
-            f"every commit file is there, delete it and {LAST_CHECKPOINT} instead. Then start the "
-            "topology again.",
-            number="TXN-315",
-        )
+        table = f"Source table {self._storage.location}"
+        told = damaged(table, error, "Waiting does not help.", place)
+        return SourceChangedError(f"{told} Then start the topology again.", number="TXN-315")
 
     def read(self, version: int) -> SourceVersion | None:
         """One version; None when its commit file does not exist (any more).

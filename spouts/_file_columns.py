@@ -5,56 +5,57 @@ A few bytes are read, so the answer may be that nobody knows.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from spouts._listing import Listing
-from spouts._options import encoding_of
+from spouts._csv import Dialect
+from spouts._listing import PACKED
+from spouts._source_files import SourceFiles
 
-__all__ = ["columns_of"]
+__all__ = ["columns_of", "header_of"]
 
 _BEGINNING = 64 * 1024
+_LONGEST_HEADER = 16 * 1024
+"""Characters of the beginning, if each has four bytes."""
 _FOOTER = 1024 * 1024
-_ZIPPED = (".gz", ".gzip")
-_PACKED = (".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".zstd", ".xz")
 
 
-def columns_of(
-    listing: Listing, name: str, form: str, options: Mapping[str, Any]
-) -> Mapping[str, Any] | None:
+def columns_of(files: SourceFiles, name: str) -> Mapping[str, Any] | None:
     """Column -> its value in the first record (JSON) or its type (Parquet); None: nobody knows.
-
-    Args:
-        form: its format.
-        options: of Spark's reader.
 
     Raises:
         StorageUnavailableError, StorageRefusedError: the storage does not answer.
     """
-    given = {key.lower(): str(value) for key, value in options.items()}
-    if form == "parquet":
-        return _of_footer(listing.tail(name, _FOOTER))
-    if name.endswith(_PACKED) or (form == "csv" and given.get("header", "").lower() != "true"):
-        return None
-    found = listing.beginning(name, _BEGINNING) or b""
-    if name.endswith(_ZIPPED):
-        try:
-            found = zlib.decompressobj(wbits=31).decompress(found, _BEGINNING)
-        except zlib.error:
-            return None
+    if files.form == "parquet":
+        return _of_footer(files.listing.tail(name, _FOOTER))
+    return _of_object(_beginning(files, name))
+
+
+def header_of(files: SourceFiles, name: str) -> list[str]:
+    """The names in the first line of a CSV file; empty: nobody knows. Raises as `columns_of`."""
+    dialect = Dialect.of(files.options)
+    lines = _beginning(files, name).replace("\r", "\n").split("\n")
+    if len(lines) == 1 and len(lines[0]) >= _LONGEST_HEADER:
+        return []
+    comment = dialect.comment
+    lines = [one for one in lines if one.strip() and not (comment and one.startswith(comment))]
+    return dialect.fields(lines[0]) if lines else []
+
+
+def _beginning(files: SourceFiles, name: str) -> str:
+    """The first characters of a file; empty if its packing or encoding is not known."""
+    found = files.listing.beginning(name, _BEGINNING) or b""
     try:
-        text = found.decode(encoding_of(options) or json.detect_encoding(found), "replace").lstrip(
-            "\ufeff"
-        )
-    except LookupError:
-        return None
-    if form == "json":
-        return _of_object(text)
-    return _of_header(text, given, is_whole=len(found) < _BEGINNING) or None
+        if name.endswith(".gz"):
+            found = zlib.decompressobj(wbits=31).decompress(found, _BEGINNING)
+        elif name.endswith(PACKED):
+            return ""
+        text = found.decode(files.encoding or json.detect_encoding(found), "replace")
+    except (LookupError, zlib.error):
+        return ""
+    return text.lstrip("\ufeff")
 
 
 def _of_footer(end: bytes | None) -> Mapping[str, Any] | None:
@@ -81,14 +82,3 @@ def _of_object(text: str) -> Mapping[str, Any] | None:
         line = text.find("\n", start)
         start = text.find("{", line) if line >= 0 else -1
     return None
-
-
-def _of_header(text: str, given: Mapping[str, str], *, is_whole: bool) -> Mapping[str, Any] | None:
-    separator = given.get("sep", given.get("delimiter", ",")).replace("\\t", "\t")
-    comment, quote = given.get("comment"), given.get("quote", '"')
-    if len(separator) != 1 or len(quote) != 1:
-        return None
-    *lines, last = io.StringIO(text, newline=None).read().split("\n")
-    lines += [last] if is_whole else []
-    lines = [one for one in lines if one.strip() and not (comment and one.startswith(comment))]
-    return dict.fromkeys(next(csv.reader(lines[:1], delimiter=separator, quotechar=quote), ()))

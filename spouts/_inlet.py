@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import csv
 import hashlib
-import io
 import json
 import os
 import re
@@ -20,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from spouts._csv import Dialect
-from spouts._listing import Listing
-from spouts._options import encoding_of, is_known
+from spouts._listing import PACKED, Listing
+from spouts._options import encoding_of, is_known, is_set, lowered
 from txn.errors import UserError
 from txn.interfaces import Inlet
 
 __all__ = ["FileInlet"]
 
-_COMPRESSED = (".gz", ".gzip", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".zstd", ".xz")
-"""Endings by which Spark takes a file for a compressed one."""
+_COMPRESSED = (*PACKED, ".gzip", ".zstd", ".xz")
+"""Endings of compressed files, if only for a codec of the user's own."""
 _STRIPPED = re.compile(r"\S(.*\S)?", re.DOTALL)
 _BLANKS = "".join(map(chr, range(33)))
 """Spark passes over a line of nothing but these."""
@@ -65,7 +63,7 @@ class FileInlet(Inlet):
         self._whose = whose
         self._listing = listing
         self._form = form
-        self._options = {name.lower(): value for name, value in options.items()}
+        self._options = lowered(options)
         self._dialect = Dialect.of(options)
 
     # --- what the file holds -----------------------------------------------------------------
@@ -143,7 +141,7 @@ class FileInlet(Inlet):
         names = [field["name"] for field in _fields(position)]
         text = content.decode(self._encoding, "replace").lstrip("\ufeff")
         first = re.split(self._dialect.line_ends, text, maxsplit=1)[0]
-        if _lower(self._parsed(first)) != _lower(names):
+        if _lower(self._dialect.fields(first)) != _lower(names):
             raise UserError(
                 f"{self._whose} reads a header, and the first line of the file is not "
                 f"{self._csv(names)!r} but {first[:200]!r}: the batch that reads it would fail. "
@@ -191,18 +189,6 @@ class FileInlet(Inlet):
             text = text.replace(escape, escape * 2)
         return quote + text.replace(quote, escape + quote) + quote
 
-    def _parsed(self, line: str) -> list[str]:
-        separator, quote, escape = self._dialect.sep, self._dialect.quote, self._dialect.escape
-        if len(separator) != 1 or not quote:
-            return line.split(separator)
-        reader = csv.reader(
-            io.StringIO(line),
-            delimiter=separator,
-            quotechar=quote,
-            escapechar=None if escape == quote else escape or None,
-        )
-        return next(iter(reader), [])
-
     @property
     def _has_header(self) -> bool:
         return self._form == "csv" and self._is("header")
@@ -212,7 +198,7 @@ class FileInlet(Inlet):
         return encoding_of(self._options) or "utf-8"
 
     def _is(self, option: str) -> bool:
-        return str(self._options.get(option, False)).lower() == "true"
+        return is_set(self._options, option)
 
     # --- where it lies -----------------------------------------------------------------------
 
@@ -246,8 +232,9 @@ class FileInlet(Inlet):
             )
         if not Path(self._listing.local(self._listing.base)).is_dir():
             raise UserError(
-                f"There is no folder '{self._listing.local(self._listing.base)}', which "
-                f"{self._whose} reads. Run this in the folder in which the topology runs.",
+                f"There is no folder '{self._listing.local(self._listing.base)}', in which "
+                f"{self._whose} looks for files. Run this in the folder in which the topology "
+                "runs; if it is not there either, make it.",
                 number="TXN-516",
             )
         return name

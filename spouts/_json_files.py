@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from spouts._bad_rows import marks
 from spouts._json_records import JsonRecords
-from spouts._options import encoding_of
+from spouts._options import lowered
+from spouts._source_files import SourceFiles
 from txn.errors import TopologyError
-from txn.interfaces import NOT_PARSED, Unparsed
+from txn.interfaces import NOT_PARSED
 from txn.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["check_encoding", "json_files", "takes", "text_files"]
+__all__ = ["TextFiles"]
 
+_FORMS = ("json", "text")
 _SHOWN = 200
 """Most characters of a line that an error shows."""
 _SAY_ENCODING = "if its file has another encoding, give the spout encoding="
@@ -31,137 +33,110 @@ _ENCODINGS = (  # the first bytes of a file, in hexadecimal; the longer ones fir
     ("000000__", "UTF-32"),
     ("00__%", "UTF-16BE"), ("__00%", "UTF-16LE"),
 )  # fmt: skip
-
-
 _DECODED = {
     "", "ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32", "UTF-8", "UTF8",
 }  # fmt: skip
 """Encodings that Spark's `decode` knows."""
 
 
-def check_encoding(whose: str, form: str, options: Mapping[str, Any]) -> None:
-    """Refuse an encoding that lines cannot be read in.
+class TextFiles:
+    """Reads the files of batches as texts.
 
     Raises:
-        TopologyError: it is UTF-16 or UTF-32 without an order of bytes, and files are read by line;
-            or text has one that Spark's `decode` does not know.
+        TopologyError: the encoding is UTF-16 or UTF-32 without an order of bytes, and files are
+            read by line; or text has one that Spark's `decode` does not know.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    whole = given.get("multiline" if form == "json" else "wholetext", False)
-    encoding = _encoding(options)
-    if encoding in ("UTF-16", "UTF-32") and str(whole).lower() != "true":
-        raise TopologyError(
-            f"{whose} reads lines, and only the first one of a file has the mark that says which "
-            f"{encoding} it is. Say encoding='{encoding}LE' or '{encoding}BE'.",
-            number="TXN-408",
-        )
-    if form == "text" and encoding not in _DECODED:
-        known = ", ".join(sorted(_DECODED - {""}))
-        raise TopologyError(
-            f"{whose} cannot read text as {encoding}, only as {known}.",
-            number="TXN-408",
-        )
 
+    def __init__(self, files: SourceFiles) -> None:
+        """See the class."""
+        self._whose, self._form, self._unparsed = files.whose, files.form, files.unparsed
+        self._options, self._hadoop = lowered(files.options), files.listing.hadoop
+        whose, form = self._whose, self._form
+        self._whole = files.are("multiline" if form == "json" else "wholetext")
+        self._encoding = encoding = files.encoding
+        if form in _FORMS and encoding in ("UTF-16", "UTF-32") and not self._whole:
+            raise TopologyError(
+                f"{whose} reads lines, and only the first one of a file has the mark that says "
+                f"which {encoding} it is. Say encoding='{encoding}LE' or '{encoding}BE'.",
+                number="TXN-408",
+            )
+        if form == "text" and encoding not in _DECODED:
+            known = ", ".join(sorted(_DECODED - {""}))
+            raise TopologyError(
+                f"{whose} cannot read text as {encoding}, only as {known}.",
+                number="TXN-408",
+            )
 
-def takes(options: Mapping[str, Any]) -> bool:
-    """Whether files with these options are read here. Spark's own reader takes the others."""
-    given = {name.lower(): value for name, value in options.items()}
-    return "singlevariantcolumn" not in given and _encoding(options) in _DECODED
+    @property
+    def takes(self) -> bool:
+        """Whether the files are read here. Spark's own reader takes the others."""
+        is_known = "singlevariantcolumn" not in self._options and self._encoding in _DECODED
+        return self._form in _FORMS and is_known
 
+    def rows(self, spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
+        """The records of files, each with the marks of the spout."""
+        from pyspark.sql import functions as sf
+        from pyspark.sql.types import StructType
 
-def json_files(
-    spark: SparkSession,
-    whose: str,
-    paths: Sequence[str],
-    schema: StructType,
-    options: Mapping[str, Any],
-    hadoop: Mapping[str, str],
-    unparsed: Unparsed | None,
-) -> DataFrame:
-    """The records of these files, each with the marks of the spout."""
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import StructType
+        texts, of_path = self._texts(spark, paths, schema)
+        if self._form == "text":
+            return self._lines(texts)
+        fields = StructType([field for field in schema if field.name not in of_path])
+        records = JsonRecords(self._whose, fields, self._options, self._unparsed, of_files=True)
+        beside = {name: name for name in of_path}
+        rows = records.rows(texts, sf.col("value"), sf.col("txn_path"), beside)
+        names = (*schema.names, *marks(self._unparsed))
+        return rows.select(*map(quoted, names)) if of_path else rows
 
-    texts, of_path = _texts(spark, paths, schema, options, hadoop, whole_by="multiline")
-    fields = StructType([field for field in schema if field.name not in of_path])
-    records = JsonRecords(whose, fields, options, unparsed, of_files=True)
-    beside = {name: name for name in of_path}
-    rows = records.rows(texts, sf.col("value"), sf.col("txn_path"), beside)
-    return rows.select(*map(quoted, (*schema.names, *marks(unparsed)))) if of_path else rows
+    def _lines(self, texts: DataFrame) -> DataFrame:
+        """Text as it is. What is not text of the files' encoding does not parse."""
+        from pyspark.sql import functions as sf
 
-
-def text_files(
-    spark: SparkSession,
-    whose: str,
-    paths: Sequence[str],
-    schema: StructType,
-    options: Mapping[str, Any],
-    hadoop: Mapping[str, str],
-    unparsed: Unparsed | None,
-) -> DataFrame:
-    """The lines of these files. One that is not text of the files' encoding does not parse."""
-    from pyspark.sql import functions as sf
-
-    texts, _ = _texts(spark, paths, schema, options, hadoop, whole_by="wholetext")
-    value, path = sf.col("value"), sf.col("txn_path")
-    bad, shown = ~sf.is_valid_utf8(value), sf.make_valid_utf8(value)
-    if unparsed is None:
-        told = sf.concat(
-            sf.lit(f"{whose} has a {NOT_PARSED} as text, as it is not UTF-8, at "), path,
-            sf.lit(": "), sf.substring(shown, 1, _SHOWN), sf.lit(f" ({_SAY_ENCODING})"),
+        value, path, unparsed = sf.col("value"), sf.col("txn_path"), self._unparsed
+        bad, shown = ~sf.is_valid_utf8(value), sf.make_valid_utf8(value)
+        if unparsed is None:
+            told = sf.concat(
+                sf.lit(f"{self._whose} has a {NOT_PARSED} as text, as it is not UTF-8, at "), path,
+                sf.lit(": "), sf.substring(shown, 1, _SHOWN), sf.lit(f" ({_SAY_ENCODING})"),
+            )  # fmt: skip
+            return texts.select(sf.when(bad, sf.raise_error(told)).otherwise(value).alias("value"))
+        return texts.select(
+            shown.alias("value"), sf.when(bad, shown).alias(unparsed.text),
+            path.alias(unparsed.position),
+            sf.lit(f"not UTF-8; {_SAY_ENCODING}").alias(unparsed.reason or ""),
         )  # fmt: skip
-        return texts.select(sf.when(bad, sf.raise_error(told)).otherwise(value).alias("value"))
-    return texts.select(
-        shown.alias("value"), sf.when(bad, shown).alias(unparsed.text),
-        path.alias(unparsed.position),
-        sf.lit(f"not UTF-8; {_SAY_ENCODING}").alias(unparsed.reason or ""),
-    )  # fmt: skip
 
+    def _texts(
+        self, spark: SparkSession, paths: Sequence[str], schema: StructType
+    ) -> tuple[DataFrame, list[str]]:
+        """Columns `value`, lines or whole files as text, and `txn_path`; columns of folders."""
+        from pyspark.sql import functions as sf
+        from pyspark.sql.types import StringType, StructField, StructType
 
-def _texts(
-    spark: SparkSession,
-    paths: Sequence[str],
-    schema: StructType,
-    options: Mapping[str, Any],
-    hadoop: Mapping[str, str],
-    *,
-    whole_by: str,
-) -> tuple[DataFrame, list[str]]:
-    """Columns `value`, the lines or whole files as text, and `txn_path`; names of folders' columns.
-
-    Args:
-        whole_by: the option that makes a text of each file, in small letters.
-    """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    given = {name.lower(): value for name, value in options.items()}
-    encoding = _encoding(options)
-    wide = encoding.startswith(("UTF-16", "UTF-32"))
-    whole = str(given.get(whole_by, False)).lower() == "true"
-    of_text = {n: v for n, v in given.items() if n in _OF_TEXT and not (whole and n == "linesep")}
-    if wide and not whole:
-        of_text = {"linesep": "\n"} | of_text | {"encoding": encoding}
-    reader = spark.read.format("text").options(wholetext=whole, **of_text).options(**hadoop)
-    files = reader.load(list(paths))
-    # Columns that Spark makes of the folders' names, below a basePath.
-    of_path = [field for field in schema if field.name in files.columns and field.name != "value"]
-    if of_path:
-        value = StructField("value", StringType())
-        files = reader.schema(StructType([value, *of_path])).load(list(paths))
-    names = [field.name for field in of_path]
-    # Hadoop passes over a mark of UTF-8 itself; what else looks like one in a line is the user's.
-    text = sf.col("value") if whole_by == "wholetext" and not encoding else _text(encoding, whole)
-    texts = files.select(
-        text.alias("value"),
-        *(files[quoted(name)] for name in names),
-        files["_metadata.file_path"].alias("txn_path"),
-    )
-    return texts, names
-
-
-def _encoding(options: Mapping[str, Any]) -> str:
-    return (encoding_of(options) or "").upper()
+        encoding, whole = self._encoding, self._whole
+        of_text = {name: value for name, value in self._options.items() if name in _OF_TEXT}
+        if whole:
+            of_text.pop("linesep", None)
+        elif encoding.startswith(("UTF-16", "UTF-32")):
+            of_text = {"linesep": "\n"} | of_text | {"encoding": encoding}
+        reader = spark.read.format("text").options(wholetext=whole, **of_text)
+        reader = reader.options(**self._hadoop)
+        files = reader.load(list(paths))
+        # Columns that Spark makes of the folders' names, below a basePath.
+        of_path = [f for f in schema if f.name in files.columns and f.name != "value"]
+        if of_path:
+            value = StructField("value", StringType())
+            files = reader.schema(StructType([value, *of_path])).load(list(paths))
+        names = [field.name for field in of_path]
+        # Hadoop passes over a mark of UTF-8 itself; what else looks like one is the user's.
+        as_it_is = self._form == "text" and not encoding
+        text = sf.col("value") if as_it_is else _text(encoding, whole)
+        texts = files.select(
+            text.alias("value"),
+            *(files[quoted(name)] for name in names),
+            files["_metadata.file_path"].alias("txn_path"),
+        )
+        return texts, names
 
 
 def _text(encoding: str, whole: bool) -> Column:

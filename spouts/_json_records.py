@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spouts._bad_rows import permissive
+from spouts._options import lowered
 from txn.interfaces import NOT_PARSED, Unparsed
 from txn.spark.names import quoted
 
@@ -92,7 +93,7 @@ class JsonRecords:
 
         entries = MapType(StringType(), shape)
         whole = StructType([StructField(_END, entries), StructField(_TEXT, StringType())])
-        options = {name.lower(): str(value) for name, value in self.given.items()}
+        options = {name: str(value) for name, value in lowered(self.given).items()}
         depth = int(options.get("maxnestingdepth", _DEEPEST)) + 2
         options = {n: v for n, v in options.items() if n not in _OF_READERS}
         options = {"enabledatetimeparsingfallback": "false"} | options
@@ -120,7 +121,7 @@ class JsonRecords:
             found = found.when(all_fit & sf.is_valid_utf8(record), elements).when(blank, None)
         else:
             found = found.when(record.isNull(), sf.array(self._record(value)))
-        mode = str({n.lower(): v for n, v in self.given.items()}.get("mode", "")).lower()
+        mode = str(lowered(self.given).get("mode", "")).lower()
         if self.unparsed is None and mode == "dropmalformed":
             return found
         if self.unparsed is None and mode != "permissive":
@@ -137,8 +138,7 @@ class JsonRecords:
         columns = [value.getField(name) for name in self.fields.fieldNames()]
         if self.unparsed is None and text is not None:
             # Who asks for mode="PERMISSIVE" may have a column of his own for such texts.
-            own = {n.lower(): v for n, v in self.given.items()}.get("columnnameofcorruptrecord")
-            own = own or "_corrupt_record"
+            own = lowered(self.given).get("columnnameofcorruptrecord") or "_corrupt_record"
             names = self.fields.fieldNames()
             columns = [text if n == own else c for n, c in zip(names, columns, strict=True)]
         about = [none if text is None else text, none if reason is None else reason, sf.lit(True)]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from glob import escape
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, ValidationError
 
 from spouts._inlet import FileInlet
 from spouts._listing import Listing
@@ -49,8 +50,8 @@ class Records:
     """Those whose value is the columns of the schema, as JSON."""
 
 
-class Corrections:
-    """The files of a KafkaSpout's folder.
+class Corrections(FileSpout):
+    """Reads the files of a KafkaSpout's folder.
 
     Args:
         whose: the spout, for errors.
@@ -61,60 +62,37 @@ class Corrections:
     """
 
     def __init__(self, whose: str, folder: str) -> None:
+        """See the class."""
         if not folder or "://" in folder:
             raise TopologyError(
                 f"{whose} has corrections={folder!r}, which is no local folder. Name one, such as "
                 "'corrections', in which `txn rows replay` can put files.",
                 number="TXN-404",
             )
-        self._listing = Listing(_pattern(folder))
-        self.files = FileSpout(_pattern(folder), format="json", schema=_SCHEMA)
+        super().__init__(_pattern(folder), format="json", schema=_SCHEMA)
 
-    def open(self, spark: SparkSession, previous: Any | None) -> None:
-        """As `FileSpout.open`; `previous` is the newest position."""
-        self.files.open(spark, _batch(previous))
-
-    def plan(self, attempt: TransactionAttempt, previous: Any | None) -> Any | None:
-        """The next files; None: there is none that was not read."""
-        with suppress(OSError):  # the spout of the files says which
+    def initialize_transaction(
+        self, attempt: TransactionAttempt, previous: FileBatch | None
+    ) -> FileBatch | None:
+        """The next files. That there is none, as mostly, is not told."""
+        with suppress(OSError):  # whoever plans says which
             if not self._listing.names():
                 return None
-        planned = self.files.initialize_transaction(attempt, _batch(previous))
-        return None if planned is None else planned.model_dump(mode="json")
+        return super().initialize_transaction(attempt, previous)
 
     def records(
         self,
         spark: SparkSession,
         attempt: TransactionAttempt,
-        position: Any,
+        batch: FileBatch,
         columns: Sequence[str],
     ) -> Records:
         """The records of planned files, with Kafka's columns as its source has them."""
-        rows = self.files.emit_batch(spark, attempt, FileBatch.model_validate(position))
+        rows = self.emit_batch(spark, attempt, batch)
         given = rows[_COLUMNS].isNotNull()
         values = rows.where(~given).withColumn("value", rows["value"].cast("binary"))
         parsed = rows.where(given).withColumn("value", rows[_COLUMNS])
         return Records(values.select(*columns), parsed.select(*columns))
-
-    def check_read(self, attempt: TransactionAttempt, position: Any) -> None:
-        """As `FileSpout.check_read`."""
-        self.files.check_read(attempt, FileBatch.model_validate(position))
-
-    def readable(self, attempt: TransactionAttempt, position: Any) -> None:
-        """As `FileSpout.readable`."""
-        self.files.readable(attempt, FileBatch.model_validate(position))
-
-    def parts(self, position: Any) -> Sequence[str]:
-        """The planned files."""
-        return self.files.planned_parts(FileBatch.model_validate(position))
-
-    def parts_read(self, batch: DataFrame, position: Any) -> Sequence[str]:
-        """As `FileSpout.parts_read`."""
-        return self.files.parts_read(batch, FileBatch.model_validate(position))
-
-
-def _batch(position: Any | None) -> FileBatch | None:
-    return None if position is None else FileBatch.model_validate(position)
 
 
 def _pattern(folder: str) -> str:
@@ -201,11 +179,14 @@ class KafkaInlet(FileInlet):
         if not isinstance(record, dict):
             return "it is no JSON object"
         names = [*self._columns, *[_COLUMNS] * self._is_parsed]
-        for name, value in record.items():
+        for name in record:
             if name not in names:
                 return f"{name!r} is none of {', '.join(names)}"
-            if value is not None and not _FITS[name](value):
-                return f"{name} cannot be {json.dumps(value)[:80]}"
+        try:
+            _Record.model_validate(record)
+        except ValidationError as error:
+            name = str(error.errors()[0]["loc"][0])
+            return f"{name} cannot be {json.dumps(record[name])[:80]}"
         both = record.get("value") is not None and record.get(_COLUMNS) is not None
         return f"it has both a value and {_COLUMNS}" if both else None
 
@@ -220,13 +201,6 @@ class KafkaInlet(FileInlet):
                 f"{self._whose} has no folder for corrected records. Give it one, "
                 "KafkaSpout(..., corrections='corrections'), make the folder, start the topology "
                 "again with that, and run this again.",
-                number="TXN-516",
-            )
-        if not Path(self._listing.local(self._listing.base)).is_dir():
-            raise UserError(
-                f"There is no folder '{self._listing.local(self._listing.base)}', in which "
-                f"{self._whose} looks for corrected records. Make it, in the folder in which the "
-                "topology runs, and run this again there.",
                 number="TXN-516",
             )
         return super().name(stem)
@@ -246,55 +220,39 @@ def _object(pairs: Sequence[tuple[str, str]]) -> str:
     return "{" + ",".join(f"{json.dumps(n, ensure_ascii=False)}:{text}" for n, text in pairs) + "}"
 
 
-def _whole(below: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and 0 <= value < below
+def _as_base64(text: str) -> str:
+    base64.b64decode(text, validate=True)
+    return text
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _as_time(text: str) -> str:
+    datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return text
 
 
-def _is_binary(value: Any) -> bool:
-    try:
-        base64.b64decode(value, validate=True)
-    except (ValueError, TypeError):
-        return False
-    return True
+_Binary = Annotated[str, AfterValidator(_as_base64)]
+_Int = Annotated[int, Field(ge=0, lt=2**31)]
+_STRICT = ConfigDict(extra="forbid", strict=True)
 
 
-def _is_time(value: Any) -> bool:
-    try:
-        datetime.fromisoformat(value.replace("Z", "+00:00"))
-    except (ValueError, AttributeError):
-        return False
-    return True
+class _Header(BaseModel):
+    model_config = _STRICT
+
+    key: str
+    value: _Binary | None = None
 
 
-def _is_object(value: Any) -> bool:
-    try:
-        return isinstance(json.loads(value), dict)
-    except (ValueError, TypeError, RecursionError):
-        return False
+class _Record(BaseModel):
+    """What a line may have: a record of Kafka as JSON, or `columns` in the place of its value."""
 
+    model_config = _STRICT
 
-def _are_headers(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(one, dict)
-        and one.keys() <= {"key", "value"}
-        and _is_text(one.get("key"))
-        and (one.get("value") is None or _is_binary(one["value"]))
-        for one in value
-    )
-
-
-_FITS: Mapping[str, Callable[[Any], bool]] = {
-    "key": _is_binary,
-    "value": _is_text,
-    "topic": _is_text,
-    "partition": _whole(2**31),
-    "offset": _whole(2**63),
-    "timestamp": _is_time,
-    "timestampType": _whole(2**31),
-    "headers": _are_headers,
-    _COLUMNS: _is_object,
-}
+    key: _Binary | None = None
+    value: str | None = None
+    topic: str | None = None
+    partition: _Int | None = None
+    offset: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    timestamp: Annotated[str, AfterValidator(_as_time)] | None = None
+    timestampType: _Int | None = None  # noqa: N815 - Spark's name
+    headers: list[_Header] | None = None
+    columns: Json[dict[str, Any]] | None = None

@@ -26,8 +26,10 @@ from txn.storage.opening import open_store
 from txn.storage.retrying import retried
 from txn.storage.store import Entry, Store
 
-__all__ = ["PAGE", "FileStat", "Listing", "stat_of"]
+__all__ = ["PACKED", "PAGE", "FileStat", "Listing", "stat_of"]
 
+PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
+"""Endings by which Spark takes a file for a packed one; capitals are others."""
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _WILD = re.compile(r"[*?\[]")
 _SECOND = 1_000_000_000

@@ -8,7 +8,7 @@ from typing import Any
 
 from txn.errors import TopologyError
 
-__all__ = ["check_options", "encoding_of", "is_known"]
+__all__ = ["check_options", "encoding_of", "is_known", "is_set", "lowered"]
 
 _FILES = {
     "basePath", "codec", "compression", "ignoreCorruptFiles", "ignoreMissingFiles", "modifiedAfter",
@@ -47,9 +47,19 @@ def is_known(form: str, name: str) -> bool:
     return name.lower() in {known.lower() for known in _KNOWN[form]}
 
 
+def lowered(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by their names in small letters: upper and lower case are one."""
+    return {name.lower(): value for name, value in options.items()}
+
+
+def is_set(options: Mapping[str, Any], name: str) -> bool:
+    """Whether an option is given and true. The name in small letters."""
+    return str(lowered(options).get(name, False)).lower() == "true"
+
+
 def encoding_of(options: Mapping[str, Any]) -> str | None:
     """The encoding that options of Spark's reader name, by either name; None: they name none."""
-    given = {name.lower(): value for name, value in options.items()}
+    given = lowered(options)
     found = given.get("encoding", given.get("charset"))
     return None if found is None else str(found)
 

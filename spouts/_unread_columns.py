@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spouts._file_columns import columns_of
-from spouts._listing import Listing
+from spouts._options import lowered
+from spouts._source_files import SourceFiles
 from txn.errors import StorageRefusedError, StorageUnavailableError
 from txn.interfaces import NOTICES
 
@@ -32,22 +33,13 @@ notices = logging.getLogger(f"{NOTICES}.files")
 
 
 class UnreadColumns:
-    """Only the planner looks; another thread may ask for `texts`.
+    """Only the planner looks; another thread may ask for `texts`."""
 
-    Args:
-        whose: the spout, for messages.
-        form: of the files.
-        options: of Spark's reader.
-    """
-
-    def __init__(self, whose: str, listing: Listing, form: str, options: Mapping[str, Any]) -> None:
-        """See the class."""
-        self._whose = whose
-        self._listing = listing
-        self._form = form
-        self._options = options
-        given = {name.lower() for name in options}
-        self._has_names = form in ("json", "parquet") and "singlevariantcolumn" not in given
+    def __init__(self, files: SourceFiles) -> None:
+        self._files = files
+        self._listing = files.listing
+        given = lowered(files.options)
+        self._has_names = files.form in ("json", "parquet") and "singlevariantcolumn" not in given
         self._takes_folders = "basepath" in given
         self._told: dict[tuple[str, ...], str] = {}
         """Kind -> the notice of its first file."""
@@ -65,14 +57,14 @@ class UnreadColumns:
                 return  # whoever reads the file says so
             for kind, text in found:
                 if kind not in self._told and len(self._told) < _KINDS:
-                    self._told = {**self._told, kind: f"{self._whose}: {name} {text}"}
+                    self._told = {**self._told, kind: f"{self._files.whose}: {name} {text}"}
                     notices.warning("%s", self._told[kind])
 
     def _unread(self, name: str, schema: Sequence[str]) -> Iterator[tuple[tuple[str, ...], str]]:
         """Kinds of columns that are not read, and what is said of each."""
         columns: Mapping[str, Any] = {}
         if self._has_names:
-            columns = columns_of(self._listing, name, self._form, self._options) or {}
+            columns = columns_of(self._files, name) or {}
         start = len(self._listing.base)
         folders = [part for part in name[start:].split("/")[:-1] if "=" in part]
         keys = [folder.partition("=")[0] for folder in folders]
@@ -84,7 +76,7 @@ class UnreadColumns:
             )
             yield ("folders", *keys), text
         # Spark tells capitals apart in JSON only.
-        alike = (lambda text: text) if self._form == "json" else str.lower
+        alike = (lambda text: text) if self._files.form == "json" else str.lower
         wanted = {alike(column) for column in schema}
         unread = {c: value for c, value in columns.items() if alike(c) not in wanted}
         if not unread:

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from spouts._listing import Listing
+from spouts._listing import PACKED
+from spouts._source_files import SourceFiles
 from txn.interfaces import UNREAD, Unparsed
 from txn.storage.asking import in_parallel
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Unreadable"]
 
-_ENDINGS = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
-"""By which Spark takes a file for a packed one."""
 _ENDLESS = (".lz4", ".snappy")
 """Hadoop's formats of blocks, of which it takes those that are whole and says nothing."""
 _MAGIC = {
@@ -40,24 +39,11 @@ _SHOWN = 3
 
 
 class Unreadable:
-    """Looks at the files of a spout.
+    """Looks at the files of a spout."""
 
-    Args:
-        whose: the spout, for messages.
-        form: its format.
-        encoding: of its texts; None: UTF-8, or of JSON files what their first bytes tell.
-        own_codec: the user may have one with an ending of its own.
-    """
-
-    def __init__(
-        self, whose: str, listing: Listing, form: str, encoding: str | None, *, own_codec: bool
-    ) -> None:
-        """See the class."""
-        self._encoding = encoding
-        self._whose = whose
-        self._listing = listing
-        self._form = form
-        self._own_codec = own_codec
+    def __init__(self, files: SourceFiles) -> None:
+        self._files = files
+        self._listing = files.listing
 
     def among(self, sizes: Mapping[str, int], *, whole: bool) -> dict[str, str]:
         """Those of some files that cannot be read, with what is wrong.
@@ -74,16 +60,16 @@ class Unreadable:
 
     def _why(self, file: tuple[str, int], *, whole: bool) -> str | None:
         name, size = file
-        packed = name.endswith(_ENDINGS)
-        if self._form != "parquet" and name.endswith(_ENDLESS) and not self._own_codec:
+        packed = name.endswith(PACKED)
+        if self._files.form != "parquet" and name.endswith(_ENDLESS) and not self._files.own_codec:
             return "this packing has no mark of its end, so a cut-off file would look whole"
         if size == 0:
-            return "it has no bytes" if packed or self._form == "parquet" else None
-        if self._form == "parquet":
+            return "it has no bytes" if packed or self._files.form == "parquet" else None
+        if self._files.form == "parquet":
             return self._why_not_parquet(name, size) if whole else None
         if packed:
             return self._why_not_gzip(name) if whole and name.endswith(".gz") else None
-        if self._own_codec:
+        if self._files.own_codec:
             return None
         head = self._listing.beginning(name, 10) or b""
         kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
@@ -106,7 +92,7 @@ class Unreadable:
     def _why_not_text(self, file: IO[bytes] | gzip.GzipFile) -> str | None:
         """Look at all bytes. Spark replaces those that are not UTF-8, and fails at wider ones."""
         part = file.read(1 << 20)
-        encoding = self._encoding or json.detect_encoding(part)
+        encoding = self._files.encoding or json.detect_encoding(part)
         is_wide = encoding.lower().startswith(("utf-16", "utf-32"))
         decoder = codecs.getincrementaldecoder(encoding if is_wide else "latin-1")()
         try:
@@ -145,7 +131,7 @@ class Unreadable:
         """What cannot be read."""
         files = [f"{name} ({sizes[name]} bytes): {why}" for name, why in found.items()]
         more = f"; and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
-        return f"{self._whose} cannot read {'; '.join(files[:_SHOWN])}{more}"
+        return f"{self._files.whose} cannot read {'; '.join(files[:_SHOWN])}{more}"
 
     def rows(
         self,

@@ -28,16 +28,16 @@ from spouts._bad_rows import PARSED, OnBadRows, marks, marks_of, permissive, wit
 from spouts._csv import reader_options
 from spouts._csv_files import CsvFiles
 from spouts._file_notices import FileNotices
-from spouts._headers import Headers
 from spouts._inference import INFERRED, inferred
 from spouts._inlet import FileInlet
-from spouts._json_files import check_encoding, json_files, takes, text_files
+from spouts._json_files import TextFiles
 from spouts._listing import FileStat, Listing
 from spouts._looks import Look, Looks
-from spouts._options import check_options, encoding_of
+from spouts._options import check_options, is_set, lowered
 from spouts._schemas import as_nullable, as_struct, as_wide, check_same, require_schema
 from spouts._seen import Taken, Taking
 from spouts._sizes import BatchSize, Size
+from spouts._source_files import SourceFiles
 from spouts._unread_columns import UnreadColumns
 from spouts._unreadable import Unreadable
 from spouts._uris import literal, plain
@@ -190,12 +190,6 @@ class FileSpout(Spout[FileBatch]):
         self.unparsed = marks_of(
             self._name, bad_rows, format, reader_options, position="txn_file", of_files=True
         )
-        encoding = encoding_of(reader_options)
-        if format in ("json", "text"):
-            check_encoding(self._name, format, reader_options)
-        self._unreadable = Unreadable(
-            self._name, self._listing, format, encoding, own_codec=bool(extra_options)
-        )
         if self.unparsed is not None and format in PARSED:
             self._options |= permissive(self.unparsed.text)
         self._schema: StructType | None = None
@@ -204,7 +198,14 @@ class FileSpout(Spout[FileBatch]):
         self._position: FileBatch | None = None
         """That which the next batch follows, unless a run has failed or begins."""
         self._notices = FileNotices(self._name, self._listing, self._looks)
-        self._unread = UnreadColumns(self._name, self._listing, format, self._options)
+        own_codec = bool(extra_options)
+        self._files = SourceFiles(
+            self._name, self._listing, format, self._options, self.unparsed, own_codec
+        )
+        self._unreadable = Unreadable(self._files)
+        self._unread = UnreadColumns(self._files)
+        self._texts = TextFiles(self._files)
+        self._csv = CsvFiles(self._files, self._notices.tell_replaced)
 
     def _looks_every(self, secs: Any) -> Looks:
         if isinstance(secs, bool) or not isinstance(secs, int | float) or not secs >= 0:
@@ -385,8 +386,7 @@ class FileSpout(Spout[FileBatch]):
         self, metadata: FileBatch, attempt: TransactionAttempt, *, whole: bool
     ) -> dict[str, str]:
         """Files of a batch that cannot be read, with what is wrong."""
-        given = {name.lower(): str(value).lower() for name, value in self._options.items()}
-        if given.get("ignorecorruptfiles") == "true":
+        if self._files.are("ignorecorruptfiles"):
             return {}
         try:
             return self._unreadable.among({f.path: f.size for f in metadata.files}, whole=whole)
@@ -424,26 +424,18 @@ class FileSpout(Spout[FileBatch]):
             # `to` refuses a number that does not fit, whatever the session says.
             whole = self._read(spark, attempt, files, cast("StructType", wide))
             return whole.to(cast("StructType", plain_schema))
-        paths = [self._listing.uri(file.path) for file in files]
         if (rows := self._known(spark, files, schema)) is not None:
             return rows
-        if self._format == "text" or (self._format == "json" and takes(self._options)):
-            read = text_files if self._format == "text" else json_files
-            read_from = [literal(path) for path in paths]
-            hadoop = self._listing.hadoop
-            return read(spark, self._name, read_from, schema, self._options, hadoop, self.unparsed)
+        paths = [literal(self._listing.uri(file.path)) for file in files]
+        if self._texts.takes:
+            return self._texts.rows(spark, paths, schema)
         if self._format == "csv":
-            names = [file.path for file in files]
-            headers = Headers(self._name, self._listing, self._options)
-            options = headers.checked(spark, names, schema, attempt)
-            of_csv = CsvFiles(self._name, options, self.unparsed, self._notices.tell_replaced)
-            sizes = [file.size for file in files]
-            return of_csv.rows(spark, dict(zip(paths, sizes, strict=True)), schema, attempt)
+            return self._csv.rows(spark, {f.path: f.size for f in files}, schema, attempt)
         parsed = self.unparsed is not None and self._format in PARSED
         wanted = with_text(schema, marks(self.unparsed)[0]) if parsed else schema
         options = {**self._options, **self._listing.hadoop}
         reader = spark.read.format(self._format).schema(wanted).options(**options)
-        rows = reader.load([literal(path) for path in paths])
+        rows = reader.load(paths)
         # Spark adds columns for folders k=v that the schema lacks, and puts all of them last.
         return rows.select(*(rows[quoted(name)] for name in wanted.fieldNames()))
 
@@ -451,7 +443,7 @@ class FileSpout(Spout[FileBatch]):
         self, spark: SparkSession, files: Sequence[PlannedFile], schema: StructType
     ) -> DataFrame | None:
         """The rows, if Spark can be told what it would ask a storage for; else None."""
-        given = {name.lower(): str(value) for name, value in self._options.items()}
+        given = {name: str(value) for name, value in lowered(self._options).items()}
         if not self._listing.remote or self._format != "parquet" or "basepath" in given:
             return None
         known = [
@@ -598,22 +590,14 @@ class FileSpout(Spout[FileBatch]):
         names = self._listing.first_few(INFERRED)
         for name in names:
             self._check_readable(name)
-        # Spark adds this column if it meets a record that does not parse.
-        leave = self.unparsed.text if self.unparsed else None
-
-        def of(files: Sequence[str]) -> StructType:
-            return inferred(
-                spark, self._name, self._listing, files, self._format, self._options, leave=leave
-            )
-
         names = self._readable(names, whole=False)
         try:
-            return of(names)
+            return inferred(spark, self._files, names)
         except Exception as error:
             left = self._readable(names, whole=True)
             if left == names or not is_of_spark(error):
                 raise
-            return of(left)
+            return inferred(spark, self._files, left)
 
     def _readable(self, names: list[str], *, whole: bool) -> list[str]:
         """Those of some files that can be read, as far as a look tells.
@@ -685,9 +669,8 @@ def _reader_defaults(format_: str, options: dict[str, Any]) -> dict[str, Any]:
     defaults: dict[str, Any] = {"ignoreMissingFiles": False, "ignoreCorruptFiles": False}
     if format_ in PARSED:
         defaults["mode"] = "FAILFAST"
-    given = {name.lower(): value for name, value in options.items()}
-    if format_ == "csv" and str(given.get("header", False)).lower() == "true":
+    if format_ == "csv" and is_set(options, "header"):
         defaults["enforceSchema"] = False
     if format_ == "csv":
         defaults |= reader_options(options)
-    return {k: v for k, v in defaults.items() if k.lower() not in given} | options
+    return {k: v for k, v in defaults.items() if k.lower() not in lowered(options)} | options

@@ -36,6 +36,7 @@ from spouts._kafka_plan import (
 from spouts._kafka_values import ValueFormat, Values
 from spouts._schemas import as_struct
 from spouts._sizes import BatchSize, Size
+from spouts.files import FileBatch
 from txn.attempts import TransactionAttempt
 from txn.errors import (
     FailedException,
@@ -231,7 +232,7 @@ class KafkaSpout(PartitionedSpout):
     def keep_with(self, keeper: Keeper) -> None:
         """For the names of files of corrected records."""
         if self._corrections is not None:
-            self._corrections.files.keep_with(keeper)
+            self._corrections.keep_with(keeper)
 
     def __repr__(self) -> str:
         """Brokers and topics; no options, because they may hold secrets."""
@@ -253,7 +254,7 @@ class KafkaSpout(PartitionedSpout):
             log.warning("%s", error)  # it has run before, so it starts and waits for its brokers
         _allow_own_group(spark)
         if self._corrections is not None:
-            self._corrections.open(spark, previous and previous.latest.get(CORRECTIONS))
+            self._corrections.open(spark, _batch(previous and previous.latest.get(CORRECTIONS)))
         nothing = {("txn", 0): Position(start=0, end=0, topic_id="")}
         return self._parsed(self._frame(spark, nothing)).schema
 
@@ -310,7 +311,8 @@ class KafkaSpout(PartitionedSpout):
     ) -> dict[str, Any] | None:
         """The position of a partition in the current plan."""
         if partition == CORRECTIONS and self._corrections is not None:
-            return self._corrections.plan(attempt, previous)
+            batch = self._corrections.initialize_transaction(attempt, _batch(previous))
+            return None if batch is None else batch.model_dump(mode="json")
         decided = self._decided.get(partition)
         return None if decided is None else decided.to_json()
 
@@ -443,16 +445,17 @@ class KafkaSpout(PartitionedSpout):
             if planned
             else no_rows(spark, as_struct(self._schema(), self._name))
         )
-        if (files := self._files_in(positions)) is None:
+        if (corrected := self._corrected(positions)) is None:
             return self._parsed(rows)
-        more = files.records(spark, attempt, positions[CORRECTIONS], rows.columns)
+        files, batch = corrected
+        more = files.records(spark, attempt, batch, rows.columns)
         rows = self._parsed(rows.unionAll(more.values))
         if self._values is None:
             return rows
         return rows.unionAll(self._values.parsed(more.columns, as_json=True))
 
-    def _files_in(self, positions: Mapping[str, Any]) -> Corrections | None:
-        """The files of corrected records, if there are some at these positions."""
+    def _corrected(self, positions: Mapping[str, Any]) -> tuple[Corrections, FileBatch] | None:
+        """The batch of files of corrected records at these positions, and who reads it."""
         if CORRECTIONS not in positions:
             return None
         if self._corrections is None:
@@ -461,7 +464,7 @@ class KafkaSpout(PartitionedSpout):
                 "more. Give it the folder of before, and run it until the batch is committed.",
                 number="TXN-404",
             )
-        return self._corrections
+        return self._corrections, FileBatch.model_validate(positions[CORRECTIONS])
 
     def check_read(self, attempt: TransactionAttempt, metadata: PartitionPositions) -> None:
         """Check that the topics are still those whose records were planned.
@@ -476,8 +479,8 @@ class KafkaSpout(PartitionedSpout):
         """
         stored = stored_positions(metadata.read, self._name)
         planned = {parsed(name)[0]: p.topic_id for name, p in stored.items() if p.end > p.start}
-        if (files := self._files_in(metadata.read)) is not None:
-            files.check_read(attempt, metadata.read[CORRECTIONS])
+        if corrected := self._corrected(metadata.read):
+            corrected[0].check_read(attempt, corrected[1])
         topics = self._cluster.describe(sorted(planned))
         for topic, topic_id in planned.items():
             if (now := topics[topic].id if topic in topics else "gone") != topic_id:
@@ -500,8 +503,8 @@ class KafkaSpout(PartitionedSpout):
         """
         stored = stored_positions(metadata.read, self._name)
         planned = {parsed(name): p for name, p in stored.items() if p.end > p.start}
-        if (files := self._files_in(metadata.read)) is not None:
-            files.readable(attempt, metadata.read[CORRECTIONS])
+        if corrected := self._corrected(metadata.read):
+            corrected[0].readable(attempt, corrected[1])
         look = self._cluster.look(sorted({topic for topic, _ in planned}))
         left = {each: what_is_left(each, position, look) for each, position in planned.items()}
         lost = {name_of(each): rest.words for each, rest in left.items() if rest.words}
@@ -516,7 +519,9 @@ class KafkaSpout(PartitionedSpout):
                 "reads what is left.",
                 number="TXN-406",
             )
-        if not files and all(each.position.end == each.position.start for each in left.values()):
+        if not corrected and all(
+            each.position.end == each.position.start for each in left.values()
+        ):
             raise SourceChangedError(f"{words}. Nothing of it is left.", number="TXN-406")
         notices.warning("%s. What is left is read.", words)
         self._losses = {**self._losses, **dict.fromkeys(lost, f"{words}.")}
@@ -532,8 +537,8 @@ class KafkaSpout(PartitionedSpout):
         """One edge per partition that has records to read, and per file of corrected ones."""
         stored = stored_positions(metadata.read, self._name)
         names = [name for name, p in stored.items() if p.end > p.start]
-        if (files := self._files_in(metadata.read)) is not None:
-            names += files.parts(metadata.read[CORRECTIONS])
+        if corrected := self._corrected(metadata.read):
+            names += corrected[0].planned_parts(corrected[1])
         return sorted(names)
 
     def lag(self, newest: PartitionPositions | None) -> Lag:
@@ -566,8 +571,8 @@ class KafkaSpout(PartitionedSpout):
         for starts, ends in _RELATION.findall(plan):
             first, last = _offsets(starts), _offsets(ends)
             read += [n for n, span in planned.items() if (first.get(n), last.get(n)) == span]
-        if (files := self._files_in(metadata.read)) is not None:
-            read += files.parts_read(batch, metadata.read[CORRECTIONS])
+        if corrected := self._corrected(metadata.read):
+            read += corrected[0].parts_read(batch, corrected[1])
         return sorted(read)
 
     def _check_there(
@@ -664,6 +669,10 @@ def _check_servers(servers: str) -> None:
             "as host:port, for example 'broker-1:9092,broker-2:9092'.",
             number="TXN-404",
         )
+
+
+def _batch(position: Any | None) -> FileBatch | None:
+    return None if position is None else FileBatch.model_validate(position)
 
 
 def _new_group() -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,11 +12,6 @@ from tests.faults.support import rows_of
 from tests.operations.test_row_replays import World
 from tests.spouts.kafka_broker import Broker
 from txn.errors import UserError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from txn.embedded import EmbeddedZooKeeper
 
 PROGRAM = """
 from committers.append_table import AppendTable
@@ -51,19 +44,6 @@ _names = itertools.count()
 def topic(kafka: Broker) -> str:
     """A topic of this test."""
     return kafka.create(f"corrected-{next(_names)}", 2)
-
-
-@pytest.fixture
-def world(
-    tmp_path: Path,
-    spark: SparkSession,
-    zookeeper: EmbeddedZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
-) -> World:
-    """A folder with a program, in which the test works; corrected records go to `in`."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return World(tmp_path, spark, f"{zookeeper.hosts}/{tmp_path.name}", "corrected")
 
 
 def program(world: World, kafka: Broker, topic: str, form: str = "json", **given: str) -> None:

@@ -116,19 +116,6 @@ class World:
         return [(t, rule, unquote(at).rpartition("/")[2], row) for t, rule, at, row in found]
 
 
-@pytest.fixture
-def world(
-    tmp_path: Path,
-    spark: SparkSession,
-    zookeeper: EmbeddedZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
-) -> World:
-    """A folder with a program, in which the test works."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return World(tmp_path, spark, f"{zookeeper.hosts}/{tmp_path.name}", "ruled")
-
-
 def ran(world: World, form: str = "csv") -> World:
     """With two files read: five rows are set aside in two txids."""
     world.program(form=form)
@@ -420,7 +407,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a short pattern": (pattern("in/?.csv"), "matches no file like 'txn-rows-s-0001-"),
     "compressed files": (pattern("in/*.csv.gz"), "reads compressed files"),
     "remote files": (pattern("s3://bucket/*.csv"), "reads remote storage"),
-    "another folder": (pattern("on/*.csv"), "There is no folder '.*/on/', which"),
+    "another folder": (pattern("on/*.csv"), "There is no folder '.*/on/', in which"),
     "no header": (header, "first line of the file is not 'k,v' but 'b,2'"),
     "a file of an unknown replay": (stranger, "looks like the file of a replay, and ZooKeeper"),
     "another spout": (memory, "a MemoryTransactionalSpout, which takes no files: .* KafkaSpout"),

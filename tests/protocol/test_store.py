@@ -273,12 +273,18 @@ def test_what_is_open_can_be_forgotten(place: Place) -> None:
     assert leading(place).load() == Progress(batches=(start(1, s={"at": 1}),))
 
 
-def test_quarantined_txids_wait_for_a_user(place: Place) -> None:
-    """The oldest that is asked for is handed out, by any leader, until a txid has replayed it."""
+def with_three_quarantined(place: Place) -> ProgressStore:
+    """A leader's store after txids 1 to 3 were committed empty."""
     store = leading(place)
     for txid in (1, 2, 3):
         store.persist_start(start(txid))
         store.persist_committed(committed(txid), aside(txid))
+    return store
+
+
+def test_quarantined_txids_wait_for_a_user(place: Place) -> None:
+    """The oldest that is asked for is handed out, by any leader, until a txid has replayed it."""
+    store = with_three_quarantined(place)
     assert store.requested_replay([]) is None
     place.request([2, 3])
     assert (store.requested_replay([]), store.requested_replay([2])) == (aside(2), aside(3))
@@ -294,10 +300,7 @@ def test_quarantined_txids_are_given_up_or_refused(place: Place) -> None:
     """The oldest that was given up is handed out until a txid has its place; a replay that is
     refused is wanted no more, its record says why last, and it can be asked for again.
     """
-    store = leading(place)
-    for txid in (1, 2, 3):
-        store.persist_start(start(txid))
-        store.persist_committed(committed(txid), aside(txid))
+    store = with_three_quarantined(place)
     assert store.requested_drop([]) is None
     place.drop([3, 2])
     assert (store.requested_drop([]), store.requested_drop([2])) == (aside(2), aside(3))

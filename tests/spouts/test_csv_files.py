@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import spouts._csv_files
 from committers.append_table import AppendTable
+from spouts._csv import Dialect
 from spouts.files import FileSpout
 from tests.faults.support import rows_of
 from txn import Topology
@@ -61,20 +63,25 @@ def stored(
     return rows, sorted(text for (text,) in bad)
 
 
-@pytest.mark.parametrize("small", [2**26, 0], ids=["small", "large"])
+SIZES: list[dict[str, int]] = [{}, {"_HERE": 0}, {"_HERE": 0, "_SMALL": 0}]
+"""A batch is looked at without Spark if it can be; a file by Spark as a whole; line by line."""
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
 def test_what_python_writes_comes_back(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     dialect: dict[str, Any],
-    small: int,
+    sizes: dict[str, int],
 ) -> None:
     """A quoted field of CSV is stored as it was written, over all its lines, and never in part.
 
     Quotes, separators and line ends are a part of the value, in every dialect.
     """
-    monkeypatch.setattr(spouts._csv_files, "_SMALL", small)
+    for name, most in sizes.items():
+        monkeypatch.setattr(spouts._csv_files, name, most)
     sep, quote = dialect.get("delimiter", ","), dialect.get("quotechar", '"')
     rows = [(str(i), value, "z") for i, value in enumerate(VALUES)]
     rows += [(str(i), "z", value) for i, value in enumerate(VALUES, len(VALUES))]
@@ -91,6 +98,27 @@ def test_what_python_writes_comes_back(
         options["escape"] = "\\"
     found = read(spark, tmp_path / "*.csv*", "i string, s string, t string", **options)
     assert sorted(found) == sorted([*rows, *rows, *rows, tuple(stray.split(sep))])
+
+
+def test_a_quick_look_finds_no_more_files_to_be_read_by_line_than_spark(
+    spark: SparkSession,
+) -> None:
+    """Nor does it miss a file with fields in quotes as RFC 4180 has them."""
+    draw = random.Random(1)
+    texts = [
+        "".join(draw.choices('aab,\t\\"""\n\n\r\0\ufeff', k=draw.randint(0, 14)))
+        for _ in range(9000)
+    ]
+    texts += ['"a","b""c"\r\n"",d\n', 'a\n"""b"""', "a,b\n"]
+    rows = spark.createDataFrame([(text,) for text in texts], "value string")
+    for options in ({}, {"sep": "\t"}, {"escape": "\\"}, {"quote": ""}, {"comment": "a"}):
+        dialect = Dialect.of(options)
+        fits = [
+            row.fits for row in rows.select(dialect.is_by_line(rows.value).alias("fits")).collect()
+        ]
+        plain = [dialect.is_plain(text) for text in texts]
+        assert [t for t, p, f in zip(texts, plain, fits, strict=True) if p and not f] == []
+        assert len(options) or plain[-3:] == [True] * 3
 
 
 UNCLEAR = {
@@ -126,8 +154,8 @@ def test_a_file_too_large_to_be_looked_at_as_a_whole_is_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only one with a field over several lines is refused, by name; others have no limit."""
-    monkeypatch.setattr(spouts._csv_files, "_SMALL", 0)
-    monkeypatch.setattr(spouts._csv_files, "_LARGEST", 15)
+    for name, most in {"_HERE": 0, "_SMALL": 0, "_LARGEST": 15}.items():
+        monkeypatch.setattr(spouts._csv_files, name, most)
     (tmp_path / "1.csv").write_bytes(b'k,1,"a"\nl,1,"b"\nm,1,c')
     assert len(read(spark, tmp_path / "*.csv", SCHEMA)) == 3
     (tmp_path / "2.csv").write_bytes(b'k,1,"ab\ncd,e"\nl,1,"b"\n')
@@ -206,12 +234,13 @@ def test_columns_are_inferred_from_whole_records(spark: SparkSession, tmp_path: 
     assert spout.open(spark, None).simpleString() == "struct<n:int,s:string,m:int>"
 
 
-@pytest.mark.parametrize("small", [0, 2**26])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_bytes_that_are_not_utf8_are_told(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]
 ) -> None:
     """A sign stands for them in the rows, and a notice names the file, once."""
-    monkeypatch.setattr(spouts._csv_files, "_SMALL", small)
+    for name, most in sizes.items():
+        monkeypatch.setattr(spouts._csv_files, name, most)
     (tmp_path / "a.csv").write_bytes(b"caf\xe9,1\n")
     (tmp_path / "b.csv").write_bytes(b"caf\xc3\xa9,2\n")
     spout = FileSpout(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -134,14 +134,9 @@ def test_only_quarantined_txids_can_be_replayed(
         request_replays(zookeeper.hosts, f"{name}-other", CONFIG, None)
 
 
-def test_requests_at_the_same_time_are_all_kept(
-    zookeeper: EmbeddedZooKeeper,
-    store: ZooKeeperProgress,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A user who was overtaken between the read and the write does not overwrite the other's."""
-    rivals = [lambda: request_replays(zookeeper.hosts, name, CONFIG, [2])]
+def overtaking(monkeypatch: pytest.MonkeyPatch, module: str, rival: Callable[[], object]) -> None:
+    """Between a module's next read and its write, a rival writes."""
+    rivals = [rival]
 
     def overtaken(*arguments: Any) -> Any:
         found = read_requests(*arguments)
@@ -149,7 +144,19 @@ def test_requests_at_the_same_time_are_all_kept(
             rivals.pop()()
         return found
 
-    monkeypatch.setattr("txn.zookeeper.replay_requests.read_requests", overtaken)
+    monkeypatch.setattr(f"txn.zookeeper.{module}.read_requests", overtaken)
+
+
+def test_requests_at_the_same_time_are_all_kept(
+    zookeeper: EmbeddedZooKeeper,
+    store: ZooKeeperProgress,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user who was overtaken between the read and the write does not overwrite the other's."""
+    overtaking(
+        monkeypatch, "replay_requests", lambda: request_replays(zookeeper.hosts, name, CONFIG, [2])
+    )
     assert request_replays(zookeeper.hosts, name, CONFIG, [1]) == [1]
     assert read_status(zookeeper.hosts, name, CONFIG).replays_requested == {1, 2}
 
@@ -162,15 +169,7 @@ def test_a_request_that_comes_while_another_is_refused_is_kept(
 ) -> None:
     """The leader withdraws the one that it refuses, whoever writes the node meanwhile."""
     request_replays(zookeeper.hosts, name, CONFIG, [1])
-    rivals = [lambda: request_replays(zookeeper.hosts, name, CONFIG, [2])]
-
-    def overtaken(*arguments: Any) -> Any:
-        found = read_requests(*arguments)
-        if rivals:
-            rivals.pop()()
-        return found
-
-    monkeypatch.setattr("txn.zookeeper.progress.read_requests", overtaken)
+    overtaking(monkeypatch, "progress", lambda: request_replays(zookeeper.hosts, name, CONFIG, [2]))
     store.refuse_replay(1, "gone")
     status = read_status(zookeeper.hosts, name, CONFIG)
     assert status.replays_requested == {2}

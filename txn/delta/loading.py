@@ -15,7 +15,7 @@ from txn.errors import RecoveryRefusedError, TableAbsentError
 from txn.storage.retrying import retried, said
 from txn.storage.storage import Storage
 
-__all__ = ["file_sizes", "find", "is_there", "load", "load_own", "require"]
+__all__ = ["damaged", "file_sizes", "find", "is_there", "load", "load_own", "require"]
 
 _OF_A_LOG = re.compile(r"_delta_log/\d{20}\.(json|checkpoint\..*)")
 
@@ -62,13 +62,18 @@ def load_own(storage: Storage) -> DeltaTable:
     except TableNotFoundError:
         raise
     except DeltaError as error:
-        raise RecoveryRefusedError(
-            f"Table {storage.location} cannot be loaded: {said(error)}. A file of its log "
-            f"is damaged, or {LAST_CHECKPOINT} names a checkpoint that is not there. Nothing was "
-            "written. Restore that file from a backup; if it is a checkpoint, and every commit "
-            f"file is there, delete it and {LAST_CHECKPOINT} instead.",
-            number="TXN-315",
-        ) from error
+        told = damaged(f"Table {storage.location}", error, "Nothing was written.")
+        raise RecoveryRefusedError(told, number="TXN-315") from error
+
+
+def damaged(table: str, error: DeltaError, effect: str, place: str = "") -> str:
+    """What is wrong with a log that cannot be loaded, and the way out."""
+    return (
+        f"{table} cannot be loaded: {said(error)}. A file of its log is damaged{place}, or "
+        f"{LAST_CHECKPOINT} names a checkpoint that is not there. {effect} Restore that file from "
+        "a backup; if it is a checkpoint, and every commit file is there, delete it and "
+        f"{LAST_CHECKPOINT} instead."
+    )
 
 
 def find(storage: Storage) -> DeltaTable | None:

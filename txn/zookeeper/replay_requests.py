@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 
 from txn.config import TopologyConfig
 from txn.errors import UserError
@@ -29,6 +30,7 @@ def request_replays(
     config: TopologyConfig,
     txids: Collection[int] | None,
     *,
+    drop: bool = False,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[int]:
@@ -38,6 +40,7 @@ def request_replays(
 
     Args:
         txids: which ones; None: all that are quarantined.
+        drop: as `request_drops`.
 
     Returns:
         The txids, ascending.
@@ -48,32 +51,6 @@ def request_replays(
         ProgressUnreadableError: the node does not hold requests.
         ProgressUnavailableError: ZooKeeper did not answer.
     """
-    return _request(hosts, topology, config, txids, sleep, clock, drop=False)
-
-
-def request_drops(
-    hosts: str,
-    topology: str,
-    config: TopologyConfig,
-    txids: Collection[int],
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> list[int]:
-    """Give quarantined txids up for good: their records are never read. As `request_replays`."""
-    return _request(hosts, topology, config, txids, sleep, clock, drop=True)
-
-
-def _request(
-    hosts: str,
-    topology: str,
-    config: TopologyConfig,
-    txids: Collection[int] | None,
-    sleep: Callable[[float], None],
-    clock: Callable[[], float],
-    *,
-    drop: bool,
-) -> list[int]:
     with existing_topology(hosts, topology, config, sleep, clock) as (connection, paths, deadline):
         version: int | None
         while True:
@@ -100,6 +77,10 @@ def _request(
             except (OutcomeUnknownError, RefusedError):
                 continue  # the next look says whether it is there, or who was faster
             return sorted(wanted)
+
+
+request_drops = partial(request_replays, drop=True)
+"""Give quarantined txids up for good: their records are never read."""
 
 
 def _check(topology: str, wanted: set[int], quarantined: set[int]) -> None:
