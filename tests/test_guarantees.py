@@ -12,7 +12,7 @@ from tests.protocol.scenarios.language import scenarios
 from tests.thorough import SAMPLE, SHARDS, quoting, shard_of
 
 ROOT = Path(__file__).parent.parent
-ITEM = re.compile(r"^\d+\. (.+)$")
+ITEM = re.compile(r"^- \*\*(\d+)\.\*\* (.+)$")
 TEST = re.compile(r"^ +- `(?:(.+\.py)::|scenario )(\w+)`$")
 SCENARIOS = {each.name: each.doc for each in scenarios()}
 """Those of tests/protocol/scenarios, which a guarantee names as `scenario NAME`."""
@@ -21,13 +21,18 @@ SCENARIOS = {each.name: each.doc for each in scenarios()}
 def guarantees() -> dict[str, list[tuple[str | None, str]]]:
     """Sentence -> (file, test name) of the tests named beside it; a scenario has no file."""
     found: dict[str, list[tuple[str | None, str]]] = {}
-    section = (ROOT / "docs/guarantees.md").read_text().split("## ")[1]
-    for line in section.splitlines():
+    for line in section():
         if item := ITEM.match(line):
-            found[item[1]] = tests = []
+            found[item[2]] = tests = []
         elif test := TEST.match(line):
             tests.append((test[1], test[2]))
     return found
+
+
+def section() -> list[str]:
+    """The lines of the list of sentences."""
+    text = (ROOT / "docs/guarantees.md").read_text("utf-8")
+    return re.split("^## ", text, flags=re.MULTILINE)[1].splitlines()[1:]
 
 
 def docstring(file: str | None, name: str) -> str:
@@ -64,6 +69,15 @@ def test_there_are_guarantees_and_each_names_a_test():
     found = guarantees()
     assert len(found) >= 20
     assert [sentence for sentence, tests in found.items() if not tests] == []
+
+
+def test_the_numbers_of_the_guarantees_are_complete():
+    """Each number stands once, and every line is a heading, a sentence or a test."""
+    numbers = [int(item[1]) for item in map(ITEM.match, section()) if item]
+    assert sorted(numbers) == [*range(1, len(numbers) + 1)]
+    begun = section()[section().index("### Records and files") :]
+    known = re.compile(rf"^$|^### \w|{ITEM.pattern}|{TEST.pattern}")
+    assert [line for line in begun if not known.match(line)] == []
 
 
 def test_the_suite_shows_every_guarantee():

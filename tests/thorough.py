@@ -121,7 +121,7 @@ def shard() -> int | None:
 def quoting() -> frozenset[str]:
     """The tests that docs/guarantees.md names first, one for each sentence: `file::test`."""
     text = (TESTS.parent / "docs" / "guarantees.md").read_text("utf-8")
-    return frozenset(re.findall(r"^\d+\. .+\n +- `(\S+\.py::\w+)`", text, re.MULTILINE))
+    return frozenset(re.findall(r"^- \*\*\d+\.\*\* .+\n +- `(\S+\.py::\w+)`", text, re.MULTILINE))
 
 
 def shard_of(item: pytest.Function) -> int | None:

@@ -13,9 +13,9 @@ from tests.thorough import by_turns
 
 
 def test_every_record_lands_once_while_everything_is_killed(tmp_path: Path) -> None:
-    """Whatever of driver, executors, ZooKeeper, Kafka, links, sessions and disk is killed, stopped,
-    cut or full: every record is in exactly one committed txid, totals are right, and no reader saw
-    part of a transaction. One third of the kinds in a commit's suite, the others in others'.
+    """Driver, executors, ZooKeeper, Kafka, links, sessions and disk may be killed, stopped, cut or
+    full: every record is in exactly one committed txid, totals are right, and no reader sees part
+    of a transaction. One third of the kinds in a commit's suite, the others in others'.
     """
     thirds, folder = by_turns(THIRDS), tmp_path / "chaos"
     options = Options(

@@ -120,8 +120,8 @@ def test_optimize_between_prepare_and_publish(
 
 
 def test_a_transactional_replay_that_differs_is_refused(driver: Any, warehouse: Path) -> None:
-    """A transactional source that returns something else at a replay stops the run; it is never a
-    silently different batch.
+    """If a transactional source returns different data at a replay, the run stops; it never commits
+    a different batch silently.
     """
     table = opened(driver, warehouse, "transactional")
     commit(driver, table, ONE, 1)
@@ -131,7 +131,9 @@ def test_a_transactional_replay_that_differs_is_refused(driver: Any, warehouse: 
 
 
 def test_a_transactional_replay_with_other_values_is_refused(driver: Any, warehouse: Path) -> None:
-    """A transactional replay of as many rows with other bounds of a column is refused by name."""
+    """A transactional replay with as many rows but other bounds of a column is refused, and the
+    error names the column.
+    """
     table = opened(driver, warehouse, "transactional")
     commit(driver, table, TWO, 1)
     other = [("c", 4), (None, None)]
@@ -608,7 +610,9 @@ _TEXT = "cast(X'61ff' AS string)"
     ],
 )
 def test_text_that_is_not_utf8_reaches_no_table(driver: Any, tmp_path: Path, value: str) -> None:
-    """Strings whose bytes are not UTF-8, at any depth, fail the batch by name; others do not."""
+    """A string with bytes that are not UTF-8, at any depth, fails the batch by name; other strings
+    do not.
+    """
     frame = driver.spark.sql(f"SELECT 1 AS v, {value} AS k")
     good = driver.spark.sql(f"SELECT 1 AS v, {value.replace('61ff', '61')} AS k")
     table = driver.open(AppendTable(tmp_path / "t"), f"v int, k {dict(good.dtypes)['k']}")

@@ -116,7 +116,7 @@ def stored(session: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def test_no_setting_changes_what_is_stored(driver: Any, warehouse: Path) -> None:
-    """The same rows give the same tables bit for bit, whatever the session says."""
+    """The same rows give the same tables, bit for bit, whatever the Spark session's settings."""
     spark: SparkSession = driver.spark
     wanted = stored(spark.newSession(), warehouse / "plain")
     for name, settings in (("other", OTHER), ("legacy", LEGACY)):
@@ -167,8 +167,9 @@ def test_a_table_remembers_the_settings_that_decide_what_a_row_becomes(
 def test_a_topology_under_other_settings_is_refused_and_goes_on_with_the_right_ones(
     driver: Any, zookeeper: Any, warehouse: Path
 ) -> None:
-    """A run under another time zone, ANSI mode or legacy flag than its tables were made with is
-    refused by name. Settings that change while it runs stop it.
+    """A run is refused if its time zone, ANSI mode or a legacy flag differs from those that its
+    tables were created with, and the error names the setting. Settings that change while it runs
+    stop it.
     """
     day = 24 * 3600
     batches = [[(0,)], [(day - 1,)], [(day,)]]

@@ -131,7 +131,7 @@ def test_an_opaque_replay_changes_what_it_touches(table: Any, layout: str) -> No
 
 
 def test_a_skipped_replay_changes_the_same(table: Any) -> None:
-    """What a txid changed is told the same when it is replayed, after a restart and OPTIMIZE, too.
+    """A replayed txid reports the same changes again, even after a restart and OPTIMIZE.
 
     Once the files that it replaced are vacuumed, this is refused.
     """

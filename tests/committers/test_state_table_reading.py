@@ -34,7 +34,7 @@ def rows(frame: Any) -> list[tuple[Any, ...]]:
 
 
 def test_the_state_as_of_every_txid(driver: Any, warehouse: Path) -> None:
-    """A txid is read as its last attempt published it, whatever was published before or after.
+    """Reading a txid shows what its last attempt published, whatever was published before or after.
 
     Where a table holds nothing of a txid, the state is that of the txid before.
     """
@@ -401,7 +401,7 @@ def test_keys_that_are_not_the_tables_are_refused(driver: Any, warehouse: Path) 
 
 
 def test_windows_as_keys(driver: Any, warehouse: Path) -> None:
-    """A late row updates the event-time window that it belongs to, exactly once."""
+    """A late row updates its event-time window exactly once."""
     state = StateTable(warehouse / "t", buckets=2)
     committer = state.bind(["window", "k"], {"s": Sum("v")})
     day = dt.datetime(2013, 1, 1)

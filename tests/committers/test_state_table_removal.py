@@ -158,7 +158,8 @@ REPLAYS: dict[str, tuple[list[tuple[str, int]], dict[str, tuple[int, int]]]] = {
 def test_an_opaque_replay_takes_a_removal_back(
     stock: Any, replay: list[tuple[str, int]], expected: dict[str, tuple[int, int]], layout: str
 ) -> None:
-    """A key that a failed attempt removed is back, values and all, unless the replay removes it.
+    """A key that a failed attempt removed returns with its values, unless the replay removes it
+    too.
 
     After a compaction and a restart in between, too.
     """

@@ -88,8 +88,8 @@ def physical_types(folder: Path) -> dict[str, set[str]]:
 def test_timestamps_are_microseconds_in_utc_everywhere(
     driver: Any, warehouse: Path, session: str
 ) -> None:
-    """Timestamps are microseconds in UTC in every file of every table, and every reader reads the
-    same. No INT96, no Julian dates.
+    """Every file of every table stores timestamps as microseconds in UTC, and every reader reads
+    the same. No INT96, no Julian dates.
     """
     spark = driver.spark.newSession()
     for key, value in WRONG.items() if session == "wrong" else ():

@@ -94,7 +94,9 @@ class ShortSpout(MemoryTransactionalSpout):
 def test_a_source_that_returns_other_rows_than_it_planned_stops_the_run(
     spark: SparkSession, zookeeper: Any, warehouse: Path
 ) -> None:
-    """With rows counted, a transactional source that returns less than its START says is loud."""
+    """With verify="rows", a transactional source that returns fewer rows than START recorded stops
+    the run.
+    """
     topology = Topology("short", TopologyConfig(verify="rows"))
     stream = topology.stream("m", ShortSpout(BATCHES, "k string, v long"))
     stream.group_by("k").persistent_aggregate(StateTable(warehouse / "keys"), total=Sum("v"))

@@ -70,7 +70,9 @@ def build(spout: AwaySpout, warehouse: Path) -> Topology:
 def test_a_batch_waits_for_its_source_and_then_goes_on(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, phase: str
 ) -> None:
-    """A source that is away uses up no attempts, and the status says what is waited for."""
+    """An unavailable source uses up no attempts, and the status shows what the batch is waiting
+    for.
+    """
     spout = AwaySpout(phase)
     later = Event()
 

@@ -97,7 +97,7 @@ def turn_size(kill: Kill) -> int:
 def test_a_driver_killed_in_a_group_leaves_and_its_successor_makes_a_table_that_equals_the_oracle(
     request: pytest.FixtureRequest, kind: str, step: int, table: str
 ) -> None:
-    """A group that is killed at any point is in a table as a whole or not at all, and lands once.
+    """A group that is killed at any point is in a table completely or not at all, and lands once.
 
     So does what is compacted.
     """

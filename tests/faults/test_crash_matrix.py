@@ -127,8 +127,8 @@ def test_a_killed_driver_leaves_and_its_successor_makes_a_table_that_equals_the_
 def test_after_every_crash_each_table_holds_every_record_exactly_once(
     chain: Chain, table: str
 ) -> None:
-    """Whatever is killed and whenever, after a restart every table holds every record in exactly
-    one txid.
+    """Kill any process at any moment: after a restart every table holds every record in exactly one
+    txid.
 
     Trident row 8.
     """
@@ -139,7 +139,7 @@ def test_after_every_crash_each_table_holds_every_record_exactly_once(
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_txids_in_a_tables_history_strictly_increase(chain: Chain, table: str) -> None:
-    """In a table's history txids strictly increase, and a txid that comes again has a newer
+    """Txids strictly increase in a table's history, and a txid that appears again has a newer
     attempt.
     """
     orders = [p.order for p in chain.end[table].publications]
@@ -150,7 +150,7 @@ def test_the_txids_in_a_tables_history_strictly_increase(chain: Chain, table: st
 
 @pytest.mark.parametrize("table", TABLES)
 def test_no_file_of_a_dead_attempt_is_visible(chain: Chain, table: str) -> None:
-    """No reader ever sees a file of an attempt that died."""
+    """Readers never see a file of a dead attempt."""
     for image in (*(images[table] for images in chain.after_kill), chain.end[table]):
         assert set(image.files) <= {(p.txid, p.attempt) for p in image.final}
 

@@ -142,8 +142,8 @@ def test_a_start_that_never_returns_is_named_and_leads_no_longer(
 def test_a_call_that_never_returns_does_not_hold_up_a_stop(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, place: str
 ) -> None:
-    """A run that is stopped ends, whatever call of the user's code never returns: the thread and
-    its line are named, leadership is given up, and the next run goes on exactly once.
+    """A stopped run ends even if a call of user code never returns: it names the thread and its
+    line, gives up leadership, and the next run continues exactly once.
     """
     name, obstacle = warehouse.parent.name, Obstacle(place)
     # Where the call is not one of a worker, it takes all the patience that there is.
@@ -194,8 +194,8 @@ def test_a_call_that_never_returns_ends_the_run_by_itself(
 def test_a_dead_attempt_that_wakes_up_beside_its_replay_changes_nothing(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, place: str
 ) -> None:
-    """An attempt that hangs in the user's code is done again beside it, and when it wakes up
-    nothing of it is published or left.
+    """An attempt that hangs in user code is replayed beside it, and if it wakes up, it publishes
+    nothing and leaves nothing behind.
     """
     obstacle = Obstacle(place)
     released: list[str] = []

@@ -102,8 +102,8 @@ def world(
 
 
 def test_of_two_ensembles_one_leads_a_table(world: World) -> None:
-    """A table that another ensemble leads is refused, until this one is told to take over, and then
-    the other one is.
+    """A table that another ensemble leads is refused until you let this ensemble take over, and
+    from then on the other ensemble is refused.
     """
     assert world.run("a", 1) == 1
     before = world.version()

@@ -110,7 +110,7 @@ def require_equal(warehouse: Path, batches: Mapping[int, Sequence[Row]], report:
 def test_each_row_is_in_a_table_or_set_aside(
     spark: SparkSession, warehouse: Path, kind: str
 ) -> None:
-    """A row that breaks a rule is dropped or set aside in the txid that read it, once, and counted.
+    """A row that breaks a rule is dropped or set aside once, in the txid that read it, and counted.
 
     Several txids are staged by one job, and committed as one version.
     """
@@ -144,7 +144,8 @@ def test_a_replay_takes_back_what_a_dead_attempt_set_aside(
 
 
 def test_rows_that_must_not_be_fail_the_batch(spark: SparkSession, warehouse: Path) -> None:
-    """A broken rule with on_violation="fail" stops the topology, whatever follows the rule.
+    """A row that breaks a rule with on_violation="fail" stops the topology, whatever follows the
+    rule.
 
     What follows would read no row at all. A rule that has changed is no error for the next run.
     """

@@ -147,9 +147,9 @@ def world(
 
 
 def test_each_file_is_read_once_whatever_becomes_of_zookeeper(world: World) -> None:
-    """However many files a spout has read, every file is in exactly one txid and, with a table that
-    keeps for spouts, no position grows with them, also when ZooKeeper or all but one copy of what
-    was read is lost.
+    """Every file is in exactly one txid, however many files a spout has read, even if ZooKeeper or
+    all but one copy of the list of read files is lost; with a table that keeps this list, no
+    position grows with it.
     """
     names = [f"{n:04}" for n in range(100, 700)]
     world.add(*names)

@@ -95,7 +95,9 @@ def assert_right(warehouse: Path) -> None:
 
 @KINDS
 def test_txids_that_wait_are_committed_as_one_version(run: Run, warehouse: Path, kind: str) -> None:
-    """Txids that are ready when their turn comes are published as one version of every table."""
+    """Txids that are ready for the same commit turn are published together, as one version of every
+    table.
+    """
     report = run(kind, Lag())
     assert_right(warehouse)
     for table in ("rows", "totals"):
@@ -121,7 +123,9 @@ def fails_once() -> Callable[[TransactionAttempt], None]:
 def test_a_group_that_fails_before_it_is_published_is_committed_one_by_one(
     run: Run, warehouse: Path, kind: str
 ) -> None:
-    """A group whose turn fails is committed txid by txid, and nobody is blamed."""
+    """If the commit turn of a group fails, its txids commit one by one, and no failure is counted
+    against any of them.
+    """
     report = run(kind, Lag(before_publish=fails_once()), max_batch_attempts=1)
     assert_right(warehouse)
     for table in ("rows", "totals"):

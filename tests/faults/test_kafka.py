@@ -96,8 +96,8 @@ def assert_each_record_once(folder: Path, records: int) -> None:
 def test_each_record_of_a_topic_is_in_each_table_once(
     kafka: Broker, tmp_path: Path, kind: str, records: int, kills: int, restarts: int
 ) -> None:
-    """Every record of a Kafka topic lands exactly once, though drivers are killed and the broker is
-    restarted in mid-run.
+    """Every record of a Kafka topic lands exactly once, even if drivers are killed and the broker
+    restarts during the run.
 
     Trident row 70.
     """

@@ -170,8 +170,8 @@ def runs(spark: SparkSession, source: Source, warehouse: Path) -> Runs:
 
 
 def test_a_txid_that_can_never_be_read_again_is_no_dead_end(runs: Runs) -> None:
-    """The replay of a quarantined txid whose records are gone is refused before it is durable, new
-    records go on, and `txn quarantine drop` gives the txid up, with what was lost in the history.
+    """If the records of a quarantined txid are gone, its replay is refused before it is durable and
+    new records go on; `txn quarantine drop` gives the txid up, and the history shows what was lost.
     """
     runs.poison = {1}
     runs.add(1, 2)
@@ -203,8 +203,8 @@ def test_a_txid_that_can_never_be_read_again_is_no_dead_end(runs: Runs) -> None:
     "source", ["kafka", "kafka opaque", "delta", "changes", "files"], indirect=True
 )
 def test_a_replay_that_fails_goes_back_to_quarantine(runs: Runs) -> None:
-    """A replay whose records are lost, or whose attempts are used up, goes back into the
-    quarantine, whatever on_exhausted says, and the order goes on.
+    """A replay that loses its records or uses up its attempts goes back into quarantine, whatever
+    on_exhausted says, and the txids after it go on in order.
     """
     runs.poison = {1}
     runs.add(1, 2)
@@ -225,8 +225,9 @@ def test_a_replay_that_fails_goes_back_to_quarantine(runs: Runs) -> None:
 
 @pytest.mark.parametrize("source", ["kafka", "delta", "files"], indirect=True)
 def test_lost_records_of_a_transactional_batch_can_be_quarantined(runs: Runs) -> None:
-    """With on_exhausted="quarantine", a transactional batch whose records are gone between START
-    and reading is quarantined, and the others go on; the error of a run without it says so.
+    """With on_exhausted="quarantine", a transactional batch that loses its records between START
+    and reading is quarantined, and the others go on; without it, the run's error names this way
+    out.
     """
     runs.config = CONFIG
     runs.add(1)
@@ -249,8 +250,8 @@ def test_lost_records_of_a_transactional_batch_can_be_quarantined(runs: Runs) ->
 def test_what_is_left_of_an_opaque_txid_is_read(
     spark: SparkSession, kafka: Broker, warehouse: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With kind="opaque", the replay of a quarantined txid reads the records that are left, and
-    the log and the history say which are gone.
+    """With kind="opaque", the replay of a quarantined txid reads the records that are left, and the
+    log and the history name those that are gone.
     """
     topic = kafka.create(f"left-{next(_names)}")
     source = Source(

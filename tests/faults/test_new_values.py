@@ -108,7 +108,8 @@ def test_tables_below_new_values_hold_every_change_once(
     warehouse: Path,
     point: str,
 ) -> None:
-    """What a table hands on is committed with the txid that changed it, once, replays included.
+    """The new values of a table are committed once, in the txid that changed the table, even after
+    replays.
 
     Trident row 39.
     """
@@ -127,7 +128,7 @@ def test_tables_below_new_values_follow_an_opaque_replay_that_differs(
     warehouse: Path,
     point: str,
 ) -> None:
-    """The changes of a failed opaque attempt are taken back in every table that they went into."""
+    """The changes of a failed opaque attempt are reverted in every table that received them."""
     script = {
         (1, 0): rows(["a", "b", "a"]),
         (2, 0): rows(["a", "x", "x", "b"]),

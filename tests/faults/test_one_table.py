@@ -51,7 +51,7 @@ def mounted(warehouse: Path) -> Iterator[tuple[str, str]]:
 def test_two_names_of_one_table_are_told_by_its_id(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, mounted: tuple[str, str]
 ) -> None:
-    """No two committers of a run have the same table, by whatever names."""
+    """Two committers of a run never share a table, whatever names they use for it."""
     hosts = f"{zookeeper.hosts}/{warehouse.parent.name}"
     for _ in range(2):  # when the table is made, and when it is there
         with pytest.raises(TableRefusedError, match="/one' and '.*/other' are one table under two"):
@@ -65,7 +65,7 @@ def test_a_table_that_is_named_otherwise_in_the_next_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A table that is written otherwise, or was moved, is known again or refused by name, and never
+    """A table that is spelled differently or was moved is recognised or refused by name, and never
     becomes a new table.
     """
     hosts = f"{zookeeper.hosts}/{tmp_path.name}"

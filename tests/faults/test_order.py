@@ -64,9 +64,7 @@ def run(
 def test_processing_of_the_next_txid_starts_before_a_txid_commits_and_commits_stay_in_order(
     run: tuple[RunReport, Overlap], warehouse: Path
 ) -> None:
-    """Commits happen strictly in txid order, one at a time, while later txids are already being
-    processed.
-    """
+    """Txids commit strictly in order, one at a time, while later txids are being processed."""
     report, overlap = run
     times = [batch.times for batch in report.batches]
     assert overlap.alone == []

@@ -30,8 +30,8 @@ SEEDS = range(int(os.environ.get("TXN_HISTORIES", "50")))
 def test_after_a_random_history_the_tables_equal_the_oracle(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, seed: int
 ) -> None:
-    """Whatever partitions go, come back and are added, and whatever fails and crashes, with three
-    txids in flight: every record of every partition is counted once.
+    """Every record of every partition is counted once, whichever partitions go, return or are
+    added, and whatever fails or crashes, with three txids in flight.
 
     Trident row 10.
     """

@@ -45,8 +45,8 @@ def numbers(words: DataFrame) -> DataFrame:
 def test_a_poison_record_stops_the_run_in_every_plan(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, plan: str, kind: str
 ) -> None:
-    """A record that Spark cannot digest stops the topology at its first attempt, whatever the plan,
-    and the error names the cause.
+    """A record that Spark cannot process stops the topology at its first attempt, whatever Spark's
+    plan, and the error names the cause.
     """
     config = TopologyConfig(max_spout_pending=1, max_batch_attempts=2, retry_backoff_ms=1)
     script = {(txid, 0): rows for txid, rows in enumerate(BATCHES, start=1)}
@@ -79,7 +79,7 @@ def test_a_poison_record_stops_the_run_in_every_plan(
 def test_a_quarantine_takes_every_batch_that_cannot_pass(
     spark: SparkSession, warehouse: Path
 ) -> None:
-    """With on_exhausted="quarantine", a batch that fails for its rows or the user's code is
+    """With on_exhausted="quarantine", a batch that fails because of its rows or user code is
     quarantined, and the others go on.
     """
     batches: list[Any] = [

@@ -45,7 +45,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
 def test_a_leader_that_was_paused_past_its_session_can_write_nothing_more(
     start: Start, server: EmbeddedZooKeeper, tmp_path: Path, kind: str
 ) -> None:
-    """A leader that was paused past its session and replaced can write neither to ZooKeeper nor to
+    """A leader that was paused past its session and replaced can no longer write to ZooKeeper or to
     a table.
     """
     records = make_records(tmp_path, 40)
@@ -77,7 +77,7 @@ def was_refused(driver: Driver) -> bool:
 def test_a_second_driver_is_refused_and_told_who_leads(
     start: Start, server: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
-    """A second driver of a topology is refused and told who leads.
+    """A second driver of the same topology is refused, and the error names the leader.
 
     Trident row 1.
     """
@@ -96,7 +96,7 @@ def test_a_second_driver_is_refused_and_told_who_leads(
 def test_a_signal_stops_the_run_cleanly_and_the_next_run_continues(
     start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Ctrl-C and SIGTERM stop the run cleanly, and the next run goes on from there."""
+    """Ctrl-C and SIGTERM stop a run cleanly, and the next run continues from there."""
     records = make_records(tmp_path, 40)
     spec = Spec(folder=str(tmp_path), zookeeper=f"embedded:{tmp_path}/zk", config=SLOW)
     driver = start(spec, warm=number is signal.SIGTERM)
@@ -117,7 +117,7 @@ def test_a_signal_stops_the_run_cleanly_and_the_next_run_continues(
 def test_the_run_goes_on_when_zookeeper_comes_back_after_twenty_seconds(
     start: Start, server: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
-    """The run goes on when ZooKeeper comes back after twenty seconds."""
+    """A run continues when ZooKeeper returns after an outage of twenty seconds."""
     records = make_records(tmp_path, 40)
     driver = start(Spec(folder=str(tmp_path), zookeeper=server.hosts, config=SLOW), warm=True)
     driver.wait_for_point("after-committed", 2)

@@ -196,7 +196,7 @@ def crash_at(point: str, txid: int) -> Points:
 def test_a_wiped_zookeeper_is_rebuilt_and_the_run_goes_on(
     world: World, kind: str, cleaned: bool, crash: str
 ) -> None:
-    """A wiped ZooKeeper is refused, and after `txn recover` the run goes on from the tables' logs,
+    """A wiped ZooKeeper is refused; after `txn recover` the run continues from the tables' logs,
     with the position of every partition of every spout, and every record lands once.
     """
     world.kind = SpoutKind(kind)
@@ -312,8 +312,8 @@ def test_a_kafka_topic_goes_on_where_the_tables_are(kafka: Broker, world: World)
 def test_a_topology_moves_to_another_ensemble(
     world: World, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Progress that is exported from one ensemble and imported into another goes on exactly once,
-    and progress that the tables have outrun is refused.
+    """A topology that is exported from one ensemble and imported into another continues exactly
+    once, and an export that is behind the tables is refused.
     """
     file, stale = str(tmp_path / "progress.json"), str(tmp_path / "stale.json")
     world.run({"p1": 1, "p2": 1}, max_group_commit=1)
@@ -339,7 +339,8 @@ def test_a_topology_moves_to_another_ensemble(
 def test_a_backup_that_is_one_txid_behind_a_compaction_is_refused(
     world: World, tmp_path: Path
 ) -> None:
-    """A log table loses nothing that was compacted: progress older than a compaction is refused.
+    """A log table loses nothing that was compacted: progress that is older than a compaction is
+    refused.
 
     `txn recover` is the way on.
     """

@@ -115,8 +115,8 @@ def test_what_a_failed_opaque_attempt_published_is_reverted_by_its_replay(
     replay: list[Any] | None,
     replayed: list[Any],
 ) -> None:
-    """What a failed opaque attempt published is reverted, also for keys that its replay does not
-    mention.
+    """Everything that a failed opaque attempt published is reverted, including keys that its replay
+    does not mention.
 
     Trident row 49.
     """
@@ -173,7 +173,7 @@ def test_a_published_and_replayed_transactional_batch_lands_once(
     tables: Callable[[], Any],
     point: str,
 ) -> None:
-    """A transactional batch that was published and replayed lands once."""
+    """A transactional batch that is published and then replayed is stored once."""
     with observing(failing(point, "2:0", "3:0")):
         report = build(transactional()).run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert tables() == (ROWS, TOTALS)
@@ -206,8 +206,8 @@ def test_a_staged_file_that_changed_before_its_publication_fails_the_batch(
     table: str,
     damage: Callable[[Path], None],
 ) -> None:
-    """A staged file that vanished or changed before its publication fails the batch, and the replay
-    makes the totals right.
+    """If a staged file disappears or changes before its publication, the batch fails, and its
+    replay makes the totals right.
     """
     damaged = []
 
@@ -246,8 +246,8 @@ def test_a_failed_exception_of_a_transform_is_replayed_with_a_higher_attempt(
 def test_any_other_exception_of_a_transform_stops_the_topology_which_can_be_resumed(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, build: Build, tables: Callable[[], Any]
 ) -> None:
-    """An error of the user's code stops the topology with its state intact, and the next run goes
-    on from there.
+    """An error in user code stops the topology with its state intact, and the next run continues
+    from there.
 
     Trident row 48.
     """
@@ -320,7 +320,7 @@ def test_a_quarantined_batch_is_committed_empty_and_its_metadata_kept(
 def test_an_attempt_that_hangs_longer_than_the_timeout_is_cancelled_and_replayed(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, build: Build, tables: Callable[[], Any]
 ) -> None:
-    """An attempt without progress for longer than the timeout is cancelled and replayed."""
+    """An attempt that makes no progress for longer than the timeout is cancelled and replayed."""
     hung = iter([True])
 
     def hang(df: DataFrame) -> DataFrame:
@@ -360,7 +360,7 @@ class LosingSpout(MemoryTransactionalSpout):
 def test_a_planned_part_that_was_not_read_fails_the_batch(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, build: Build, tables: Callable[[], Any]
 ) -> None:
-    """A planned source part that was not read fails the batch."""
+    """A batch fails if a planned part of its source was not read."""
     topology = build(LosingSpout(1), max_spout_pending=1)
     report = topology.run(spark, zookeeper=zookeeper.hosts, until="caught_up")
     assert tables() == (ROWS, TOTALS)

@@ -59,7 +59,7 @@ def test_a_folder_that_executors_do_not_share_is_refused(tmp_path: Path) -> None
 
 
 def test_rows_that_executors_write_elsewhere_fail_the_batch(tmp_path: Path) -> None:
-    """Rows that executors wrote where the driver does not see them fail the batch."""
+    """A batch fails if executors wrote its rows where the driver cannot see them."""
     flag = tmp_path / "flag"
     spec = cluster(tmp_path, flag, max_batch_attempts=3, max_group_processing=1)
     records = make_records(tmp_path, 400)

@@ -37,7 +37,9 @@ ONE_TASK_EACH = {
 def test_tables_of_a_txid_agree_after_an_executor_died(
     tmp_path: Path, at: str, kind: str, spark: SparkSession
 ) -> None:
-    """Rows that several tables read are computed once in an attempt: a lost block fails it."""
+    """Rows that several tables read are computed once in an attempt; losing a block of them fails
+    the attempt.
+    """
     one, two = _driven(spark, tmp_path, kind=kind, at=at, master=CLUSTER)
     assert len(one) == RECORDS
     assert one == two

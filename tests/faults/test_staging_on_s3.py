@@ -115,7 +115,9 @@ def test_a_file_is_staged_with_three_requests(place: Any, s3: S3Server) -> None:
 def test_a_task_that_is_tried_again_leaves_a_file_that_nobody_publishes(
     place: Any, s3: S3Server
 ) -> None:
-    """What a failed attempt of a task wrote is not staged, lies in the folder, and goes with it."""
+    """A file of a failed task attempt is not staged; it stays in the batch's folder and is deleted
+    with it.
+    """
     stager, proxy, bucket = place
     first = FirstFile()
     proxy.inject(LoseAnswer(403), first)

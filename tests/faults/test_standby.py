@@ -161,9 +161,9 @@ def status(folder: Path, hosts: str, *options: str) -> str:
 def test_a_standby_takes_over_from_a_leader_on_another_machine(
     start: Start, server: EmbeddedZooKeeper, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """A standby takes over within the session timeout and five seconds of the leader's death.
+    """A standby takes over within the session timeout plus five seconds after the leader dies.
 
-    A leader that was fenced ends with exit code 3 and names the process that took over.
+    A fenced leader exits with code 3 and names the process that took over.
     """
     records = make_records(tmp_path, 90)
     spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, config=PACE)
@@ -199,7 +199,7 @@ def test_a_standby_takes_over_from_a_leader_on_another_machine(
 
 
 def test_rolling_restarts(start: Start, server: EmbeddedZooKeeper, tmp_path: Path) -> None:
-    """Over rolling restarts with standbys, by SIGTERM or SIGKILL, no record is lost or doubled."""
+    """Rolling restarts with standbys, by SIGTERM or SIGKILL, lose no record and double none."""
     records = make_records(tmp_path, 250 if THOROUGH else 80)
     spec = Spec(folder=str(tmp_path), zookeeper=server.hosts, until="forever", config=PACE)
     rounds = (signal.SIGTERM, signal.SIGKILL) * (2 if THOROUGH else 1)

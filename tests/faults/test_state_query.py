@@ -99,7 +99,7 @@ def test_a_query_in_the_commit_turn_reads_the_state_as_of_the_txid_before(
     kind: str,
     point: str,
 ) -> None:
-    """A query as of txid - 1 sees exactly what the txid before left, at every replay.
+    """A query as of txid - 1 sees exactly the state that the previous txid left, at every replay.
 
     Trident row 40.
     """
@@ -215,8 +215,8 @@ def tidy(path: Path) -> None:
 def test_queries_go_on_while_files_are_rewritten_and_deleted(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
 ) -> None:
-    """Somebody's OPTIMIZE, and the VACUUM after it, stop no query and no commit, in a run or at a
-    restart.
+    """An OPTIMIZE by anybody, and the VACUUM after it, stop no query and no commit, in a run or at
+    a restart.
     """
     tidied: list[str] = []
 
@@ -447,8 +447,8 @@ def test_a_transform_may_ask_for_the_attempt(
 def test_a_stream_is_read_after_the_one_that_it_asks(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, kind: str, after: bool
 ) -> None:
-    """A stream with after= is read once nothing is left of the streams before it, across replays
-    and runs.
+    """A stream with after= is read once the streams before it have nothing left, across replays and
+    runs.
 
     A query as of txid - 1 has every key that was there; without after= it has none.
     """

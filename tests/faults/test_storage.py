@@ -59,7 +59,9 @@ def test_a_batch_waits_for_storage_that_fails_for_a_moment(
     where: str,
     point: str,
 ) -> None:
-    """While storage fails the batch waits, uncounted and visibly, and then goes on exactly once."""
+    """While storage fails, the batch waits visibly and uses up no attempts, and then continues
+    exactly once.
+    """
     source = warehouse / "source"
     source.mkdir()
     for number in range(3):

@@ -129,8 +129,8 @@ CHANGES: dict[str, tuple[str, Callable[[World, str], object], str]] = {
 def test_a_table_that_somebody_changed_between_runs_is_refused(
     world: World, name: str, change: Callable[[World, str], object], told: str
 ) -> None:
-    """A table that somebody else restored to an older version or wrote to is refused, between runs
-    and during one, and version, operation, writer and the way back are named.
+    """A table that somebody else wrote to or restored to an older version is refused, between runs
+    and during a run, and the error names the version, the operation, the writer and the way back.
     """
     world.tables = (name,)
     world.run(3)
@@ -275,8 +275,8 @@ def test_a_table_that_was_replaced_between_runs_is_refused(
     error: type[TxnError],
     told: str,
 ) -> None:
-    """A table that was deleted, or made anew by somebody else or by the same topology on another
-    ensemble, is refused by name, and none is made in its place.
+    """A table that was deleted, or created again by somebody else or by the same topology on
+    another ensemble, is refused by name, and no new table takes its place.
     """
     world.tables = (name,)
     world.run(3)

@@ -148,8 +148,8 @@ def test_a_join_keeps_every_row_that_it_owes(
 def test_rows_wait_for_columns_and_a_restart_knows_them(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path
 ) -> None:
-    """No row is lost because the columns of another stream or of a queried state are not known yet:
-    its batch is committed whole, or waits.
+    """No row is lost while the columns of another stream or of a queried state are unknown: its
+    batch is committed whole, or waits.
 
     Later txids bring the columns, and later runs keep them. The transform, the plain rows, the
     merge and the query below hold every row; in the second run the other stream is idle for good,
@@ -403,8 +403,8 @@ class Steady(FirstFails):
 def test_the_smallest_txid_decides_the_columns(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, changes: str
 ) -> None:
-    """Columns that nobody has declared are those of the smallest txid that brings some, however
-    late it is.
+    """If nobody has declared the columns of a stream, the smallest txid that brings some decides
+    them, however late it is.
 
     A later txid with others is the one that is refused. It was the one that made the table, and
     then the table refused the first txid at every run.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_wiped_zookeeper_is_refused_and_recovery_is_named(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, runs: int
 ) -> None:
-    """Tables that are further than ZooKeeper says are refused, and the way to recover is named."""
+    """Tables that are ahead of ZooKeeper are refused, and the error says how to recover."""
     path = str(warehouse / "rows")
 
     def start(chroot: str) -> None:

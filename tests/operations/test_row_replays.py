@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_read_is_named_and_not_exported(world: World) -> N
 
 @pytest.mark.parametrize("form", ["csv", "json"])
 def test_corrected_rows_go_in_again(world: World, form: str) -> None:
-    """Rows that were set aside, once corrected, go in again exactly once, in a later txid.
+    """Rows that were set aside and then corrected are read again exactly once, in a later txid.
 
     The commands print what comes next, and the table of bad rows keeps what it has.
     """

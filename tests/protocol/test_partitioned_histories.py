@@ -88,8 +88,8 @@ STEPS = 10
 def test_a_shorter_replay_moves_the_later_batches_whenever_late_failures_come(
     late: tuple[str, ...],
 ) -> None:
-    """Opaque batch A was 1-50 and B 51-100; A is replayed as 1-40, so B becomes 41-90, under any
-    order of late failures.
+    """If opaque batch A was 1-50 and B 51-100, and A is replayed as 1-40, then B becomes 41-90,
+    whatever the order of late failures.
 
     Trident row 68.
     """

@@ -29,8 +29,8 @@ def test_tables_are_known_again_by_place_and_by_what_they_hold():
 
 
 def test_a_table_that_is_gone_or_new_is_refused():
-    """A table that is gone from the program, or new to an old topology, is refused before the
-    first txid, unless the program says that it is meant so.
+    """A table that was removed from the program, or added to an old topology, is refused before the
+    first txid, unless the program says that this is intended.
     """
     with pytest.raises(RecoveryRefusedError, match="'b' of topology.*--set dropped_tables=b"):
         renamed({"a": (14, publication(4))})

@@ -55,7 +55,7 @@ def config(*auth: tuple[str, str], **more: Any) -> TopologyConfig:
 
 
 def test_without_the_credential_no_node_can_be_used(server: EmbeddedZooKeeper) -> None:
-    """Without its credential nobody can list, read, change or delete any node of a topology.
+    """Nobody can list, read, change or delete any node of a topology without its credential.
 
     Credentials alone do it: nothing has to be said of ACLs.
     """
@@ -86,7 +86,9 @@ def test_readers_can_read_and_nothing_else(server: EmbeddedZooKeeper) -> None:
 def test_without_credentials_the_log_warns_unless_it_is_meant_so(
     server: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without credentials the nodes are everybody's, and the log warns unless it is meant so."""
+    """Without credentials anybody can use the nodes, and the log warns about it unless the
+    configuration says that this is intended.
+    """
     cases: tuple[tuple[dict[str, Any], int], ...] = (({}, 1), ({"zookeeper_acl": "open"}, 0))
     for settings, warnings in cases:
         caplog.clear()

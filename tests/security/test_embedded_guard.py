@@ -56,7 +56,7 @@ def owner_of(folder: Path) -> tuple[str, str]:
 
 
 def test_nobody_without_the_credential_can_do_anything(hosts: str, folder: Path) -> None:
-    """Another user of the machine can do nothing in an embedded server, not even add a node."""
+    """Another user of the machine can do nothing on an embedded server, not even add a node."""
     with everything(hosts, "t", TopologyConfig()), client(hosts, owner_of(folder)) as owner:
         paths = walked(owner, "/txn")
         user, _, password = owner_of(folder)[1].partition(":")

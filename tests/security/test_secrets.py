@@ -127,7 +127,7 @@ def txn(folder: Path, *command: str, **environ: str) -> tuple[int, bytes]:
 def test_no_secret_is_anywhere_but_where_it_was_put(
     folder: Path, arguments: Arguments, tmp_path: Path
 ) -> None:
-    """No secret is in output, errors, tracebacks, logs, znodes, tables or process arguments.
+    """No secret appears in output, errors, tracebacks, logs, znodes, tables or process arguments.
 
     Right and wrong ones, by the program, by variables and by files, with the log at its loudest.
     """

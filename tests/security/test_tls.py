@@ -115,7 +115,7 @@ def test_a_key_with_a_password(secured: Secured) -> None:
     ],
 )
 def test_a_server_that_cannot_be_trusted_is_refused(secured: Secured, case: str, says: str) -> None:
-    """A server whose certificate we do not trust, or that is for another host, is not used.
+    """A server is not used if its certificate is untrusted or belongs to another host.
 
     It is refused at once, with the reason, and not tried until a deadline.
     """

@@ -76,7 +76,7 @@ def test_what_python_writes_comes_back(
     dialect: dict[str, Any],
     sizes: dict[str, int],
 ) -> None:
-    """A quoted field of CSV is stored as it was written, over all its lines, and never in part.
+    """A quoted CSV field is stored as it was written, with all its lines, and never in part.
 
     Quotes, separators and line ends are a part of the value, in every dialect.
     """
@@ -261,7 +261,7 @@ def test_bytes_that_are_not_utf8_are_told(
 def test_columns_that_nobody_uses_are_parsed_all_the_same(
     spark: SparkSession, tmp_path: Path, used: list[str]
 ) -> None:
-    """Whether a record parses does not depend on what the program makes of it."""
+    """A record parses, or fails to, regardless of what the program does with it."""
     (tmp_path / "a.csv").write_text("a,1\nb,x\nc,3,4\nd\n")
 
     def rows(**options: Any) -> Any:

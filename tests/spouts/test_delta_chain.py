@@ -80,8 +80,8 @@ def failing(*which: str) -> Points:
 def test_downstream_has_each_committed_row_of_an_opaque_table_once(
     upstream: Run, downstream: Run, warehouse: Path
 ) -> None:
-    """A topology that reads another one's table gets each committed row once, also when that one
-    fails between publishing and committing and its replay brings other rows.
+    """A topology that reads another topology's table gets each committed row once, even if the
+    other one fails between publishing and committing and replays different rows.
     """
     with observing(failing("2:0", "3:0", "3:1")):
         upstream(until=3)
@@ -101,7 +101,7 @@ def test_downstream_has_each_committed_row_of_an_opaque_table_once(
 def test_rows_of_a_txid_that_is_not_committed_wait(
     upstream: Run, downstream: Run, warehouse: Path
 ) -> None:
-    """What was published and not committed is not read until a replay has settled it."""
+    """Rows that are published but not committed are not read until a replay has settled them."""
 
     def die(attempt: TransactionAttempt) -> None:
         if str(attempt) == "2:0":

@@ -211,8 +211,8 @@ UNREAD = {
 def test_columns_that_are_in_no_table_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str, content: Any, told: str | None
 ) -> None:
-    """Of the files that are looked at, one whose first record has columns which the schema lacks,
-    or none of its columns, is named once per kind.
+    """The spout names a file that it looks at, once per kind, if the first record has columns that
+    the schema lacks, or none of the schema's columns.
     """
     below = "y=1/z=a/" if told and "basePath" in told else ""
     for name in ("a", "b", "c"):

@@ -254,7 +254,9 @@ def test_records_of_an_open_transaction_wait(kafka: Broker, topic: str) -> None:
 
 
 def test_records_deleted_unread_stop_the_topology(kafka: Broker, topic: str) -> None:
-    """Kafka records deleted before they were read stop the topology, and the offsets are named."""
+    """If Kafka records were deleted before they were read, the topology stops and the error names
+    their offsets.
+    """
     kafka.produce(topic, range(6))
     spout = KafkaSpout(kafka.servers, topics=[topic], max_records_per_batch=2)
     first = plan(spout)
@@ -288,7 +290,7 @@ def test_records_deleted_unread_can_be_skipped(
 def test_a_topic_made_again_is_not_taken_for_the_old_one(
     kafka: Broker, topic: str, on_loss: str
 ) -> None:
-    """A Kafka topic that was deleted and made again is recognised by its id, also when its offsets
+    """A Kafka topic that was deleted and created again is recognised by its id, even if its offsets
     have passed the old position.
     """
     kafka.produce(topic, range(3))

@@ -81,7 +81,7 @@ def filled(folder: Path, spark: SparkSession, form: str, damaged: str, content: 
 def test_a_file_that_cannot_be_read_is_set_aside_alone(
     spark: SparkSession, warehouse: Path, tmp_path: Path, form: str, damaged: str
 ) -> None:
-    """A file that cannot be read is set aside alone, and the others of its txid are delivered.
+    """A file that cannot be read is set aside alone, and the other files of its txid are delivered.
 
     The row has its name and size, and the cause.
     By default it fails the batch, which names it.

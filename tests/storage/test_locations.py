@@ -41,7 +41,7 @@ SPELLINGS = [
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_one_table_under_two_spellings_is_refused(folder: Path, spelling: str) -> None:
-    """One table under two spellings is refused when the topology is built, and both are named."""
+    """Building a topology fails if two spellings name one table, and the error names both."""
     other = spelling.format(folder)
     topology = Topology("t")
     stream = topology.stream("s", MemoryTransactionalSpout([[("a", 1)]], "k string, v int"))

@@ -316,7 +316,9 @@ LAST = "test_its_metadata_and_schema_last"
 def test_a_liar_is_caught_and_told_how(
     spark: SparkSession, tmp_path: Path, spout: type[HonestSpout], test: str, message: str
 ) -> None:
-    """A spout that promises more than it keeps is caught by the contract kit, which says how."""
+    """The contract kit catches a spout that promises more than it keeps, and says how it breaks its
+    promise.
+    """
     contract = contract_of(spout)()
     with pytest.raises(AssertionError, match=message):
         getattr(contract, test)(spark, tmp_path)

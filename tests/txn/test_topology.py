@@ -173,7 +173,7 @@ def test_a_table_in_the_folder_of_another_one_is_refused(topology, tmp_path, nam
 def test_a_table_that_relies_on_more_than_the_spout_promises_is_refused(
     topology, tmp_path, spout, semantics, accepted, table
 ):
-    """A spout that promises less than a table relies on is refused when the topology is built.
+    """Building a topology fails if a spout promises less than a table relies on.
 
     Trident row 61.
     """

@@ -218,7 +218,7 @@ def test_a_missing_part_is_refused(store: ZooKeeperProgress, raw: KazooClient, n
 def test_unreadable_nodes_are_refused_by_name(
     store: ZooKeeperProgress, raw: KazooClient, name: str, node: str, data: bytes
 ) -> None:
-    """A znode that cannot be read is refused by name, and never taken for "no state"."""
+    """An unreadable znode is refused by name, and never treated as "no state"."""
     store.persist_start(start(1))
     raw.set(f"/txn/{name}/{node}", data)
     with pytest.raises(ProgressUnreadableError, match=node):

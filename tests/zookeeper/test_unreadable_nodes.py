@@ -203,7 +203,7 @@ def test_recover_rebuilds_what_cannot_be_read(
 def test_nothing_replaces_what_a_newer_release_wrote(
     raw: KazooClient, hosts: str, program: Path, node: str
 ) -> None:
-    """Nothing replaces what a newer release has written.
+    """An older release never replaces anything that a newer release has written.
 
     `txn recover` and `txn import --replace` refuse it by name, and change no node.
     """

@@ -147,8 +147,9 @@ PLACES = [[3], [1, 1, 1], [2, 1]] if THOROUGH else [[3], [2, 1]]
 def test_a_total_out_of_range_is_refused_by_name(
     driver: Any, warehouse: Path, layout: str, ansi: str
 ) -> None:
-    """A total is exact to the last digit of the type that it is kept in, in both layouts, or the
-    batch fails and names table and aggregate. So it is in any session; the table keeps what it had.
+    """In both layouts a total is exact to the last digit of its stored type; otherwise the batch
+    fails and names the table and the aggregate. So it is in any session; the table keeps what it
+    had.
     """
     session = lenient(driver.spark) if ansi == "lenient" else driver.spark
     own = Driver(session)

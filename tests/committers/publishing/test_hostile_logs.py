@@ -52,7 +52,7 @@ def add(path: str, **more: Any) -> dict[str, Any]:
 )
 @pytest.mark.parametrize("action", ["add", "remove"])
 def test_a_file_outside_of_the_tables_folder_is_refused(action: str, path: str) -> None:
-    """A log that names a file outside of its table's folder is refused, and nothing is opened.
+    """A table's log that names a file outside the table's folder is refused, and no file is opened.
 
     However it is spelled: a shallow clone has such files, and so has a log that was changed.
     """
@@ -170,7 +170,7 @@ def outside(tmp_path: Path) -> Path:
 
 
 def test_a_sweep_never_leaves_the_tables_folder(warehouse: Path, outside: Path) -> None:
-    """Clean-up deletes nothing outside of the table's folder, whatever links lead out of it."""
+    """Clean-up deletes nothing outside the table's folder, whatever links lead out of it."""
     table = warehouse / "t"
     for area in ("data", "_txn"):
         (table / area).mkdir(parents=True)

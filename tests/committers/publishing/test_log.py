@@ -794,8 +794,8 @@ def test_a_folder_with_other_files_is_refused(warehouse: Path) -> None:
 
 
 def test_a_table_that_nobody_made_is_refused(warehouse: Path) -> None:
-    """A table that belongs to somebody else, has other columns, or features that cannot be
-    honoured, is refused before anything runs.
+    """A table is refused before anything runs if it belongs to somebody else, has different
+    columns, or uses Delta features that txn does not support.
     """
     write_deltalake(str(warehouse), pa.table({"id": [1], "txid": [1]}))
     with pytest.raises(TableRefusedError, match="no topology has made"):
@@ -910,7 +910,9 @@ FRACTIONS = [1763778000.123457 + n / 7 for n in range(64)]
 def test_a_table_says_every_number_of_a_position_exactly(
     warehouse: Path, make_publication: Any, positions: dict[str, Any]
 ) -> None:
-    """A table says every number of a position exactly, and what is rebuilt from it does so too."""
+    """A table's log keeps every number of a position exactly, and recovery from the log restores it
+    exactly.
+    """
     log = open_log(warehouse)
     written = make_publication(1).model_copy(update=positions)
     landed = log.publish([], [], written, log.version)
