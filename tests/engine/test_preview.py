@@ -70,7 +70,9 @@ def tree(folder: Path) -> list[str]:
 def test_a_preview_is_what_a_first_batch_writes(
     folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
-    """A preview shows what a first run of one txid would put into each table and writes nothing."""
+    """A preview shows the rows that a first run of one txid would put into each table, and writes
+    nothing.
+    """
     monkeypatch.chdir(folder)
     before = tree(folder)
     found = preview(everything(folder, layout).definition, spark)
