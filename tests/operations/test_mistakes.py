@@ -146,6 +146,21 @@ def other_header(world: World) -> None:
     world.run(world.kept(world.orders(**corrected)))
 
 
+@mistake("a CSV file that comes later has one more column")
+def one_more_column(world: World) -> None:
+    """The advice: its rows in a new file, with the columns of the schema; the schema is fixed."""
+    world.file("in/a.csv", "user,amount\nann,1\n")
+    world.run(world.kept(world.orders(header=True)))
+    world.file("in/b.csv", "user,amount,more\nbob,2,x\n")
+    with world.told():
+        world.run(world.kept(world.orders(header=True)))
+    world.file("in/c.csv", "user,amount\nbob,2\n")
+    world.config = overridden(CONFIG, ["on_exhausted=quarantine"])
+    world.run(world.kept(world.orders(header=True)))
+    kept = AppendTable(world.folder / "kept").read(world.spark)
+    assert kept.select("user", "amount").orderBy("user").collect() == [("ann", 1), ("bob", 2)]
+
+
 @mistake("a CSV file has semicolons")
 def semicolons(world: World) -> None:
     """The advice: how the file is written."""

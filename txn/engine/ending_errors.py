@@ -76,8 +76,10 @@ def _read(metadata: Metadata | None) -> str:
 def _way_out(told: str, number: str, error: BaseException) -> str:
     if any(words in told for words in _CSV_HEADER):
         return (
-            "give the spout a schema with the header's names (_c0 for a first one without a name), "
-            "or say how the file is written (sep=, encoding=, ignoreLeadingWhiteSpace=, header=),"
+            "say how the file is written (sep=, encoding=, ignoreLeadingWhiteSpace=, header=), or, "
+            "as long as nothing is committed, give the spout a schema with the header's names (_c0 "
+            "for a first one without a name); once something is, put the rows, with the columns of "
+            "the schema, into a new file, and let this batch pass (on_exhausted='quarantine'),"
         )
     if "VALUE.CHARSET" in told and "Options`" in told:
         return (
