@@ -62,17 +62,25 @@ def test_delta_tables_can_be_written_and_read(spark: SparkSession, warehouse: Pa
 
 
 def test_a_start_says_nothing(tmp_path: Path) -> None:
-    """A session that starts, writes and ends leaves both stdout and stderr to the program."""
+    """A session that starts, writes and ends leaves both stdout and stderr to the program; so does
+    a job that fails, whose error the program gets.
+    """
     code = (
         "from txn.session import delta_session\n"
         "spark = delta_session('quiet', 'local[2]', {'spark.driver.memory': '1g'})\n"
         f"spark.range(9).write.format('delta').save({str(tmp_path / 't')!r})\n"
         f"print(spark.read.format('delta').load({str(tmp_path / 't')!r}).count())\n"
         "import os; print('SPARK_CONF_DIR' in os.environ)\n"
+        "try:\n"
+        "    wrong = spark.range(9).selectExpr('1 div (id - 5)')\n"
+        "    wrong.write.format('noop').mode('overwrite').save()\n"
+        "except Exception as error:\n"
+        "    print(error.getCondition())\n"
         "spark.stop()\n"
     )
     said = child(code, tmp_path)
-    assert (said.stdout, said.stderr, said.returncode) == ("9\nFalse\n", "", 0)
+    assert (said.stdout, said.stderr) == ("9\nFalse\nDIVIDE_BY_ZERO\n", "")
+    assert said.returncode == 0
     assert sorted(os.listdir(tmp_path)) == ["t"]
 
 
