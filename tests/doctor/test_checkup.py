@@ -387,13 +387,14 @@ def test_the_machine_of_this_test_is_good_enough() -> None:
     assert [f for f in found if f.level == "error"] == []
 
 
-def test_no_java_and_other_versions_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java_no_spark_and_other_versions_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with what to do."""
 
     def none() -> Path:
         raise SetupError("No Java was found")
 
     monkeypatch.setattr(doctor_machine, "find_java", none)
+    monkeypatch.setenv("SPARK_HOME", "/nowhere")
     monkeypatch.setattr(doctor_machine, "_wanted", lambda: {"pyspark": "==3.0.0"})
     monkeypatch.setattr(doctor_machine, "_LEAST_MEMORY", 10**18)
     monkeypatch.setattr(doctor_machine, "_memory_bytes", lambda: 2**30)
@@ -401,7 +402,8 @@ def test_no_java_and_other_versions_are_told(monkeypatch: pytest.MonkeyPatch) ->
     assert found["pyspark"].level == "warning"
     assert "checked with ==3.0.0" in found["pyspark"].found
     assert found["memory"].level == "warning"
-    assert any(f.level == "error" and f.area == "java" for f in check_machine())
+    assert {f.area for f in check_machine() if f.level == "error"} == {"java", "spark"}
+    assert "it is '/nowhere', and /nowhere/bin/spark-submit" in found["SPARK_HOME"].found
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,9 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def check_machine() -> Iterator[Finding]:
-    """Java, Python, its packages and what hides ours, memory, open files."""
+    """Java, SPARK_HOME, Python, its packages and what hides ours, memory, open files."""
     yield from _java()
+    yield from _spark_home()
     yield _python()
     yield from _packages()
     yield from _hidden()
@@ -73,6 +74,18 @@ def _java() -> Iterator[Finding]:
             f"Java is for {java_arch}, the machine is {machine}",
             "It is emulated: everything takes several times as long.",
             f"Install a Java for {machine}, and point JAVA_HOME at it.",
+        )
+
+
+def _spark_home() -> Iterator[Finding]:
+    home = os.environ.get("SPARK_HOME")
+    if home is not None and not os.access(submit := Path(home, "bin", "spark-submit"), os.X_OK):
+        yield error(
+            "spark",
+            "SPARK_HOME",
+            f"it is '{home}', and {submit} cannot be run",
+            "Spark cannot be started.",
+            "Correct SPARK_HOME, or unset it: pyspark has a Spark of its own.",
         )
 
 
