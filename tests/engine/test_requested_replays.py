@@ -97,8 +97,11 @@ def test_a_replay_is_looked_at_before_it_is_durable(zookeeper: EmbeddedZooKeeper
         found = read_status(zookeeper.hosts, name, CONFIG)
     assert found.replays_requested == {3}
     assert [record.error for record in found.quarantine] == [
-        "boom (replay refused) SourceChangedError: It is gone.",
-        "boom (replay refused) ValueError: not ours",
+        *(
+            f"boom (replay refused) {why}. The request is withdrawn: ask again (`txn quarantine "
+            f"replay t {txid}`) when it can be read."
+            for txid, why in [(1, "SourceChangedError: It is gone"), (2, "ValueError: not ours")]
+        ),
         "boom",
     ]
 

@@ -96,8 +96,8 @@ MAX_BACKOFF_SECS = 30.0
 MIN_WAIT_SECS, MAX_WAIT_SECS = 0.1, 5.0
 """Between two looks whether a source that was away is back."""
 _REFUSED = (
-    "[%s] the replay of quarantined txid %d is refused, and the txid stays quarantined. Ask again "
-    "when it can be read; `txn quarantine drop` gives it up. %s"
+    "[%s] the replay of quarantined txid %d is refused, and the txid stays quarantined; "
+    "`txn quarantine drop` gives it up. %s"
 )
 
 
@@ -335,7 +335,9 @@ class Pipeline(Shell):
                 except Exception as error:
                     if is_away(error):
                         raise
-                    why = cause_line(error).removesuffix(SourceChangedError.LET_GO).rstrip()
+                    why = cause_line(error).removesuffix(SourceChangedError.LET_GO).rstrip(". ")
+                    why += ". The request is withdrawn: ask again (`txn quarantine replay "
+                    why += f"{self._name} {wanted.txid}`) when it can be read."
                     self._store.refuse_replay(wanted.txid, why)
                     log.warning(_REFUSED, self._name, wanted.txid, why)
                 else:
