@@ -12,10 +12,15 @@ from typing import Any
 
 from spouts._csv import Dialect
 from spouts._listing import PACKED
+from spouts._options import lowered
 from spouts._source_files import SourceFiles
 
-__all__ = ["columns_of", "header_of"]
+__all__ = ["OVER_LINES", "beginning", "columns_of", "first_object", "goes_over_lines", "header_of"]
 
+OVER_LINES = (
+    "begins with an object or array that goes over several lines, and each line is read as a "
+    "record. Say multiLine=True."
+)
 _BEGINNING = 64 * 1024
 _LONGEST_HEADER = 16 * 1024
 """Characters of the beginning, if each has four bytes."""
@@ -23,20 +28,26 @@ _FOOTER = 1024 * 1024
 
 
 def columns_of(files: SourceFiles, name: str) -> Mapping[str, Any] | None:
-    """Column -> its value in the first record (JSON) or its type (Parquet); None: nobody knows.
+    """Column -> its type in a Parquet file; None: nobody knows.
 
     Raises:
         StorageUnavailableError, StorageRefusedError: the storage does not answer.
     """
-    if files.form == "parquet":
-        return _of_footer(files.listing.tail(name, _FOOTER))
-    return _of_object(_beginning(files, name))
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    end = files.listing.tail(name, _FOOTER)
+    try:
+        schema = parquet.read_schema(pa.BufferReader(end or b""))
+    except (pa.ArrowException, OSError):
+        return None
+    return {field.name: field.type for field in schema}
 
 
 def header_of(files: SourceFiles, name: str) -> list[str]:
     """The names in the first line of a CSV file; empty: nobody knows. Raises as `columns_of`."""
     dialect = Dialect.of(files.options)
-    lines = _beginning(files, name).replace("\r", "\n").split("\n")
+    lines = beginning(files, name).replace("\r", "\n").split("\n")
     if len(lines) == 1 and len(lines[0]) >= _LONGEST_HEADER:
         return []
     comment = dialect.comment
@@ -44,8 +55,32 @@ def header_of(files: SourceFiles, name: str) -> list[str]:
     return dialect.fields(lines[0]) if lines else []
 
 
-def _beginning(files: SourceFiles, name: str) -> str:
-    """The first characters of a file; empty if its packing or encoding is not known."""
+def goes_over_lines(files: SourceFiles, text: str) -> bool:
+    """Whether lines are records of JSON, and the first value of a file's text is several."""
+    if files.form != "json" or files.are("multiline") or "linesep" in lowered(files.options):
+        return False
+    text = text.strip()
+    line = text.partition("\n")[0].rstrip()
+    second = len(text) - len(text[len(line) :].lstrip())
+    # The first line is a beginning of a value, with which the second line goes on.
+    return bool(line) and _reach(line) == len(line) < second < _reach(text)
+
+
+def _reach(text: str) -> int:
+    """Where a text stops to be one value of JSON."""
+    try:
+        return json.JSONDecoder().raw_decode(text)[1]
+    except json.JSONDecodeError as error:
+        return error.pos
+    except RecursionError:
+        return 0
+
+
+def beginning(files: SourceFiles, name: str) -> str:
+    """The first characters of a file; empty if its packing or encoding is not known.
+
+    Raises as `columns_of`.
+    """
     found = files.listing.beginning(name, _BEGINNING) or b""
     try:
         if name.endswith(".gz"):
@@ -58,18 +93,7 @@ def _beginning(files: SourceFiles, name: str) -> str:
     return text.lstrip("\ufeff")
 
 
-def _of_footer(end: bytes | None) -> Mapping[str, Any] | None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        schema = parquet.read_schema(pa.BufferReader(end or b""))
-    except (pa.ArrowException, OSError):
-        return None
-    return {field.name: field.type for field in schema}
-
-
-def _of_object(text: str) -> Mapping[str, Any] | None:
+def first_object(text: str) -> Mapping[str, Any] | None:
     """The first object: of a line, of an array, or behind lines that are none."""
     start = text.find("{")
     while start >= 0:

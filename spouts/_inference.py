@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spouts._bad_rows import PARSED
-from spouts._file_columns import columns_of, header_of
+from spouts._file_columns import OVER_LINES, beginning, columns_of, goes_over_lines, header_of
 from spouts._source_files import SourceFiles
 from spouts._uris import literal
 from txn.errors import TopologyError
@@ -54,6 +54,8 @@ def inferred(spark: SparkSession, files: SourceFiles, names: Sequence[str]) -> S
         lack = "there is no file with anything in it"
         if names:
             lack = f"its first files have no record with a column ({', '.join(names)})"
+        if names and goes_over_lines(files, beginning(files, names[0])):
+            lack += f" ({names[0]} {OVER_LINES})"
         raise TopologyError(
             f"{files.whose} has no schema, and {lack}, so Spark cannot infer one. Give a "
             "schema, or start when a file with records is there.",

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spouts._file_columns import columns_of
+from spouts._file_columns import OVER_LINES, beginning, columns_of, first_object, goes_over_lines
 from spouts._options import lowered
 from spouts._source_files import SourceFiles
 from txn.errors import StorageRefusedError, StorageUnavailableError
@@ -63,7 +63,13 @@ class UnreadColumns:
     def _unread(self, name: str, schema: Sequence[str]) -> Iterator[tuple[tuple[str, ...], str]]:
         """Kinds of columns that are not read, and what is said of each."""
         columns: Mapping[str, Any] = {}
-        if self._has_names:
+        if self._has_names and self._files.form == "json":
+            text = beginning(self._files, name)
+            if goes_over_lines(self._files, text):
+                yield ("lines",), OVER_LINES
+            else:
+                columns = first_object(text) or {}
+        elif self._has_names:
             columns = columns_of(self._files, name) or {}
         start = len(self._listing.base)
         folders = [part for part in name[start:].split("/")[:-1] if "=" in part]

@@ -415,7 +415,8 @@ def test_a_schema_is_inferred_from_several_files(
 
 
 @pytest.mark.parametrize(
-    ("text", "schema"), [("[]\n{}\n", None), ("", None), ('{"v":1}\n', ""), ("word\n", None)]
+    ("text", "schema"),
+    [("[]\n{}\n", None), ("", None), ('{"v":1}\n', ""), ("word\n", None), ("{\n}", None)],
 )
 def test_a_schema_without_columns_is_refused(
     spark: SparkSession, folder: Path, text: str, schema: str | None
@@ -425,8 +426,9 @@ def test_a_schema_without_columns_is_refused(
     (folder / "1.json").write_text(text)
     with pytest.raises(
         TopologyError, match="no columns|no record with a column|no file with anything"
-    ):
+    ) as caught:
         FileSpout(str(folder / "*.json"), format="json", schema=schema).open(spark, None)
+    assert ("Say multiLine=True" in str(caught.value)) == (text == "{\n}")
 
 
 @pytest.mark.parametrize(

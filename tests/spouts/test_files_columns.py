@@ -180,6 +180,7 @@ def test_numbers_of_parquet_that_do_not_fit_fail_the_batch(
 
 # --- columns that are in no table ----------------------------------------------------------------
 
+OVER_LINES = "object or array that goes over several lines, .* Say multiLine=True\\.$"
 UNREAD = {
     "capitals": (
         "json",
@@ -193,8 +194,12 @@ UNREAD = {
         "none of .* \\(id, name\\).* within 'data'",
     ),
     "array": ("json", '[{"ID": 1}, {"ID": 2}]', "none of .*It has ID\\. .*'ID', not 'id'"),
-    "behind lines": ("json", '[\n\n]\n{]\n{"ID": 1}', "none of .*It has ID\\. .*'ID', not 'id'"),
-    "indented": ("json", '{\n  "ident": 1\n}', "none of the schema's columns .*It has ident\\.$"),
+    "behind lines": ("json", '[]\n{]\n{"ID": 1}', "none of .*It has ID\\. .*'ID', not 'id'"),
+    "indented": ("json", '{\n  "ident": 1\n}', OVER_LINES),
+    "indented in an array": ("json", '[\r\n{"id": 1, "name": null},\r\n{}]', OVER_LINES),
+    "indented in an envelope": ("json", '{"data": [\n' + '{"id": 1},\n' * 9000 + "0]}", OVER_LINES),
+    "cut off": ("json", '{"id": 1,\n{"id": 1}', None),
+    "behind a record": ("json", '{"id": 1}\n{\n"id": 1}', None),
     "parquet": ("parquet", {"ident": [1], "label": ["x"]}, "none of .*It has ident, label\\.$"),
     "one more": ("parquet", {"ID": [1], "label": ["x"]}, "so they reach no table: label\\.$"),
     "folders": ("csv", "1,x", "lies in y=1/z=a, .* say basePath='.*/in', and name them"),
