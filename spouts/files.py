@@ -252,7 +252,8 @@ class FileSpout(Spout[FileBatch]):
 
         Raises:
             TopologyError: the schema or the spelling of paths differs from earlier runs; the
-                pattern is a folder; or there is no file to infer a schema from.
+                pattern is a folder; Spark does not know the encoding or the locale; or there is no
+                file to infer a schema from.
             ProgressUnreadableError: the stored list of files that were read is gone.
         """
         if self._listing.is_folder():
@@ -268,6 +269,7 @@ class FileSpout(Spout[FileBatch]):
             except (OSError, StorageUnavailableError) as error:
                 log.warning("%s: %s. It tries again when it plans a batch.", self._name, error)
         self._looks.begin()
+        self._files.check_values(spark)
         self._schema = self._settle_schema(spark, previous)
         return self._emitted(self._schema)
 

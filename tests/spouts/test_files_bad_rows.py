@@ -226,6 +226,22 @@ def test_json_in_other_encodings(
     assert [(row.k, row.v) for row in rows] == [("ü", 1), ("b", 2)]
 
 
+def test_numbers_that_are_none_are_values_of_json_unless_they_are_not_allowed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Quoted or not; with allowNonNumericNumbers=False such a record does not parse."""
+    (tmp_path / "1.json").write_text('{"d": NaN}\n{"d": "NaN"}\n{"d": -Infinity}\n{"d": 1.5}\n')
+
+    def read(**options: Any) -> list[Any]:
+        spout = FileSpout(
+            f"{tmp_path}/*.json", format="json", schema="d double", bad_rows="drop", **options
+        )
+        return [None if row.txn_text else str(row.d) for row in emitted(spark, spout)]
+
+    assert read() == ["nan", "nan", "-inf", "1.5"]
+    assert read(allowNonNumericNumbers=False) == [None, None, None, "1.5"]
+
+
 def test_a_json_record_that_is_not_utf8_does_not_parse(spark: SparkSession, tmp_path: Path) -> None:
     """What is set aside of it is UTF-8, so that other readers take the table."""
     (tmp_path / "1.json").write_bytes(b'{"k":"a\xff"}\n{"k":"b"}\n')

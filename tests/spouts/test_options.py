@@ -42,6 +42,31 @@ def test_an_option_that_no_reader_knows_is_refused(
     assert options.items() <= spout._options.items()
 
 
+@pytest.mark.parametrize(
+    ("form", "wrong", "said", "right"),
+    [
+        ("csv", {"encoding": "cp1252"}, "cannot read csv as CP1252, only as ISO-", "iso-8859-1"),
+        ("csv", {"encoding": "utf8"}, "cannot read csv as UTF8, only as .*UTF-8. Say one", "utf-8"),
+        ("json", {"CHARSET": "cp1252"}, "cannot read json as CP1252, only as", "utf8"),
+        ("csv", {"locale": "xx-nonsense"}, "locale='xx-nonsense' names no language", "de-DE"),
+        ("json", {"locale": "de_DE"}, "Write it as 'de-DE' or 'fr'", "gsw-CH"),
+    ],
+)
+def test_an_encoding_or_locale_that_spark_does_not_know_is_refused_at_the_start(
+    spark: SparkSession, form: Any, wrong: dict[str, Any], said: str, right: str
+) -> None:
+    """Before a table is made; a session that takes all encodings of Java has each of them."""
+    spout = FileSpout("in/*", format=form, schema="a int", **wrong)
+    with pytest.raises(TopologyError, match=said) as caught:
+        spout.open(spark, None)
+    assert caught.value.number == "TXN-408"
+    FileSpout("in/*", format=form, schema="a int", **dict.fromkeys(wrong, right)).open(spark, None)
+    if "locale" not in wrong:
+        session = spark.newSession()
+        session.conf.set("spark.sql.legacy.javaCharsets", "true")
+        spout.open(session, None)
+
+
 def test_a_pattern_is_text_or_a_path() -> None:
     """A path is taken as tables take it; a list of patterns is refused with what to do instead."""
     assert repr(FileSpout(Path("in/*.csv"), format="csv")) == "FileSpout('in/*.csv')"
