@@ -38,6 +38,8 @@ class DeltaBatch(BaseModel):
     """The next batch begins after it."""
     versions: tuple[DeltaVersion, ...] = Field(strict=False)
     """The versions with something to read; those between them had no rows."""
+    passed: int = Field(default=0, ge=0)
+    """How many further ones it takes, without rows; an earlier release did not say."""
     source_txid: int = Field(ge=0)
     """The newest committed txid of the writing topology, according to the log up to
     `last_version`; 0 if none. No later version may publish it again."""

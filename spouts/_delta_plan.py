@@ -110,7 +110,12 @@ def next_batch(commits: Iterable[SourceVersion], rules: Rules, txid: int) -> Nex
         if candidate.problem is not None:
             if batch.versions:
                 break  # the versions before it are still delivered
-            raise SourceChangedError(candidate.problem, number="TXN-412")
+            raise SourceChangedError(
+                f"{candidate.problem} Start over under a new topology name: "
+                f"start={_next_start(candidate, final, rules)}. Load the earlier rows that the new "
+                "tables need by hand.",
+                number="TXN-412",
+            )
         if candidate.has_rows(rules.changes):
             size += candidate.size
             is_too_big = rules.bytes_per_batch is not None and size > rules.bytes_per_batch
@@ -172,20 +177,18 @@ def final_version(newest_first: Iterable[SourceVersion], newest: int) -> int:
 def _problem(commit: SourceVersion, rules: Rules) -> str | None:
     """Why a version cannot be read as appended rows, or as recorded changes; None if it can."""
     where = f"{rules.name}: version {commit.version} ({commit.operation})"
-    onward = _onward(commit.version + 1)
     if commit.metadata is not None:
         if commit.metadata["id"] != rules.table_id:
-            return f"{where} replaced the table with another one. {onward}"
+            return f"{where} replaced the table with another one."
         difference = schema_difference(rules.schema, commit.metadata["schemaString"], rules.newest)
         if difference:
-            onward = _onward(commit.version + commit.takes_rows)
-            return f"{where} changed the columns: {difference}. {onward}"
+            return f"{where} changed the columns: {difference}."
         configuration = commit.metadata.get("configuration") or {}
         records = str(configuration.get("delta.enableChangeDataFeed")).lower() == "true"
         if rules.changes and not records:
             return (
                 f"{where} switched the change data feed off, or was written before it was switched "
-                f"on. {onward}"
+                "on."
             )
     if rules.changes:
         return None
@@ -193,21 +196,33 @@ def _problem(commit: SourceVersion, rules: Rules) -> str | None:
         return (
             f"{where} removes or rewrites rows, but this spout reads appended rows only. Switch on "
             "delta.enableChangeDataFeed and read DeltaSpout(..., changes=True), or keep such "
-            f"changes away from the table. {onward}"
+            "changes away from the table."
         )
     if any(file.has_deletion_vector or file.is_elsewhere for file in commit.adds):
         return (
             f"{where} adds files with deletion vectors, or files of another table's folder (a "
-            f"clone). {onward}"
+            "clone)."
         )
     return None
 
 
-def _onward(version: int) -> str:
-    return (
-        f"Start over under a new topology name: start={version}. Load the earlier rows that the "
-        "new tables need by hand."
-    )
+def _next_start(refused: Candidate, later: Iterable[Candidate], rules: Rules) -> int:
+    """Where a new topology may begin behind a version that cannot be read.
+
+    It reads the columns that the table has now, so behind other columns that is where these begin.
+    """
+    known = refused.commit.metadata
+    if known is None or not schema_difference(rules.schema, known["schemaString"], rules.newest):
+        return refused.version + 1
+    start, newest = None, refused.version
+    for one in (refused, *later):
+        newest, metadata = one.version, one.commit.metadata
+        if metadata is not None:
+            if schema_difference(rules.newest, metadata["schemaString"], rules.newest):
+                start = None
+            elif start is None:
+                start = one.version + one.commit.takes_rows
+    return newest + 1 if start is None else start
 
 
 def schema_difference(known: str, found: str, newest: str) -> str | None:

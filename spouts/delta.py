@@ -215,15 +215,16 @@ class DeltaSpout(Spout[DeltaBatch]):
         found = next_batch(commits, rules, previous.source_txid if previous else 0)
         if not found.versions and found.passed < _PASSED_AT_MOST:
             return None
-        return self._batch(rules, found.versions, found.last_version, found.txid)
+        return self._batch(rules, found.versions, found.last_version, found.txid, found.passed)
 
     def _batch(
-        self, rules: Rules, versions: Sequence[Candidate], last: int, txid: int
+        self, rules: Rules, versions: Sequence[Candidate], last: int, txid: int, passed: int = 0
     ) -> DeltaBatch:
         return DeltaBatch(
             table_id=rules.table_id,
             last_version=last,
             versions=tuple(self._planned(candidate) for candidate in versions),
+            passed=passed,
             source_txid=txid,
             read_schema=rules.schema,
             changes=self._changes,
@@ -345,8 +346,8 @@ class DeltaSpout(Spout[DeltaBatch]):
         return Lag(versions=self._left)
 
     def planned_lag(self, metadata: DeltaBatch) -> Lag:
-        """The versions with rows of the batch."""
-        return Lag(versions=len(metadata.versions))
+        """The versions that the batch takes, with rows or without."""
+        return Lag(versions=len(metadata.versions) + metadata.passed)
 
     # --- what the table must be --------------------------------------------------------------
 

@@ -84,6 +84,7 @@ def test_each_version_is_a_batch_with_the_rows_it_added(
         lags.append(spout.lag(batch))
         previous = batch
     assert [*lags, spout.lag(previous)] == [Lag(versions=left) for left in (3, 2, 0, 0)]
+    assert [spout.planned_lag(b) for b in batches] == [Lag(versions=n) for n in (1, 1, 2)]
     assert [[v.version for v in batch.versions] for batch in batches] == [[0], [1], [3]]
     found = [[r[0] for r in rows(spark, spout, batch)] for batch in batches]
     assert found == [list(range(0, 40, 2)), list(range(1, 40, 2)), [0, 1, 2]]
@@ -230,6 +231,23 @@ def test_another_schema_is_refused_by_name(warehouse: Path) -> None:
     ):
         plan(spout, batch)
     assert planned(DeltaSpout(warehouse, start=1)) == [[1]]
+
+
+def test_a_history_with_other_columns_is_refused_with_a_version_that_can_be_read(
+    warehouse: Path,
+) -> None:
+    """A new topology is told from which version on the columns are those of now, however often
+    they changed before.
+    """
+    append(warehouse, 1)
+    for version, name in enumerate("wxu", 1):
+        table = pa.table({name: [1]})
+        write_deltalake(str(warehouse), table, mode="overwrite", schema_mode="overwrite")
+        told = f"version 0 .*changed the columns.*start={version + 1}[.]"
+        with pytest.raises(SourceChangedError, match=told):
+            first(DeltaSpout(warehouse))
+    write_deltalake(str(warehouse), table, mode="append")
+    assert planned(DeltaSpout(warehouse, start=4)) == [[4]]
 
 
 @pytest.mark.parametrize("changes", [False, True])
