@@ -27,7 +27,7 @@ from txn.operations.progress_file import (
 from txn.operations.transfer import export_progress, import_progress
 from txn.protocol.records import ColumnsRecord, QuarantineRecord, RowReplayRecord
 from txn.zookeeper import ZooKeeperProgress, read_status
-from txn.zookeeper.replay_requests import request_replays
+from txn.zookeeper.replay_requests import request_drops, request_replays
 from txn.zookeeper.row_replays import begin_row_replay, read_row_replays, settle_row_replay
 
 NAME = "orders"
@@ -59,6 +59,7 @@ def old(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> str:
         for stream in ("t", "s"):
             store.persist_columns(ColumnsRecord(stream=stream, columns=COLUMNS))
     request_replays(hosts, NAME, CONFIG, [5])
+    request_drops(hosts, NAME, CONFIG, [3])
     for replay in REPLAYED:
         begin_row_replay(hosts, NAME, CONFIG, replay)
     settle_row_replay(hosts, NAME, CONFIG, REPLAYED[0])
@@ -99,7 +100,7 @@ def known(hosts: str) -> dict[str, Any]:
     return {
         "progress": progress,
         "quarantine": [record.model_dump() for record in status.quarantine],
-        "requests": status.replays_requested,
+        "requests": (status.replays_requested, status.drops_requested),
         "row_replays": read_row_replays(hosts, NAME, CONFIG),
     }
 
@@ -116,6 +117,7 @@ def test_everything_comes_over_under_a_higher_epoch(old: str, new: str, tmp_path
     back = json.loads(invoke("import", str(path), "--zookeeper", new, "--json").output)
     assert back == {"topology": NAME, "committed_txid": 7, "epoch": 2}
     assert known(new) == known(old)
+    assert known(new)["requests"] == ({5}, {3})
     assert known(new)["progress"]["columns"] == {"s": COLUMNS, "t": COLUMNS}
     assert [replay.placed for replay in known(new)["row_replays"]["s"]] == [True, False]
     assert read_status(new, NAME, CONFIG).leader is None
@@ -223,6 +225,7 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], str], str]] = {
     "epoch": (signed(lambda p: p.update(epoch=0)), "epoch later than 0"),
     "quarantine": (signed(lambda p: p["quarantine"].reverse()), "are not committed, in order"),
     "request": (signed(lambda p: p.update(replays_requested=[4])), "not quarantined"),
+    "drop": (signed(lambda p: p.update(drops_requested=[4])), "not quarantined"),
     "record version": (signed(lambda p: p["committed"].update(version=2)), "committed.version"),
 }
 
@@ -245,7 +248,7 @@ def test_a_file_of_an_earlier_release_begins_a_life_of_its_own(new: str, file: P
     document = json.loads(file.read_text())
     body = document["progress"]
     was, before = body.pop("incarnation"), body.pop("takes_over")
-    del body["columns"], body["row_replays"]
+    del body["columns"], body["row_replays"], body["drops_requested"]
     assert was > 0
     assert before == []
     file.write_text(json.dumps({**document, "version": 1, "sha256": _checksum(body)}))
@@ -273,8 +276,8 @@ def test_an_import_takes_over_from_the_ensemble_of_the_file(new: str, file: Path
 def test_a_file_of_a_newer_release_is_refused(new: str, file: Path) -> None:
     """Whatever else is in it: the program that wrote it is named as the way out."""
     document = json.loads(file.read_text())
-    file.write_text(json.dumps({**document, "version": 4, "more": 1}))
-    with pytest.raises(NewerFormatError, match="format version 4.* Run the version of txn"):
+    file.write_text(json.dumps({**document, "version": 5, "more": 1}))
+    with pytest.raises(NewerFormatError, match="format version 5.* Run the version of txn"):
         read_file(file)
 
 
@@ -323,11 +326,12 @@ def small_file() -> ProgressFile:
 
 
 def test_a_file_of_an_earlier_release_is_read() -> None:
-    """Version 1 knew no columns and no incarnations, and neither did version 2 know replays of
-    rows; it has none, and may not have any.
+    """Version 1 knew no columns and no incarnations, version 2 no replays of rows, and version 3 no
+    requests to drop; it has none, and may not have any.
     """
     body = small_file().model_dump(mode="json")
     for version, lacks, missed in (
+        (3, ("drops_requested",), "lacks a field"),
         (2, ("row_replays",), "lacks a field"),
         (1, ("columns", "incarnation", "takes_over"), "columns"),
     ):

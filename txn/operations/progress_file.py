@@ -1,9 +1,9 @@
 """A topology's progress as a file: what `txn export` writes and `txn import` reads.
 
-    {"format": "txn-progress", "version": 3, "sha256": ..., "progress": {...}}
+    {"format": "txn-progress", "version": 4, "sha256": ..., "progress": {...}}
 
 A file of an earlier release is read as well: version 1 has no `columns` and says nothing of
-incarnations, and both 1 and 2 know no replays of rows.
+incarnations, both 1 and 2 know no replays of rows, and none before 4 has requests to drop.
 
 `sha256` is that of `progress` as JSON with sorted keys and no spaces. Reading is as strict as that
 of the znodes: another checksum, version or field is refused, and so are records that do not fit
@@ -37,11 +37,10 @@ FILE_LIMIT = 256 * 1024 * 1024
 """Most bytes of a file: a larger one is not ours and is not read."""
 
 _FORMAT = "txn-progress"
-_VERSION = 3
-_LATER: dict[int, dict[str, Any]] = {
-    1: {"columns": [], "incarnation": 0, "takes_over": [], "row_replays": []},
-    2: {"row_replays": []},
-}
+_VERSION = 4
+_IN_4: dict[str, Any] = {"drops_requested": []}
+_IN_3 = {**_IN_4, "row_replays": []}
+_LATER = {1: {**_IN_3, "columns": [], "incarnation": 0, "takes_over": []}, 2: _IN_3, 3: _IN_4}
 """By version: the fields that it lacks, and what they then mean."""
 
 
@@ -62,6 +61,8 @@ class ProgressFile(BaseModel):
     """By ascending txid."""
     replays_requested: list[int]
     """Those of them that are wanted back."""
+    drops_requested: list[int] = Field(default_factory=list)
+    """Those of them that are given up."""
     columns: list[ColumnsRecord]
     """By ascending stream."""
     row_replays: list[RowReplayRecord] = Field(default_factory=list)
@@ -81,8 +82,8 @@ class ProgressFile(BaseModel):
             raise ValueError(f"the open txids {txids[:5]} do not follow txid {first - 1}")
         if aside != sorted(set(aside)) or any(txid >= first for txid in aside):
             raise ValueError(f"the quarantined txids {aside[:5]} are not committed, in order")
-        if not set(self.replays_requested) <= set(aside):
-            raise ValueError("a replay is requested of a txid that is not quarantined")
+        if not {*self.replays_requested, *self.drops_requested} <= set(aside):
+            raise ValueError("a replay or a drop is requested of a txid that is not quarantined")
         if max([self.committed.epoch, *(b.epoch for b in self.batches)]) > self.epoch:
             raise ValueError(f"a record is of an epoch later than {self.epoch}")
         return self

@@ -13,7 +13,7 @@ from txn.errors import ProgressUnavailableError, ProgressUnreadableError, UserEr
 from txn.operations.progress_file import ProgressFile
 from txn.protocol.records import ColumnsRecord, CommittedRecord, RowReplayRecord
 from txn.zookeeper.progress import ZooKeeperProgress
-from txn.zookeeper.replay_requests import request_replays
+from txn.zookeeper.replay_requests import request_drops, request_replays
 from txn.zookeeper.row_replays import begin_row_replay, read_row_replays
 from txn.zookeeper.status import TopologyStatus, find_status, list_topologies, read_status
 
@@ -58,6 +58,7 @@ def _file(status: TopologyStatus, replays: Mapping[str, Sequence[RowReplayRecord
         batches=list(status.progress.batches),
         quarantine=list(status.quarantine),
         replays_requested=sorted(status.replays_requested),
+        drops_requested=sorted(status.drops_requested),
         columns=[
             ColumnsRecord(stream=stream, columns=columns)
             for stream, columns in sorted(status.progress.columns.items())
@@ -111,6 +112,8 @@ def import_progress(
             store.persist_start(batch.model_copy(update={"epoch": epoch}))
         if progress.replays_requested:
             request_replays(hosts, name, config, progress.replays_requested)
+        if progress.drops_requested:
+            request_drops(hosts, name, config, progress.drops_requested)
         for replay in progress.row_replays:
             begin_row_replay(hosts, name, config, replay)
         store.persist_committed(progress.committed.model_copy(update={"epoch": epoch}))
