@@ -203,8 +203,8 @@ def test_a_txid_that_can_never_be_read_again_is_no_dead_end(runs: Runs) -> None:
     "source", ["kafka", "kafka opaque", "delta", "changes", "files"], indirect=True
 )
 def test_a_replay_that_fails_goes_back_to_quarantine(runs: Runs) -> None:
-    """A replay that loses its records or uses up its attempts goes back into quarantine, whatever
-    on_exhausted says, and the txids after it go on in order.
+    """A replay that loses its records or uses up its attempts before a table has its rows goes back
+    into quarantine, whatever on_exhausted says, and the txids after it go on in order.
     """
     runs.poison = {1}
     runs.add(1, 2)
