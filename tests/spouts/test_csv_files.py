@@ -171,6 +171,8 @@ RECORDS: dict[str, tuple[bytes, dict[str, Any], list[tuple[Any, ...]], list[str]
     "more or fewer fields": (b"a,b\na,b,c\na,b,c,d\n", {}, [("a", "b", "c")], ["a,b", "a,b,c,d"]),
     "quotes in other places": (
         b'a,5" x,c\nd,"e"f,g\n', {}, [("a", '5" x', "c"), ("d", '"e"f', "g")], []),
+    "doubled quotes beside an escape of one's own": (
+        b'a,"""",c\nd,e,f\n', {"escape": "\\"}, [], ['a,"""",c', "d,e,f"]),
     "empty and quoted empty": (b'"",,x\n', {}, [(None, None, "x")], []),
     "nullValue": (b'NA,"",\n', {"nullValue": "NA"}, [(None, "", None)], []),
     "blank lines": (b"a,b,c\n\n   \n\t\n", {}, [("a", "b", "c")], []),

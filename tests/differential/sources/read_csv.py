@@ -136,15 +136,18 @@ def header_of(text: str, dialect: Dialect) -> list[str] | None:
 
 
 def is_unclear(text: str, dialect: Dialect) -> bool:
-    """Whether a field is not closed, or has text behind it and several lines in it.
+    """Whether a field is not closed, or has text behind it and several lines or quotes in it.
 
-    Then nobody can say where records end.
+    Then nobody can say where records end, or Spark would store other quotes.
     """
-    return any(
-        "open" in record.flaws
-        or (record.flaws and re.search("[\r\n]", text[record.start : record.end]))
-        for record in _Machine(text, dialect).records()
-    )
+    for record in _Machine(text, dialect).records():
+        raw = text[record.start : record.end]
+        escaped = '""' in raw or (
+            dialect.escape and dialect.escape != '"' and dialect.escape in raw
+        )
+        if "open" in record.flaws or (record.flaws and (escaped or re.search("[\r\n]", raw))):
+            return True
+    return False
 
 
 def _from_header(text: str, found: list[_Record], dialect: Dialect) -> list[_Record]:
