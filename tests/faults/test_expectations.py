@@ -171,7 +171,7 @@ def test_rows_that_must_not_be_fail_the_batch(spark: SparkSession, warehouse: Pa
 
 
 def test_rules_in_the_commit_turn_and_idle_streams(spark: SparkSession, warehouse: Path) -> None:
-    """A rule for new values sets rows aside too; streams of unknown columns hold nothing up."""
+    """A rule for new values sets rows aside too; idle streams hold nothing up, and break no rule."""
     from tests.faults.test_unknown_columns import never
 
     topology = Topology("late", bad_rows=AppendTable(warehouse / "bad"))
@@ -185,6 +185,9 @@ def test_rules_in_the_commit_turn_and_idle_streams(spark: SparkSession, warehous
     changes.partition_persist(AppendTable(warehouse / "changes"))
     idle = topology.stream("idle", never()).expect("named", "name IS NOT NULL", "set_aside")
     idle.partition_persist(AppendTable(warehouse / "idle"))
+    quiet = topology.stream("quiet", MemoryTransactionalSpout([], SCHEMA)).aggregate(n=Count())
+    whole = quiet.expect("some", sf.col("n") > 0, "set_aside").expect("all", "n > 1", "fail")
+    whole.partition_persist(AppendTable(warehouse / "quiet"))
     report = run_in_memory(topology, spark)
     assert rows_of(warehouse / "changes", "k", "n", "txid") == [("a", 1, 1)]
     assert rows_of(warehouse / "bad", *BAD) == [

@@ -146,6 +146,10 @@ def test_a_kind_by_argument_is_told_with_its_default(install: Install) -> None:
     assert table.guarantee == "exactly once with transactional and opaque spouts"
 
 
+INNER = {"UpsertCommitter", "LogCommitter", "Corrections"}
+"""What StateTable binds, and what KafkaSpout reads corrected records with."""
+
+
 def test_every_spout_and_committer_of_the_project_is_a_plugin() -> None:
     """What `spouts` and `committers` offer is declared in pyproject.toml, and can be loaded."""
     ours = plugins_of("txn-spark").values()
@@ -160,7 +164,7 @@ def test_every_spout_and_committer_of_the_project_is_a_plugin() -> None:
                     and not inspect.isabstract(value)
                     and value.__module__.startswith(package.__name__)
                     and not name.startswith("_")
-                    and name not in ("UpsertCommitter", "LogCommitter")  # what StateTable binds
+                    and name not in INNER
                 ):
                     offered.add(name)
     assert {plugin.target.partition(":")[2] for plugin in ours} == offered

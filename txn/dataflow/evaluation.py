@@ -223,8 +223,8 @@ class Evaluation:
         """The verdicts on all rules of a stream, computed once for everything that needs them."""
         if base not in self.judged:
             judged = Judged.of(rows.frame, self.rules.get(base, rule.chain))
-            judged.counted = rows.empty
-            if not rows.empty:
+            judged.counted = rows.empty or _is_idle(base, rows)
+            if not judged.counted:
                 judged.frame = self.share(judged.frame, f"the rules of stream '{rule.label()}'")
             self.judged[base] = judged
         return self.judged[base]
@@ -236,9 +236,11 @@ class Evaluation:
         if not known or any(isinstance(r, Unknown) and not r.idle for r in results.values()):
             empty = all(rows.empty for rows in results.values())
             return _unknown(list(results.values()), empty=empty)
+        # Rules of idle streams count only for the columns, if there are no others.
+        live = [rule for rule, rows in known.items() if not _is_idle(rule.base, rows)]
         frames = [
             self.judged[base].set_aside(node.rules, self._position(base))
-            for base in dict.fromkeys(rule.base for rule in known)
+            for base in dict.fromkeys(rule.base for rule in live or known)
         ]
         return Rows(
             functools.reduce(lambda one, other: one.unionAll(other), frames),
@@ -281,6 +283,15 @@ class Evaluation:
                 found = rows_for(keys, state.rows, state.of_keys)
         frame = explain(node, lambda: node.compute([rows.frame, found]))
         return replace(rows, frame=frame)
+
+
+def _is_idle(node: Node, rows: Rows) -> bool:
+    """True if a batch gives the node nothing to read: then no table gets a row of it.
+
+    An aggregate without keys has a row even so.
+    """
+    nodes = node.ancestors(through_tables=False)
+    return not rows.streams and not any(isinstance(one, NewValues) for one in nodes)
 
 
 def _lacking(rows: Rows, names: Collection[str]) -> bool:
