@@ -171,7 +171,7 @@ def test_rows_that_must_not_be_fail_the_batch(spark: SparkSession, warehouse: Pa
 
 
 def test_rules_in_the_commit_turn_and_idle_streams(spark: SparkSession, warehouse: Path) -> None:
-    """A rule for new values sets rows aside too; idle streams hold nothing up, and break no rule."""
+    """A rule for new values sets rows aside too. Idle streams hold nothing up and break no rule."""
     from tests.faults.test_unknown_columns import never
 
     topology = Topology("late", bad_rows=AppendTable(warehouse / "bad"))
