@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spouts._bad_rows import marks
 from spouts._json_records import JsonRecords
 from spouts._options import lowered
-from spouts._source_files import SourceFiles
+from spouts._source_files import ENCODINGS, SourceFiles
 from txn.errors import TopologyError
 from txn.interfaces import NOT_PARSED
 from txn.spark.names import quoted
@@ -33,9 +33,7 @@ _ENCODINGS = (  # the first bytes of a file, in hexadecimal; the longer ones fir
     ("000000__", "UTF-32"),
     ("00__%", "UTF-16BE"), ("__00%", "UTF-16LE"),
 )  # fmt: skip
-_DECODED = {
-    "", "ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32", "UTF-8", "UTF8",
-}  # fmt: skip
+_DECODED = ENCODINGS | {"", "UTF8"}
 """Encodings that Spark's `decode` knows."""
 
 

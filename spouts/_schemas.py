@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from txn.errors import TopologyError
@@ -57,37 +58,35 @@ def as_nullable(data_type: DataType) -> DataType:
 
     Spark's own: `DataType.asNullable` in its Scala sources.
     """
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
-    if isinstance(data_type, StructType):
-        fields = [StructField(f.name, as_nullable(f.dataType), True, f.metadata) for f in data_type]
-        return StructType(fields)
-    if isinstance(data_type, ArrayType):
-        return ArrayType(as_nullable(data_type.elementType), True)
-    if isinstance(data_type, MapType):
-        return MapType(as_nullable(data_type.keyType), as_nullable(data_type.valueType), True)
-    return data_type
+    return _rebuilt(data_type, lambda leaf: leaf)
 
 
 def as_wide(data_type: DataType) -> DataType:
-    """The type with `int` for smaller numbers: Spark cuts off what does not fit into those."""
-    from pyspark.sql.types import (
-        ArrayType,
-        ByteType,
-        IntegerType,
-        MapType,
-        ShortType,
-        StructField,
-        StructType,
+    """The nullable type with `int` for smaller numbers: Spark cuts off what does not fit those."""
+    from pyspark.sql.types import ByteType, IntegerType, ShortType
+
+    return _rebuilt(
+        data_type, lambda leaf: IntegerType() if isinstance(leaf, ByteType | ShortType) else leaf
     )
 
+
+def _rebuilt(data_type: DataType, of_leaf: Callable[[DataType], DataType]) -> DataType:
+    """The type with every part nullable and each innermost type replaced."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
     if isinstance(data_type, StructType):
-        return StructType([StructField(f.name, as_wide(f.dataType), True) for f in data_type])
+        return StructType(
+            [
+                StructField(f.name, _rebuilt(f.dataType, of_leaf), True, f.metadata)
+                for f in data_type
+            ]
+        )
     if isinstance(data_type, ArrayType):
-        return ArrayType(as_wide(data_type.elementType), True)
+        return ArrayType(_rebuilt(data_type.elementType, of_leaf), True)
     if isinstance(data_type, MapType):
-        return MapType(as_wide(data_type.keyType), as_wide(data_type.valueType), True)
-    return IntegerType() if isinstance(data_type, (ByteType, ShortType)) else data_type
+        key, value = _rebuilt(data_type.keyType, of_leaf), _rebuilt(data_type.valueType, of_leaf)
+        return MapType(key, value, True)
+    return of_leaf(data_type)
 
 
 def require_schema(text: str) -> str:

@@ -16,10 +16,10 @@ from txn.spark.jvm import jvm_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SourceFiles"]
+__all__ = ["ENCODINGS", "SourceFiles"]
 
 _ALL_OF_JAVA = "spark.sql.legacy.javaCharsets"
-_ENCODINGS = {"ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32", "UTF-8"}
+ENCODINGS = {"ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32", "UTF-8"}
 """Those that the parsers of Spark read."""
 
 
@@ -56,11 +56,11 @@ class SourceFiles:
             TopologyError: Spark's parser does not read it, or Java knows no such language.
         """
         encoding = self.encoding or "UTF-8"
-        known = encoding in _ENCODINGS or (self.form, encoding) == ("json", "UTF8")
+        known = encoding in ENCODINGS or (self.form, encoding) == ("json", "UTF8")
         if self.form in PARSED and not known and spark.conf.get(_ALL_OF_JAVA, "false") != "true":
             raise TopologyError(
                 f"{self.whose} cannot read {self.form} as {encoding}, only as "
-                f"{', '.join(sorted(_ENCODINGS))}. Say one of these, or give the session "
+                f"{', '.join(sorted(ENCODINGS))}. Say one of these, or give the session "
                 f"{_ALL_OF_JAVA}=true (--conf), which takes all that Java has.",
                 number="TXN-408",
             )

@@ -52,7 +52,7 @@ COPIES = """
 import json
 import sys
 from pyspark import StorageLevel
-from txn.engine.shared_rows import SharedRows
+from txn.engine.shared_rows import SharedRows, require_one_copy
 from txn.errors import FailedException
 from txn.session import delta_session
 
@@ -60,11 +60,11 @@ spark = delta_session("copies", sys.argv[1], json.loads(sys.argv[2]))
 shared = SharedRows(spark, spark)
 rows = shared.keep(spark.range(100), "once")
 shared.compute()
-shared.require_one_copy()
+require_one_copy([shared], spark)
 twice = spark.range(100).localCheckpoint(storageLevel=StorageLevel.DISK_ONLY_2)
 shared.kept.append(twice)
 try:
-    shared.require_one_copy()
+    require_one_copy([shared], spark)
 except FailedException as error:
     print("refused", error.number)
 """

@@ -403,8 +403,8 @@ class Steady(FirstFails):
 def test_the_smallest_txid_decides_the_columns(
     spark: SparkSession, zookeeper: EmbeddedZooKeeper, warehouse: Path, changes: str
 ) -> None:
-    """If nobody has declared the columns of a stream, the smallest txid that brings some decides
-    them, however late it is.
+    """If the columns of a stream are not declared, the smallest txid that brings columns decides
+    them, even if it arrives last.
 
     A later txid with others is the one that is refused. It was the one that made the table, and
     then the table refused the first txid at every run.

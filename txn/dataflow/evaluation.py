@@ -176,11 +176,18 @@ class Evaluation:
         doubtful = {s.name for s in node.sources()} & set(self.assumed) - set(self.inputs)
         if not doubtful:
             return None
-        live = {s.name for s in node.sources()} & set(self.inputs)
+        live = self.live(node)
         waits_for = frozenset(map(stream_called, doubtful))
         for stream in waits_for:
             self.doubts.setdefault(stream, error)
         return Unknown(waits_for, empty=False, streams=frozenset(live))
+
+    def live(self, node: Node) -> set[str]:
+        """The streams with something to read that a node follows from, also behind tables.
+
+        Without one, no table gets a row of the node: not even that of an aggregate without keys.
+        """
+        return {source.name for source in node.sources()} & set(self.inputs)
 
     def _compute(self, node: Node) -> Result:
         if isinstance(node, Source):
@@ -223,7 +230,7 @@ class Evaluation:
         """The verdicts on all rules of a stream, computed once for everything that needs them."""
         if base not in self.judged:
             judged = Judged.of(rows.frame, self.rules.get(base, rule.chain))
-            judged.counted = rows.empty or _is_idle(base, rows)
+            judged.counted = rows.empty or not self.live(base)
             if not judged.counted:
                 judged.frame = self.share(judged.frame, f"the rules of stream '{rule.label()}'")
             self.judged[base] = judged
@@ -237,7 +244,7 @@ class Evaluation:
             empty = all(rows.empty for rows in results.values())
             return _unknown(list(results.values()), empty=empty)
         # Rules of idle streams count only for the columns, if there are no others.
-        live = [rule for rule, rows in known.items() if not _is_idle(rule.base, rows)]
+        live = [rule for rule in known if self.live(rule.base)]
         frames = [
             self.judged[base].set_aside(node.rules, self._position(base))
             for base in dict.fromkeys(rule.base for rule in live or known)
@@ -283,15 +290,6 @@ class Evaluation:
                 found = rows_for(keys, state.rows, state.of_keys)
         frame = explain(node, lambda: node.compute([rows.frame, found]))
         return replace(rows, frame=frame)
-
-
-def _is_idle(node: Node, rows: Rows) -> bool:
-    """True if a batch gives the node nothing to read: then no table gets a row of it.
-
-    An aggregate without keys has a row even so.
-    """
-    nodes = node.ancestors(through_tables=False)
-    return not rows.streams and not any(isinstance(one, NewValues) for one in nodes)
 
 
 def _lacking(rows: Rows, names: Collection[str]) -> bool:

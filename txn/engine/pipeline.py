@@ -335,9 +335,11 @@ class Pipeline(Shell):
                 except Exception as error:
                     if is_away(error):
                         raise
-                    why = cause_line(error).removesuffix(SourceChangedError.LET_GO).rstrip(". ")
-                    why += ". The request is withdrawn: ask again (`txn quarantine replay "
-                    why += f"{self._name} {wanted.txid}`) when it can be read."
+                    cause = cause_line(error).removesuffix(SourceChangedError.LET_GO).rstrip(". ")
+                    why = (
+                        f"{cause}. The request is withdrawn: ask again (`txn quarantine replay "
+                        f"{self._name} {wanted.txid}`) when it can be read."
+                    )
                     self._store.refuse_replay(wanted.txid, why)
                     log.warning(_REFUSED, self._name, wanted.txid, why)
                 else:

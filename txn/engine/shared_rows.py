@@ -25,7 +25,7 @@ from txn.text import placed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SharedRows", "compute_shared"]
+__all__ = ["SharedRows", "compute_shared", "require_one_copy"]
 
 
 @dataclass
@@ -68,26 +68,28 @@ class SharedRows:
         self.waiting.clear()
         self.kept.clear()
 
-    def require_one_copy(self) -> None:
-        """Call it after a job that reads the rows.
-
-        Raises:
-            FailedException: two tasks have computed one partition; later jobs may read either.
-        """
-        if self.kept and are_stored_twice(self.kept, self.own):
-            raise FailedException(
-                "Spark has computed rows that several tables read twice, on two executors, so that "
-                "the tables could differ: a task was started once more while it ran. The batch is "
-                "replayed. If this goes on, set spark.speculation=false.",
-                number="TXN-522",
-            )
-
 
 def compute_shared(several: Sequence[SharedRows], session: SparkSession) -> None:
     """Compute the shared rows of attempts: a job for all of them, at each step of the graph."""
     while steps := [shared.waiting.pop(0) for shared in several if shared.waiting]:
         with placed(", ".join(dict.fromkeys(whose for whose, _ in steps))):
             _run([frame for _, frame in steps], session)
+
+
+def require_one_copy(several: Sequence[SharedRows], session: SparkSession) -> None:
+    """Refuse shared rows that are there twice. Call it after a job that reads them.
+
+    Raises:
+        FailedException: two tasks have computed one partition; later jobs may read either.
+    """
+    kept = [frame for shared in several for frame in shared.kept]
+    if kept and are_stored_twice(kept, session):
+        raise FailedException(
+            "Spark has computed rows that several tables read twice, on two executors, so that "
+            "the tables could differ: a task was started once more while it ran. The batch is "
+            "replayed. If this goes on, set spark.speculation=false.",
+            number="TXN-522",
+        )
 
 
 def _run(frames: Sequence[DataFrame], session: SparkSession) -> None:

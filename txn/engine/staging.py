@@ -13,7 +13,7 @@ from txn.dataflow.expectations import SetAside, unasked_tables
 from txn.dataflow.graph import Sink, explain, require_columns
 from txn.engine.attempt import Emission, Staging
 from txn.engine.row_counts import COUNT_COLUMN, Conservation
-from txn.engine.shared_rows import compute_shared
+from txn.engine.shared_rows import compute_shared, require_one_copy
 from txn.engine.tables import Tables
 from txn.engine.violations import count_violations
 from txn.errors import ColumnsUnknownError, TableRefusedError
@@ -116,8 +116,7 @@ class Stager:
             read.append({stream: emission.parts[stream] for stream in rows.streams})
         with placed(f"the rows of stream '{sink.parent.label()}' for table '{sink.name}'"):
             staged = self._stage(sink, group)
-        for emission in emissions:
-            emission.shared.require_one_copy()
+        require_one_copy([emission.shared for emission in emissions], self._own)
         for counts, one in zip(counted, staged, strict=False):
             counts.check(one, sink.name)
         rest = iter(staged)
@@ -157,9 +156,9 @@ class Stager:
         Raises:
             ColumnsUnknownError: columns that nobody knows yet would go into it.
         """
-        if not any(source.name in emission.parts for source in sink.parent.sources()):
-            return None
         evaluation = emission.evaluation
+        if not evaluation.live(sink.parent):
+            return None
         rows = _completed(sink, evaluation.rows(sink.parent))
         if isinstance(rows, Unknown):
             own = any(source.name in emission.parts for source in sink.parent.sources_read())

@@ -59,7 +59,11 @@ def load_quietly(name: str) -> None:
 
 
 def are_stored_twice(checkpoints: Sequence[DataFrame], session: SparkSession) -> bool:
-    """Whether two executors have a partition of local checkpoints."""
+    """Return whether two executors hold the same partition of local checkpoints.
+
+    Only the block manager counts copies, and it lists blocks by the number of their RDD. That
+    number is all that is asked of an RDD here; nothing is computed with one.
+    """
     jvm = jvm_of(session)
     if jvm is None or runs_here(session.sparkContext.master or "local"):
         return False
