@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
 from txn.errors import TopologyError
+from txn.spark.jvm import jvm_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -103,8 +104,6 @@ _settings: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 """Session made here -> its recorded settings."""
 _new: WeakKeyDictionary[SparkContext, Mapping[str, str]] = WeakKeyDictionary()
 """Context -> the settings of a new session."""
-_REFUSED = "_txn_refused"
-"""Attribute of a session: a DataFrame of its own, which makes it active in a thread."""
 _NO_ROWS = "_txn_no_rows"
 """Attribute of a session: empty DataFrames, by their columns. They keep the session alive, so only
 the session itself may hold them."""
@@ -228,19 +227,12 @@ def make_active(spark: SparkSession) -> None:
     user's line with each expression, for errors, only in a thread whose session was made active;
     whether it does so at all is decided once, at the first expression of the process.
     """
-    from pyspark.errors import PySparkTypeError
+    from pyspark.sql import SparkSession
 
-    # The only call of PySpark that sets the thread's session. A DataFrame in place of rows is
-    # refused, but only after that: 2 ms, where no rows at all take 30.
-    with contextlib.suppress(PySparkTypeError):
-        spark.createDataFrame(_refused(spark))
-
-
-def _refused(spark: SparkSession) -> DataFrame:
-    if _REFUSED not in vars(spark):
-        vars(spark)[_REFUSED] = spark.range(0)
-    kept: DataFrame = vars(spark)[_REFUSED]
-    return kept
+    # PySpark has no public call that does this, and notes the session in two places.
+    if (jvm := jvm_of(spark)) is not None:
+        SparkSession._activeSession = spark
+        SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
 
 def _unset(session: SparkSession, key: str) -> None:
