@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 try:
-    # txn itself, and so `txn.machine.allocator`, before anything loads delta-rs
-    import txn.errors  # noqa: F401
+    import txn.errors  # noqa: F401 - to name the file that hides `txn`, if one does
 except ModuleNotFoundError as error:
     if error.name != "txn.errors":
         raise

@@ -11,9 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from deltalake.exceptions import DeltaError
-
 from txn.delta.commits import Commit, file_path, txid_in
+from txn.delta.delta_rs import DeltaError
 from txn.delta.loading import damaged, find
 from txn.delta.log import TableLog
 from txn.errors import RecoveryRefusedError, SourceChangedError

@@ -1,15 +1,14 @@
 """Exactly-once micro-batch transactions on Spark, in the manner of Storm's Trident.
 
-`import txn` loads neither pyspark nor kazoo; they come with the first run.
+`import txn` changes nothing in the process, and loads neither pyspark nor kazoo; they come with the
+first run.
 """
 
 from __future__ import annotations
 
-import txn.machine.allocator  # noqa: F401 - before whatever loads delta-rs
 from txn.attempts import TransactionAttempt
 from txn.config import TopologyConfig
 from txn.errors import FailedException, TxnError
-from txn.hidden import explain_missing_modules
 from txn.operations.txids import history
 from txn.topology import Topology
 
@@ -23,5 +22,3 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
-
-explain_missing_modules()

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import DeltaError
 from pydantic_core import to_json
 
 from committers.publishing.files import ActiveFile
 from committers.publishing.spec import TableSpec
 from txn.delta.commits import EXACT, commit_path, epoch_app, incarnation_app
+from txn.delta.delta_rs import CommitProperties, DeltaError, DeltaTable, Schema, Transaction
 from txn.delta.loading import is_there
 from txn.errors import (
     CommitConflictError,

@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from deltalake.exceptions import DeltaError
-
 from committers.publishing.append import CHECKPOINT_INTERVAL
 from txn.delta.commits import LAST_CHECKPOINT, checkpoint_version
+from txn.delta.delta_rs import DeltaError
 from txn.delta.loading import load
 from txn.errors import TableChangedError, TxnError
 from txn.storage.storage import Storage

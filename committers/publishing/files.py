@@ -15,7 +15,7 @@ from txn.errors import RecoveryRefusedError
 from txn.interfaces import StagedFile
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from txn.delta.delta_rs import DeltaTable
 
 __all__ = [
     "BUCKET",

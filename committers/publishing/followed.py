@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from deltalake import DeltaTable
-
 from committers.publishing.chain import MOST_NAMED, newest_texts, require_unbroken
 from committers.publishing.files import ActiveFile, active_files, load_files, require_inside
 from committers.publishing.foreign_commits import ForeignCommits, accepted_version, changed_by
@@ -32,6 +30,7 @@ from txn.delta.commits import (
     txid_app,
 )
 from txn.delta.definition import TableDefinition
+from txn.delta.delta_rs import DeltaTable
 from txn.delta.loading import is_there, load_own
 from txn.delta.log import TableLog
 from txn.errors import CommitConflictError, TableChangedError, TableRefusedError

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import errno
 
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
-
 from committers.publishing.chain import overwritten
 from txn.delta.commits import fingerprint_of
+from txn.delta.delta_rs import DeltaTable, TableNotFoundError
 from txn.delta.loading import load_own
 from txn.errors import StorageUnavailableError, TableChangedError
 from txn.storage.retrying import retried

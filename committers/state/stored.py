@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from deltalake.exceptions import DeltaError
-
 from committers.publishing.files import BUCKET, ActiveFile, columns_without_null, load_files
 from committers.reading import known_files
+from txn.delta.delta_rs import DeltaError
 from txn.delta.folders import COMPACTION, job_folder
 from txn.delta.loading import load, require
 from txn.spark.rows import no_rows

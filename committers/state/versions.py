@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from deltalake.exceptions import DeltaError
-
 from committers.publishing.files import load_files
 from committers.publishing.rewritten import first_missing
+from txn.delta.delta_rs import DeltaError
 from txn.delta.loading import load, require
 from txn.delta.log import TableLog
 from txn.errors import TableRefusedError, TxnError

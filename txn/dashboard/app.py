@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
-from deltalake.exceptions import DeltaError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -23,6 +22,7 @@ from starlette.types import ASGIApp
 from txn.dashboard import api
 from txn.dashboard.guard import Guard
 from txn.dashboard.scrub import Scrubber, secrets_in
+from txn.delta.delta_rs import DeltaError
 from txn.doctor.checkup import look
 from txn.doctor.findings import error
 from txn.errors import TxnError, UserError

@@ -14,7 +14,7 @@ from txn.delta.commits import BROKEN, Commit
 from txn.errors import RecoveryRefusedError
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from txn.delta.delta_rs import DeltaTable
 
 __all__ = ["TableDefinition"]
 

@@ -7,10 +7,9 @@ import errno
 import re
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from txn.delta.commits import LAST_CHECKPOINT, commit_path
+from txn.delta.delta_rs import DeltaError, DeltaTable, TableNotFoundError
 from txn.errors import RecoveryRefusedError, TableAbsentError
 from txn.storage.retrying import retried, said
 from txn.storage.storage import Storage

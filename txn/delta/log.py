@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltalake import DeltaTable
-
 from txn.delta.commits import (
     FIRST_TXID,
     Commit,
@@ -22,6 +20,7 @@ from txn.delta.commits import (
     parse_commit,
     txid_app,
 )
+from txn.delta.delta_rs import DeltaTable
 from txn.delta.loading import load
 from txn.errors import RecoveryRefusedError
 from txn.interfaces import Publication

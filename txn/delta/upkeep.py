@@ -15,11 +15,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from deltalake import ColumnProperties, DeltaTable, PostCommitHookProperties, WriterProperties
-from deltalake.exceptions import DeltaError
-
 from txn.attempts import LONGEST_GROUP
 from txn.delta.commits import EXACT, commit_path, parse_commit, txid_app
+from txn.delta.delta_rs import (
+    ColumnProperties,
+    DeltaError,
+    DeltaTable,
+    PostCommitHookProperties,
+    WriterProperties,
+)
 from txn.delta.durations import FILE_RETENTION, file_retention_secs
 from txn.delta.folders import COMPACTION, DATA, SCRATCH, staged_txid
 from txn.delta.loading import file_sizes, find

@@ -180,8 +180,7 @@ def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iter
     Args:
         options: `storage_options` of a committer whose table is there.
     """
-    from deltalake import DeltaTable
-
+    from txn.delta.delta_rs import DeltaTable
     from txn.storage.storage import Storage
 
     area = f"storage {folder}"
@@ -206,7 +205,7 @@ def check_storage(folder: str, options: Mapping[str, str] | None = None) -> Iter
 
 
 def _schema() -> Any:
-    from deltalake import Schema
+    from txn.delta.delta_rs import Schema
 
     field = {"name": "x", "type": "long", "nullable": True, "metadata": {}}
     return Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))

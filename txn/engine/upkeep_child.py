@@ -16,8 +16,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from deltalake.exceptions import DeltaError
-
+from txn.delta.delta_rs import DeltaError
 from txn.delta.durations import FILE_RETENTION, file_retention_secs
 from txn.delta.loading import find
 from txn.delta.upkeep import UpkeepPlan, carry_out, in_one_line, plan_optimize, plan_vacuum

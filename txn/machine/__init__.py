@@ -1,1 +1,1 @@
-"""The machine's equipment: Java, jars, Spark's settings, a memory allocator, its addresses."""
+"""The machine's equipment: Java, jars, Spark's settings, its addresses."""

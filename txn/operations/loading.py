@@ -184,8 +184,7 @@ def _hidden(error: Exception) -> str:
     """What stands in the way of our packages, if that may be why; else empty."""
     if not isinstance(error, ImportError | AttributeError):
         return ""
-    said = [hidden.advice(name, place) for name, place in hidden.hiding().items()]
-    return "".join(f"{text}. " for text in said if text not in str(error))
+    return "".join(f"{hidden.advice(*each)}. " for each in hidden.hiding().items())
 
 
 def _line(error: BaseException) -> str:

@@ -12,8 +12,7 @@ from txn.interfaces import Publication
 from txn.storage.locations import is_local
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
+    from txn.delta.delta_rs import DeltaTable
     from txn.delta.log import TableLog
     from txn.storage.storage import Storage
 

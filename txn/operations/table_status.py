@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deltalake.exceptions import DeltaError
-
+from txn.delta.delta_rs import DeltaError
 from txn.errors import TxnError
 from txn.interfaces.publication import Violations, merged_violations, summed_violations
 from txn.operations.history import history_of

@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from deltalake.exceptions import DeltaError
-
+from txn.delta.delta_rs import DeltaError
 from txn.delta.upkeep import Operation, UpkeepPlan, carry_out, least_hours, plan_optimize
 from txn.delta.upkeep import plan_vacuum as plan_one_vacuum
 from txn.errors import TxnError, UserError

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyarrow import dataset
 
 from txn.delta.commits import FIRST_TXID, TXID
+from txn.delta.delta_rs import DeltaTable
 from txn.delta.loading import file_sizes, load
 from txn.errors import UserError
 from txn.storage.retrying import retried

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from deltalake.exceptions import DeltaError
-
+from txn.delta.delta_rs import DeltaError
 from txn.errors import TxnError
 from txn.operations.watching.follower import LogFollower
 from txn.operations.watching.index import LogIndex

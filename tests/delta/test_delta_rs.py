@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from txn.machine.allocator import CONF, VARIABLE
+from txn.delta.delta_rs import CONF, VARIABLE
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = """
@@ -46,6 +47,14 @@ def seen(module: str, **environment: str) -> str:
 def test_the_allocator_is_set_before_delta_rs_is_loaded(module: str) -> None:
     """Whatever of the product a program imports first, memory that is free is given back soon."""
     assert seen(module) == CONF
+
+
+def test_only_the_module_that_sets_it_loads_delta_rs() -> None:
+    """Every other module has the names of delta-rs from there."""
+    sources = [p for name in ("txn", "spouts", "committers") for p in (ROOT / name).rglob("*.py")]
+    loads = re.compile(r"^\s*(from|import) deltalake\b", re.MULTILINE)
+    found = [str(p.relative_to(ROOT)) for p in sources if loads.search(p.read_text("utf-8"))]
+    assert found == ["txn/delta/delta_rs.py"]
 
 
 def test_a_setting_of_the_users_own_holds() -> None:
