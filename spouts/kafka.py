@@ -33,6 +33,7 @@ from spouts._kafka_plan import (
     stored_positions,
     what_is_left,
 )
+from spouts._kafka_relation import offsets_read
 from spouts._kafka_values import ValueFormat, Values
 from spouts._schemas import as_struct
 from spouts._sizes import BatchSize, Size
@@ -77,10 +78,6 @@ _COLUMNS = (
     "timestamp timestamp_ltz, timestampType int"
 )
 _HEADERS = ", headers array<struct<key: string, value: binary>>"
-_RELATION = re.compile(
-    r"KafkaRelation\(strategy=Assign\[[^\]]*\], start=SpecificOffsetRangeLimit\(\w*Map\(([^)]*)\)\)"
-    r", end=SpecificOffsetRangeLimit\(\w*Map\(([^)]*)\)\)\)"
-)
 
 
 class KafkaSpout(PartitionedSpout):
@@ -565,12 +562,12 @@ class KafkaSpout(PartitionedSpout):
             for name in self.planned_parts(metadata)
             if name in metadata.read
         }
-        # Only Spark's plan has this; reading the plan runs nothing.
-        plan = batch._jdf.queryExecution().analyzed().toString()
-        read: list[str] = []
-        for starts, ends in _RELATION.findall(plan):
-            first, last = _offsets(starts), _offsets(ends)
-            read += [n for n, span in planned.items() if (first.get(n), last.get(n)) == span]
+        read = [
+            name
+            for offsets in offsets_read(batch)
+            for name, span in planned.items()
+            if offsets.get(name) == span
+        ]
         if corrected := self._corrected(metadata.read):
             read += corrected[0].parts_read(batch, corrected[1])
         return sorted(read)
@@ -687,12 +684,6 @@ def _allow_own_group(spark: SparkSession) -> None:
         configurator = jvm.org.apache.logging.log4j.core.config.Configurator
         level = jvm.org.apache.logging.log4j.Level
         if_known(lambda: configurator.setLevel(_SPARKS_PROVIDER, level.ERROR))
-
-
-def _offsets(entries: str) -> dict[str, int]:
-    """Partition -> offset from Scala's text of a map: `a-0 -> 1, a-1 -> 2`."""
-    pairs = (entry.split(" -> ") for entry in entries.split(", ") if entry)
-    return {name: int(offset) for name, offset in pairs}
 
 
 def _listed(topics: Collection[str]) -> str:
