@@ -18,6 +18,7 @@ from tests.benchmarks.task import Answer, Task, answer, session
 from txn import Topology, TopologyConfig, TransactionAttempt
 from txn.embedded import EmbeddedZooKeeper
 from txn.interfaces import PartitionedSpout, SpoutKind
+from txn.machine.heap import settled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +79,7 @@ def run(task: Task) -> Iterator[Answer]:
         topology = Topology("coordination", TopologyConfig(max_spout_pending=1))
         table = AppendTable(task.folder / "table", "transactional")
         topology.stream("rows", ManyPartitions(task.x, batches)).partition_persist(table)
-        with Meter() as meter:
+        with Meter() as meter, settled():  # as `txn run` does
             report = topology.run(spark, zookeeper=server.hosts, until="caught_up")
         rows = table.read(spark).count()
         spark.stop()

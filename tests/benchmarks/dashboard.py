@@ -30,6 +30,7 @@ from tests.benchmarks.memory import memory_kb
 from tests.dashboard.made_logs import BEGAN_MS, append_version, made_table, publication
 from tests.dashboard.sample import Told
 from tests.dashboard.serving import served
+from txn.machine.heap import settled
 from txn.operations.status import status_of
 from txn.operations.watching.feed import Look
 from txn.operations.watching.topologies import Watch
@@ -65,7 +66,7 @@ def serve(folder: Path, txids: int, versions: dict[str, int]) -> None:
     look = Look(time.time(), {"t": status_of(TopologyStatus("t", progress, 1, None, None, ()))})
     with Watch([], "zk1:2181", where=folder, feed=Told) as watch:
         Told.last.say(look)
-        with served(watch) as url:
+        with served(watch) as url, settled():  # as `txn dashboard` does
             print(url, flush=True)
             sys.stdin.read()
 

@@ -36,6 +36,7 @@ from tests.benchmarks.watching import watching
 from txn import Topology, TopologyConfig
 from txn.embedded import EmbeddedZooKeeper
 from txn.engine.report import BatchReport, RunReport
+from txn.machine.heap import settled
 from txn.observers import Observer
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ def run_topology(
     else:
         rows.group_by("word").persistent_aggregate(table, count=Count())
     place.forget()
-    report = topology.run(spark, zookeeper=zookeeper, until="caught_up", observers=observers)
+    with settled():  # as `txn run` does
+        report = topology.run(spark, zookeeper=zookeeper, until="caught_up", observers=observers)
     return Ran(report, table, place.told(report.batches_committed))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -93,3 +94,38 @@ def test_a_failure_that_is_no_replay_is_told(tmp_path: Path) -> None:
     failed = [each for each in told if each["event"] == "failed"]
     assert [(each["txid"], "poison" in each["error"]) for each in failed] == [(2, True)]
     assert (told[-1]["event"], told[-1]["replays"], told[-1]["quarantined"]) == ("ended", 0, 1)
+
+
+COLLECTING = """
+import gc
+from committers.append_table import AppendTable
+from spouts.memory import MemoryTransactionalSpout
+from txn import Topology
+from txn.session import delta_session
+
+def look(df):
+    print("collector", gc.get_freeze_count() > 10_000, gc.get_threshold()[2], flush=True)
+    return df
+
+topology = Topology("t")
+rows = topology.stream("rows", MemoryTransactionalSpout([[(1,)]], "n int"))
+rows.transform(look).partition_persist(AppendTable("table"))
+if __name__ == "__main__":
+    spark = delta_session("t", "local[1]")
+    topology.run(spark, zookeeper="embedded", until="caught_up")
+    spark.stop()
+"""
+
+
+def test_only_a_process_of_ours_has_its_collector_tuned(tmp_path: Path) -> None:
+    """`txn run` freezes what is loaded; a program that runs a topology keeps its own settings."""
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "program.py").write_text(COLLECTING, "utf-8")
+    theirs = subprocess.run(
+        [sys.executable, "program.py"], capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    ours = run(tmp_path / "ours", "--until", "caught_up", program=COLLECTING)
+    assert theirs.returncode == 0, theirs.stderr
+    usual = gc.get_threshold()[2]
+    assert f"collector True {10 * usual}" in ours.stdout
+    assert f"collector False {usual}" in theirs.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import re
@@ -175,32 +174,6 @@ class Failing(MemoryTransactionalSpout):
     def planned_lag(self, metadata: MemoryPosition) -> Lag:
         """One of them."""
         return Lag(records=1)
-
-
-class Looking(MemoryTransactionalSpout):
-    """Asks how many objects the garbage collector passes over."""
-
-    passed_over = 0
-
-    def emit_batch(
-        self, spark: SparkSession, attempt: TransactionAttempt, metadata: MemoryPosition
-    ) -> DataFrame:
-        """The rows of the batch, once the run is taken to be a long one."""
-        wait_for(lambda: gc.get_freeze_count() > 10_000, what="the collector")
-        self.passed_over = gc.get_freeze_count()
-        return super().emit_batch(spark, attempt, metadata)
-
-
-def test_a_run_is_not_held_up_by_what_was_there_before(
-    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python's collector passes over that while a long run goes on, and no longer."""
-    monkeypatch.setattr("txn.engine.running._WATCH_SECS", 0.01)
-    monkeypatch.setattr("txn.engine.running._LONG_SECS", 0.02)
-    spout = Looking(ROWS, SCHEMA)
-    run_in_memory(topology(warehouse, spout), spark)
-    assert spout.passed_over > 10_000
-    wait_for(lambda: gc.get_freeze_count() < 1000, what="the end")
 
 
 def test_failures_waits_and_lag_are_told(spark: SparkSession, warehouse: Path) -> None:

@@ -67,6 +67,7 @@ def dashboard(
     the storage of its tables are then used. Without NAME: all that ZooKeeper knows.
     """
     from txn.dashboard.server import serve
+    from txn.machine.heap import settled
     from txn.operations.watching.known import Known
     from txn.operations.watching.topologies import Watch
 
@@ -95,7 +96,8 @@ def dashboard(
             return over.is_set()
 
         _step_back()
-        serve(watch, Address(host.strip("[]"), port), told, names=allowed, is_over=is_over)
+        with settled():
+            serve(watch, Address(host.strip("[]"), port), told, names=allowed, is_over=is_over)
 
 
 def _step_back() -> None:

@@ -25,6 +25,7 @@ from txn.cli.signals import quiet_interrupts, received_signals, terminable
 from txn.engine.report import RunReport
 from txn.errors import AbandonedError, SetupError, TxnError
 from txn.interfaces import NOTICES
+from txn.machine.heap import settled
 from txn.zookeeper.connection import WAITING
 from txn.zookeeper.location import resolve
 from txn.zookeeper.status import require_answer
@@ -88,6 +89,7 @@ def drive(
             spark = delta_session(topology.name, master, conf, packages=packages)
             resources.callback(spark.stop)
             connect = hosts.result()
+        resources.enter_context(settled())
         running = topology.start(
             spark, zookeeper=connect, until=until, standby=standby, observers=observers
         )

@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from txn.errors import SetupError, UserError
-from txn.machine.heap import settled
 from txn.machine.listening import Address, is_any, is_loopback, reached_at, refusal
 from txn.operations.watching.topologies import Watch
 
@@ -94,8 +93,7 @@ def serve(
     shown = Address(reached_at(address.host), port)
     url = f"http://{shown}/" + (f"?token={quote(token, safe='')}" if token else "")
     try:
-        with settled():
-            EndableServer(app, lambda: told(url), is_over).run(sockets=[listening])
+        EndableServer(app, lambda: told(url), is_over).run(sockets=[listening])
     finally:
         listening.close()
 

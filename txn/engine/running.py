@@ -34,7 +34,6 @@ from txn.errors import (
 )
 from txn.interfaces import Lag
 from txn.logs import Work, working_on
-from txn.machine.heap import settled
 from txn.notebook.live import Moment, show
 from txn.observers import (
     LeadershipConfirmed,
@@ -58,8 +57,6 @@ log = logging.getLogger("txn")
 
 _WATCH_SECS = 1.0
 """Between two looks at the run's own thread."""
-_LONG_SECS = 2.0
-"""A run that takes longer may take long: its process's objects are worth a collection then."""
 _NAMING_SECS = 5.0
 """How long to ask the store who has taken over."""
 
@@ -369,19 +366,9 @@ class RunningTopology:
     # --- threads that hang -------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Look after the run's own thread until the run has ended."""
-        with contextlib.ExitStack() as until_the_end:
-            self._look_after(until_the_end)
-
-    def _look_after(self, until_the_end: contextlib.ExitStack) -> None:
         """End the run for its own thread, should that hang: user code may be called there, too."""
         stopped_at = None
-        began, is_long = time.perf_counter(), False
         while not self._done.wait(_WATCH_SECS):
-            # By the machine's own time: that is what a collection takes.
-            if not is_long and self.leads and time.perf_counter() - began > _LONG_SECS:
-                is_long = True
-                until_the_end.enter_context(settled())
             if self._stopping.is_set() and stopped_at is None:
                 stopped_at = self._monotonic()
             if self._thread is None or not self._hangs(stopped_at):
