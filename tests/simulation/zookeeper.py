@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from kazoo.exceptions import (
@@ -325,7 +324,7 @@ class Session:
         self.lost = False
         self.refused = False
         self.untrusted = None
-        self.log = SimpleNamespace(reason="")
+        self.reason = ""
         self.synced = False
         self.client = self
         self.process = world.kernel.alive().process

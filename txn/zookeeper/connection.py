@@ -204,7 +204,7 @@ class Connection:
     def session_timeout_secs(self) -> float:
         """The timeout that the server granted the current session; 0 without a session."""
         session = self._session
-        return session.log.negotiated_ms / 1000 if session else 0.0
+        return session.timeout_secs if session else 0.0
 
     @property
     def session_id(self) -> int:
@@ -227,7 +227,7 @@ class Connection:
             if session.refused:
                 raise self._refused()
             if session.untrusted:
-                raise self._untrusted(session.log.reason)
+                raise self._untrusted(session.reason)
             if session.client.connected and not session.lost:
                 self._first.over = True
                 return session.client
@@ -545,7 +545,7 @@ def _node(data: bytes, stat: Any) -> Node:
 
 
 def _last_try(session: Session | None) -> str:
-    reason = session.log.reason if session is not None else ""
+    reason = session.reason if session is not None else ""
     return f" (the last try: {reason.rstrip('.')})" if reason else ""
 
 

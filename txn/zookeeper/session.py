@@ -3,12 +3,9 @@
 - Its own retries go on for ever, with pauses of up to an hour: here they are at most half a second.
 - State listeners run in kazoo's own thread, where a request would wait for itself: the listener
   here does nothing but pass the word on.
-- For the answer to a connect it waits its session timeout, divided by the number of servers. A
-  server that just starts may accept a connection and forget it: the wait for it would cost the
-  session, and with it the leadership. Here the timeout is divided by three at least.
 - At DEBUG it logs every request, credentials included: `_CalmLogger` lets nothing below INFO by.
-- Why it cannot connect it says in its log only: `_CalmLogger` keeps the last reason. A server whose
-  certificate does not hold, or that refuses ours, would be tried for ever as well.
+- A server whose certificate does not hold, or that refuses ours, would be tried for ever as well:
+  `Handshakes` counts such tries, and knows what else they came to.
 """
 
 from __future__ import annotations
@@ -23,6 +20,8 @@ from kazoo.exceptions import KazooException
 from kazoo.protocol.states import Callback, KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
+from txn.zookeeper.handshakes import Handshakes
+
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
 else:
@@ -36,33 +35,10 @@ class _CalmLogger(_Adapter):
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__(logger, {})
-        self.reason = ""
-        """Why the last try to connect failed; empty: none has."""
-        self.tls_failures = 0
-        """Tries in a row that failed in TLS."""
-        self.negotiated_ms = 0
-        """Session timeout as the server granted it; 0 before."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        if level < logging.INFO:
-            # The one thing below INFO that is wanted, and that kazoo tells nowhere else.
-            if str(msg).startswith("Session created") and len(args) > 2:
-                self.negotiated_ms = int(str(args[2]))
-            return
-        if level >= logging.WARNING and str(msg).startswith(("Connection ", "Cannot resolve")):
-            self.reason = (str(msg) % args if args else str(msg)).rpartition("error: ")[2]
-            self.tls_failures = self.tls_failures + 1 if "[SSL" in self.reason else 0
-        super().log(logging.INFO, msg, *args, **kwargs)
-
-
-class _Servers(list[Any]):
-    """kazoo's list of servers, whose length is what it divides the session timeout by.
-
-    Naming a server three times would do that too, but then it is tried again without a pause.
-    """
-
-    def __len__(self) -> int:
-        return max(3, super().__len__())
+        if level >= logging.INFO:
+            super().log(logging.INFO, msg, *args, **kwargs)
 
 
 class Session:
@@ -71,7 +47,6 @@ class Session:
     def __init__(
         self, hosts: str, options: dict[str, Any], on_state: Callable[[str], None]
     ) -> None:
-        self.log = _CalmLogger(logging.getLogger("txn.zookeeper"))
         self.lost = False
         self.synced = False
         """Its server has caught up with the ensemble's leader since the session began."""
@@ -83,18 +58,28 @@ class Session:
             hosts,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_delay=0.5),
             command_retry=KazooRetry(max_tries=1),
-            logger=self.log,
+            logger=_CalmLogger(logging.getLogger("txn.zookeeper")),
             **options,
         )
-        self._count = len(self.client.hosts)
-        self.client.hosts = _Servers(self.client.hosts)
+        self._handshakes = Handshakes(self.client)
         self.client.add_listener(self._listen)
         self.client.start_async()
 
     @property
+    def reason(self) -> str:
+        """Why the last try to connect failed; empty: none has."""
+        return self._handshakes.reason
+
+    @property
+    def timeout_secs(self) -> float:
+        """The session timeout that the server granted; 0 before."""
+        return self._handshakes.granted_ms / 1000
+
+    @property
     def untrusted(self) -> bool:
         """Whether TLS failed with every server, and none was ever connected."""
-        return not self._was_connected and self.log.tls_failures >= self._count
+        failed = self._handshakes.tls_failures >= len(self.client.hosts)
+        return not self._was_connected and failed
 
     def _listen(self, state: str) -> None:
         # kazoo's own thread: no request may be made here.
