@@ -230,3 +230,15 @@ def test_collections_that_hold_themselves_end() -> None:
     other.append({"again": other})
     assert fingerprint(circle) == fingerprint(circle)
     assert fingerprint(circle) != fingerprint(other)
+
+
+def test_a_variable_that_was_never_set_is_no_value() -> None:
+    """A function that refers to one has a fingerprint all the same, another than with a value."""
+
+    def over(value: int | None) -> Callable[[], int | None]:
+        if value is not None:
+            held = value
+        return lambda: held
+
+    assert None not in (unset := fingerprint(over(None)), fingerprint(over(1)))
+    assert len({unset, fingerprint(over(1)), fingerprint(over(2))}) == 3
