@@ -1,12 +1,12 @@
-"""The DataFrames of one attempt: each node of the graph computed once, shared results kept.
+"""The DataFrames of one attempt: each node of the graph is computed once, and may be shared.
 
 One `Evaluation` is made per attempt, so that no result leaks into another attempt (Storm: a new
 bolt instance per `TransactionAttempt`). It lives from the processing phase into the commit turn,
-where what hangs below a table's new values is computed.
+which computes the streams below a table's new values.
 
-A stream that nothing was read from yet has no rows and unknown columns. Some results are known all
-the same: a left join keeps every row of its left side, and only the columns of the right one are
-missing (`Rows.lacks`). Any other result is `Unknown`, never "no rows".
+A stream that was never read has no rows and unknown columns. Some results are known nevertheless: a
+left join keeps every row of its left side, and only the columns of the right one are missing
+(`Rows.lacks`). Any other result is `Unknown`, never "no rows".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["Evaluation", "Rows", "Unknown", "consumers", "stream_called"]
 
 @dataclass(frozen=True)
 class Rows:
-    """Every row of a node in one attempt, in the columns that are known."""
+    """Every row of a node in one attempt, with the columns that are known."""
 
     frame: DataFrame
     streams: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Rows:
     lacks: frozenset[str] = frozenset()
     """The streams whose unknown columns are missing; they are NULL in every row of `frame`."""
     empty: bool = False
-    """Whether it certainly has no rows; found without a job."""
+    """True if it certainly has no rows; found without a job."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Unknown:
     waits_for: frozenset[str]
     """The streams and tables whose columns would help."""
     empty: bool
-    """Whether it certainly has no rows nevertheless."""
+    """True if it certainly has no rows nevertheless."""
     streams: frozenset[str] = frozenset()
-    """The streams with something to read in this attempt from which it would be computed."""
+    """The streams with something to read in this attempt that it would be computed from."""
 
     @property
     def idle(self) -> bool:
-        """Whether the attempt loses nothing by it."""
+        """True if the attempt loses no rows by leaving it out."""
         return self.empty and not self.streams
 
 
@@ -77,7 +77,7 @@ Lookup = NewValues | StateQuery
 
 
 def stream_called(name: str) -> str:
-    """A stream, as `Rows.lacks` and `Unknown.waits_for` name it."""
+    """The name of a stream in `Rows.lacks` and `Unknown.waits_for`."""
     return f"stream '{name}'"
 
 
@@ -98,18 +98,18 @@ class Evaluation:
     """The DataFrames of one attempt.
 
     Args:
-        inputs: stream name -> the batch's DataFrame, of the streams that are not idle.
-        consumers: how many nodes and sinks read a node.
-        share: called on the DataFrame of a node with several consumers, and whose rows they are.
+        inputs: stream name -> the batch's DataFrame, for the streams that are not idle.
+        consumers: node -> number of nodes and sinks that read it.
+        share: called with the DataFrame of a node that has several consumers, and its place.
         attempt: handed to transforms that ask for it.
-        lookup: the rows of a table: its new values in this txid, or what a query reads.
-        reading: what a job over the batch's rows runs in.
-        compute_shared: computes what is shared, before a job reads it.
-        idle: no rows, with the columns of a stream that is idle; None: they are not known.
-        assumed: streams whose columns are those of earlier runs. What does not fit them is
-            unknown, not wrong: the program may have changed since.
+        lookup: returns the rows of a table: its new values in this txid, or those of a query.
+        reading: the context in which a job over the batch's rows runs.
+        compute_shared: computes shared rows before a job reads them.
+        idle: returns no rows with the columns of an idle stream; None if these are unknown.
+        assumed: streams whose columns are those of earlier runs. A result that does not fit them
+            is unknown, not wrong: the program may have changed since.
         rules: the rules of every stream that has any (`txn.dataflow.expectations.by_stream`).
-        positions: stream name -> what of its source the batch reads, for rows that are set aside.
+        positions: stream name -> description of what the batch reads, for rows that are set aside.
     """
 
     inputs: Mapping[str, DataFrame]
@@ -127,27 +127,27 @@ class Evaluation:
     """Stream -> its rows with a verdict on each of its rules."""
     done: dict[Node, Result] = field(default_factory=dict)
     kept: set[Node] = field(default_factory=set)
-    """Nodes whose rows are shared."""
+    """Nodes with shared rows."""
     doubts: dict[str, UserError] = field(default_factory=dict)
     """Errors with the columns of earlier runs, by stream name of `Unknown.waits_for`."""
 
     def rows(self, node: Node) -> Result:
-        """The rows of `node`, as far as they are known."""
+        """The rows of `node`; Unknown if columns for them are missing."""
         if node not in self.done:
             for parent in node.parents:
                 self.rows(parent)
-            found = self.fitting(node, lambda: self._compute(node))
+            result = self.fitting(node, lambda: self._compute(node))
             several = self.consumers.get(node, 0) > 1
-            self.done[node] = found
-            if isinstance(found, Rows) and several:
+            self.done[node] = result
+            if isinstance(result, Rows) and several:
                 self._shared(node)
         return self.done[node]
 
     def _shared(self, node: Node) -> Rows:
-        """The rows of `node`, computed once for everything that reads them."""
+        """The rows of `node`, computed once for all readers."""
         rows = self.done[node]
         assert isinstance(rows, Rows)
-        # What rules are judged on is shared already.
+        # Rows that rules judge are shared already.
         if node not in self.kept and not isinstance(node, Expectation):
             self.kept.add(node)
             frame = self.share(rows.frame, f"the rows of stream '{node.label()}'")
@@ -158,7 +158,7 @@ class Evaluation:
         """The result of `compute`; Unknown if columns of earlier runs do not fit.
 
         Raises:
-            UserError: columns do not fit that this run itself has seen.
+            UserError: columns that this run itself has seen do not fit.
         """
         try:
             return compute()
@@ -171,7 +171,7 @@ class Evaluation:
     def doubted(self, node: Node, error: UserError) -> Unknown | None:
         """`node` as unknown, if only columns of earlier runs may be wrong; else None.
 
-        Records the error for whoever waits for the columns.
+        Records the error for the message of attempts that wait for the columns.
         """
         doubtful = {s.name for s in node.sources()} & set(self.assumed) - set(self.inputs)
         if not doubtful:
@@ -205,13 +205,13 @@ class Evaluation:
             return self._queried(node, parent)
         assert isinstance(node, Transform)
         if parent.lacks:
-            # A function may look at any column, and at how many there are.
+            # A function may use any column, and the number of columns.
             return _unknown([parent], empty=False)
         frame = explain(node, lambda: node.apply(parent.frame, self.attempt))
         return Rows(frame, parent.streams)
 
     def _passing(self, rule: Expectation) -> Result:
-        """The rows that keep a rule; a condition may look at any column."""
+        """The rows that keep a rule; its condition may use any column."""
         rows = self.rows(rule.base)
         if isinstance(rows, Unknown):
             return rows
@@ -220,7 +220,7 @@ class Evaluation:
         return replace(rows, frame=self._judged(rule.base, rows, rule).passing(rule))
 
     def _judged(self, base: Node, rows: Rows, rule: Expectation) -> Judged:
-        """The verdicts on all rules of a stream, computed once for everything that needs them."""
+        """The verdicts on all rules of a stream, computed once for all readers."""
         if base not in self.judged:
             judged = Judged.of(rows.frame, self.rules.get(base, rule.chain))
             judged.counted = rows.empty
@@ -230,24 +230,24 @@ class Evaluation:
         return self.judged[base]
 
     def _set_aside(self, node: SetAside) -> Result:
-        """The rows that broke rules, of all streams that have rows."""
+        """The rows of all streams that broke rules."""
         results = {rule: self.rows(rule) for rule in node.rules}
-        known = {rule: rows for rule, rows in results.items() if isinstance(rows, Rows)}
-        if not known or any(isinstance(r, Unknown) and not r.idle for r in results.values()):
+        computed = {rule: rows for rule, rows in results.items() if isinstance(rows, Rows)}
+        if not computed or any(isinstance(r, Unknown) and not r.idle for r in results.values()):
             empty = all(rows.empty for rows in results.values())
             return _unknown(list(results.values()), empty=empty)
         frames = [
             self.judged[base].set_aside(node.rules, self._position(base))
-            for base in dict.fromkeys(rule.base for rule in known)
+            for base in dict.fromkeys(rule.base for rule in computed)
         ]
         return Rows(
             functools.reduce(lambda one, other: one.unionAll(other), frames),
-            frozenset().union(*(rows.streams for rows in known.values())),
-            empty=all(rows.empty for rows in known.values()),
+            frozenset().union(*(rows.streams for rows in computed.values())),
+            empty=all(rows.empty for rows in computed.values()),
         )
 
     def _position(self, node: Node) -> str | None:
-        """What the batch has read of the sources of a stream."""
+        """Describe what the batch has read of the sources of a stream."""
         names = (source.name for source in node.sources_read())
         return "; ".join(self.positions[n] for n in names if n in self.positions) or None
 
@@ -264,32 +264,32 @@ class Evaluation:
             return _unknown([rows], empty=rows.empty)
         state = self.lookup(node)
         if isinstance(state, Unknown):
-            # Nobody has written the state yet, so that every value of it is NULL.
+            # The state does not exist yet, so every value of it is NULL.
             node.require_keys(rows.frame)
             whole = node.with_nulls(rows.frame)
             if whole is None:
                 return replace(rows, lacks=rows.lacks | state.waits_for)
             return replace(rows, frame=whole)
         node.require_keys(rows.frame)
-        found = state.rows
+        stored = state.rows
         if state.of_keys is not None and not rows.empty:
-            # Here jobs run, whose errors are not of the query.
+            # Jobs run here; their errors are not those of the query.
             with self.reading(), placed(f"the rows of stream '{node.parent.label()}'"):
                 rows = self._shared(node.parent)
                 self.compute_shared()
                 keys = explain(node, lambda: keys_of(rows.frame, node.on))
-                found = rows_for(keys, state.rows, state.of_keys)
-        frame = explain(node, lambda: node.compute([rows.frame, found]))
+                stored = rows_for(keys, state.rows, state.of_keys)
+        frame = explain(node, lambda: node.compute([rows.frame, stored]))
         return replace(rows, frame=frame)
 
 
 def _lacking(rows: Rows, names: Collection[str]) -> bool:
-    """Return whether one of these columns may be among those that `rows` lacks."""
+    """Return whether `rows` may lack one of these columns."""
     return bool(rows.lacks) and not set(names) <= set(rows.frame.columns)
 
 
 def _nothing_of(frame: DataFrame) -> DataFrame:
-    """No rows of a frame. It descends from it, and Spark sees without reading that it is empty."""
+    """No rows, derived from a frame so that Spark knows without reading that they are empty."""
     from pyspark.sql import functions as sf
 
     return frame.where(sf.lit(False))
@@ -303,7 +303,7 @@ def _unknown(results: Sequence[Result], *, empty: bool) -> Unknown:
 
 
 def _aggregated(node: Aggregation, rows: Result) -> Result:
-    # Without keys there is one row also for no rows.
+    # Without keys, no rows still give one row.
     empty = rows.empty and bool(node.keys)
     if isinstance(rows, Unknown) or _lacking(rows, node.columns_read):
         return _unknown([rows], empty=empty)
@@ -312,27 +312,28 @@ def _aggregated(node: Aggregation, rows: Result) -> Result:
 
 
 def _merged(node: Merge, inputs: Sequence[Result]) -> Result:
-    """The union; unknown columns of one side are those of the others."""
+    """The union; a side with unknown columns gets those of the others."""
     empty = all(rows.empty for rows in inputs)
-    known = [rows for rows in inputs if isinstance(rows, Rows)]
-    if not known or any(isinstance(rows, Unknown) and not rows.idle for rows in inputs):
+    computed = [rows for rows in inputs if isinstance(rows, Rows)]
+    if not computed or any(isinstance(rows, Unknown) and not rows.idle for rows in inputs):
         return _unknown(inputs, empty=empty)
-    whole = next((rows.frame for rows in known if not rows.lacks), None)
+    whole = next((rows.frame for rows in computed if not rows.lacks), None)
     if whole is not None:
         frames = [
-            _with_columns_of(rows.frame, whole) if rows.lacks else rows.frame for rows in known
+            _add_missing_columns(rows.frame, whole) if rows.lacks else rows.frame
+            for rows in computed
         ]
         lacks: frozenset[str] = frozenset()
-    elif len(known) == 1:
-        frames, lacks = [known[0].frame], known[0].lacks
+    elif len(computed) == 1:
+        frames, lacks = [computed[0].frame], computed[0].lacks
     else:
-        return _unknown(known, empty=empty)
+        return _unknown(computed, empty=empty)
     frame = explain(node, lambda: node.compute(frames))
-    return Rows(frame, frozenset().union(*(rows.streams for rows in known)), lacks, empty)
+    return Rows(frame, frozenset().union(*(rows.streams for rows in computed)), lacks, empty)
 
 
-def _with_columns_of(frame: DataFrame, whole: DataFrame) -> DataFrame:
-    """`frame` with the columns of `whole` that it lacks, all NULL, behind its own."""
+def _add_missing_columns(frame: DataFrame, whole: DataFrame) -> DataFrame:
+    """`frame`, then the columns of `whole` that it lacks, all NULL."""
     from pyspark.sql import functions as sf
 
     missing = [field for field in whole.schema if field.name not in frame.columns]
@@ -341,7 +342,7 @@ def _with_columns_of(frame: DataFrame, whole: DataFrame) -> DataFrame:
 
 
 def _joined(node: Join, left: Result, right: Result) -> Result:
-    """docs/streams.md has the table of what each kind of join makes of an unknown side."""
+    """Join two results; docs/streams.md has a table of the kinds of join with an unknown side."""
     kind = node.kind
     empty = {
         "inner": left.empty or right.empty,
@@ -376,7 +377,7 @@ def _joined(node: Join, left: Result, right: Result) -> Result:
 def consumers(sinks: Sequence[Sink]) -> dict[Node, int]:
     """The number of nodes and sinks that read each node.
 
-    The rules of a stream read it once, and what they set aside comes from that.
+    The rules of a stream read it once, including the rows that they set aside.
     """
     counts: dict[Node, int] = {}
     seen: set[Node] = set()
