@@ -182,7 +182,7 @@ class AttemptFailures:
             pass  # ZooKeeper is away: the station's error stands
         return error
 
-    # --- unknown columns -----------------------------------------------------------
+    # --- unknown columns ---------------------------------------------------------------------
 
     def _lacks_columns(self, txid: int, error: ColumnsUnknownError) -> None:
         """End a run that has an end if columns stay unknown for the message timeout."""

@@ -227,7 +227,7 @@ class Pipeline(Shell):
         """The report so far."""
         return self._recorder.report
 
-    # --- calls of its parts: `Shell` ---------------------------------------------------
+    # --- calls of its parts: `Shell` ---------------------------------------------------------
 
     @property
     def state(self) -> CoordinatorState:

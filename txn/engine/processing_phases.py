@@ -169,7 +169,7 @@ class ProcessingPhases:
         streams = _streams_of(state, live.metadata)
         return any(names & streams and names & read for names in undecided for read in before)
 
-    # --- outcomes, reported on any thread --------------------------------------------------------
+    # --- outcomes, reported on any thread ----------------------------------------------------
 
     def staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
         """Take the end of one staging job."""

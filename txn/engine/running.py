@@ -304,7 +304,7 @@ class RunningTopology:
             self._in_doubt = False
             self._broadcast.send(LeadershipConfirmed(*self._broadcast.stamp()))
 
-    # --- the thread, and waiting for it -------------------------------------------------------
+    # --- the thread, and waiting for it ------------------------------------------------------
 
     def _run(self) -> None:
         try:

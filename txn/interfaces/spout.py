@@ -36,7 +36,7 @@ NOT_PARSED = "record that does not parse"
 """Words of an error that a spout raises in a Spark job (`raise_error`) for such a record."""
 
 UNREAD = "the file cannot be read: "
-"""The begin of the reason of a row that stands for a whole file, not for a record."""
+"""Prefix of the reason of a row that stands for a whole file, not for a record."""
 
 
 class SpoutKind(str, Enum):
@@ -120,7 +120,7 @@ class Lag:
     versions: int | None = None
     """Versions of a table."""
     seconds: float | None = None
-    """Time since which the next batch is due."""
+    """Seconds for which the next batch has been due."""
     partitions: Mapping[str, int] | None = None
     """Partition -> its records of `records`."""
 
