@@ -140,10 +140,10 @@ class Evaluation:
             several = self.consumers.get(node, 0) > 1
             self.done[node] = result
             if isinstance(result, Rows) and several:
-                self._shared(node)
+                self._share_rows(node)
         return self.done[node]
 
-    def _shared(self, node: Node) -> Rows:
+    def _share_rows(self, node: Node) -> Rows:
         """The rows of `node`, computed once for all readers."""
         rows = self.done[node]
         assert isinstance(rows, Rows)
@@ -184,42 +184,42 @@ class Evaluation:
 
     def _compute(self, node: Node) -> Result:
         if isinstance(node, Source):
-            return self._source(node)
+            return self._source_rows(node)
         if isinstance(node, NewValues):
             values = self.lookup(node)
             return values if isinstance(values, Unknown) else Rows(values.rows)
         if isinstance(node, Merge):
-            return _merged(node, [self.rows(parent) for parent in node.parents])
+            return _merge(node, [self.rows(parent) for parent in node.parents])
         if isinstance(node, Join):
-            return _joined(node, self.rows(node.left), self.rows(node.right))
+            return _join(node, self.rows(node.left), self.rows(node.right))
         if isinstance(node, Expectation):
-            return self._passing(node)
+            return self._keep_passing(node)
         if isinstance(node, SetAside):
-            return self._set_aside(node)
+            return self._collect_bad_rows(node)
         (parent,) = (self.rows(parent) for parent in node.parents)
         if isinstance(node, Aggregation):
-            return _aggregated(node, parent)
+            return _aggregate(node, parent)
         if isinstance(parent, Unknown):
             return replace(parent, empty=parent.empty and isinstance(node, StateQuery))
         if isinstance(node, StateQuery):
-            return self._queried(node, parent)
+            return self._query_state(node, parent)
         assert isinstance(node, Transform)
         if parent.lacks:
             # A function may use any column, and the number of columns.
-            return _unknown([parent], empty=False)
+            return _make_unknown([parent], empty=False)
         frame = explain(node, lambda: node.apply(parent.frame, self.attempt))
         return Rows(frame, parent.streams)
 
-    def _passing(self, rule: Expectation) -> Result:
+    def _keep_passing(self, rule: Expectation) -> Result:
         """The rows that keep a rule; its condition may use any column."""
         rows = self.rows(rule.base)
         if isinstance(rows, Unknown):
             return rows
         if rows.lacks:
-            return _unknown([rows], empty=rows.empty)
-        return replace(rows, frame=self._judged(rule.base, rows, rule).passing(rule))
+            return _make_unknown([rows], empty=rows.empty)
+        return replace(rows, frame=self._judge(rule.base, rows, rule).passing(rule))
 
-    def _judged(self, base: Node, rows: Rows, rule: Expectation) -> Judged:
+    def _judge(self, base: Node, rows: Rows, rule: Expectation) -> Judged:
         """The verdicts on all rules of a stream, computed once for all readers."""
         if base not in self.judged:
             judged = Judged.of(rows.frame, self.rules.get(base, rule.chain))
@@ -229,15 +229,15 @@ class Evaluation:
             self.judged[base] = judged
         return self.judged[base]
 
-    def _set_aside(self, node: SetAside) -> Result:
+    def _collect_bad_rows(self, node: SetAside) -> Result:
         """The rows of all streams that broke rules."""
         results = {rule: self.rows(rule) for rule in node.rules}
         computed = {rule: rows for rule, rows in results.items() if isinstance(rows, Rows)}
         if not computed or any(isinstance(r, Unknown) and not r.idle for r in results.values()):
             empty = all(rows.empty for rows in results.values())
-            return _unknown(list(results.values()), empty=empty)
+            return _make_unknown(list(results.values()), empty=empty)
         frames = [
-            self.judged[base].set_aside(node.rules, self._position(base))
+            self.judged[base].set_aside(node.rules, self._describe_position(base))
             for base in dict.fromkeys(rule.base for rule in computed)
         ]
         return Rows(
@@ -246,12 +246,12 @@ class Evaluation:
             empty=all(rows.empty for rows in computed.values()),
         )
 
-    def _position(self, node: Node) -> str | None:
+    def _describe_position(self, node: Node) -> str | None:
         """Describe what the batch has read of the sources of a stream."""
         names = (source.name for source in node.sources_read())
         return "; ".join(self.positions[n] for n in names if n in self.positions) or None
 
-    def _source(self, node: Source) -> Result:
+    def _source_rows(self, node: Source) -> Result:
         if node.name in self.inputs:
             return Rows(self.inputs[node.name], frozenset({node.name}))
         frame = self.idle(node.name)
@@ -259,9 +259,9 @@ class Evaluation:
             return Unknown(frozenset({stream_called(node.name)}), empty=True)
         return Rows(frame, empty=True)
 
-    def _queried(self, node: StateQuery, rows: Rows) -> Result:
-        if _lacking(rows, node.on):
-            return _unknown([rows], empty=rows.empty)
+    def _query_state(self, node: StateQuery, rows: Rows) -> Result:
+        if _may_lack(rows, node.on):
+            return _make_unknown([rows], empty=rows.empty)
         state = self.lookup(node)
         if isinstance(state, Unknown):
             # The state does not exist yet, so every value of it is NULL.
@@ -275,7 +275,7 @@ class Evaluation:
         if state.of_keys is not None and not rows.empty:
             # Jobs run here; their errors are not those of the query.
             with self.reading(), placed(f"the rows of stream '{node.parent.label()}'"):
-                rows = self._shared(node.parent)
+                rows = self._share_rows(node.parent)
                 self.compute_shared()
                 keys = explain(node, lambda: keys_of(rows.frame, node.on))
                 stored = rows_for(keys, state.rows, state.of_keys)
@@ -283,40 +283,40 @@ class Evaluation:
         return replace(rows, frame=frame)
 
 
-def _lacking(rows: Rows, names: Collection[str]) -> bool:
+def _may_lack(rows: Rows, names: Collection[str]) -> bool:
     """Return whether `rows` may lack one of these columns."""
     return bool(rows.lacks) and not set(names) <= set(rows.frame.columns)
 
 
-def _nothing_of(frame: DataFrame) -> DataFrame:
+def _empty_frame(frame: DataFrame) -> DataFrame:
     """No rows, derived from a frame so that Spark knows without reading that they are empty."""
     from pyspark.sql import functions as sf
 
     return frame.where(sf.lit(False))
 
 
-def _unknown(results: Sequence[Result], *, empty: bool) -> Unknown:
+def _make_unknown(results: Sequence[Result], *, empty: bool) -> Unknown:
     waits = (r.waits_for if isinstance(r, Unknown) else r.lacks for r in results)
     return Unknown(
         frozenset().union(*waits), empty, frozenset().union(*(r.streams for r in results))
     )
 
 
-def _aggregated(node: Aggregation, rows: Result) -> Result:
+def _aggregate(node: Aggregation, rows: Result) -> Result:
     # Without keys, no rows still give one row.
     empty = rows.empty and bool(node.keys)
-    if isinstance(rows, Unknown) or _lacking(rows, node.columns_read):
-        return _unknown([rows], empty=empty)
+    if isinstance(rows, Unknown) or _may_lack(rows, node.columns_read):
+        return _make_unknown([rows], empty=empty)
     frame = explain(node, lambda: node.compute([rows.frame]))
     return Rows(frame, rows.streams, empty=empty)
 
 
-def _merged(node: Merge, inputs: Sequence[Result]) -> Result:
+def _merge(node: Merge, inputs: Sequence[Result]) -> Result:
     """The union; a side with unknown columns gets those of the others."""
     empty = all(rows.empty for rows in inputs)
     computed = [rows for rows in inputs if isinstance(rows, Rows)]
     if not computed or any(isinstance(rows, Unknown) and not rows.idle for rows in inputs):
-        return _unknown(inputs, empty=empty)
+        return _make_unknown(inputs, empty=empty)
     whole = next((rows.frame for rows in computed if not rows.lacks), None)
     if whole is not None:
         frames = [
@@ -327,7 +327,7 @@ def _merged(node: Merge, inputs: Sequence[Result]) -> Result:
     elif len(computed) == 1:
         frames, lacks = [computed[0].frame], computed[0].lacks
     else:
-        return _unknown(computed, empty=empty)
+        return _make_unknown(computed, empty=empty)
     frame = explain(node, lambda: node.compute(frames))
     return Rows(frame, frozenset().union(*(rows.streams for rows in computed)), lacks, empty)
 
@@ -341,7 +341,7 @@ def _add_missing_columns(frame: DataFrame, whole: DataFrame) -> DataFrame:
     return frame.select("*", *nulls)
 
 
-def _joined(node: Join, left: Result, right: Result) -> Result:
+def _join(node: Join, left: Result, right: Result) -> Result:
     """Join two results; docs/streams.md has a table of the kinds of join with an unknown side."""
     kind = node.kind
     empty = {
@@ -353,8 +353,8 @@ def _joined(node: Join, left: Result, right: Result) -> Result:
         "anti": left.empty,
     }[kind]
     for side in (left, right):
-        if not side.idle if isinstance(side, Unknown) else _lacking(side, node.on):
-            return _unknown([left, right], empty=empty)
+        if not side.idle if isinstance(side, Unknown) else _may_lack(side, node.on):
+            return _make_unknown([left, right], empty=empty)
     if isinstance(left, Rows) and isinstance(right, Rows):
         frame = explain(node, lambda: node.compute([left.frame, right.frame]))
         lacks = left.lacks if kind in ("semi", "anti") else left.lacks | right.lacks
@@ -362,16 +362,16 @@ def _joined(node: Join, left: Result, right: Result) -> Result:
     if isinstance(left, Rows):
         assert isinstance(right, Unknown)
         node.require_on(left.frame, node.left)
-        frame = left.frame if kind in ("left", "full", "anti") else _nothing_of(left.frame)
+        frame = left.frame if kind in ("left", "full", "anti") else _empty_frame(left.frame)
         lacks = left.lacks if kind in ("semi", "anti") else left.lacks | right.waits_for
         return Rows(frame, left.streams, lacks, empty)
     if isinstance(right, Rows):
         node.require_on(right.frame, node.right)
-        frame = right.frame if kind in ("right", "full") else _nothing_of(right.frame)
+        frame = right.frame if kind in ("right", "full") else _empty_frame(right.frame)
         if kind in ("semi", "anti"):
             return Rows(frame.select(), right.streams, left.waits_for, empty=True)
         return Rows(frame, right.streams, right.lacks | left.waits_for, empty)
-    return _unknown([left, right], empty=empty)
+    return _make_unknown([left, right], empty=empty)
 
 
 def consumers(sinks: Sequence[Sink]) -> dict[Node, int]:

@@ -148,7 +148,7 @@ class Judged:
             while name in columns:
                 name += "_"
             verdicts[rule] = name
-            frame = explain(rule, functools.partial(_with_verdict, frame, rule, verdicts))
+            frame = explain(rule, functools.partial(_add_verdict, frame, rule, verdicts))
         return cls(frame, columns, verdicts, unparsed)
 
     def passing(self, rule: Expectation) -> DataFrame:
@@ -209,7 +209,7 @@ class Judged:
         return name, text, reason.alias("reason")
 
 
-def _with_verdict(
+def _add_verdict(
     frame: DataFrame, rule: Expectation, verdicts: Mapping[Expectation, str]
 ) -> DataFrame:
     from pyspark.sql import functions as sf
@@ -256,18 +256,18 @@ def unasked_tables(
         unasked.setdefault(rule.label(), {})[rule.name] = tuple(
             sink.name
             for sink in sinks
-            if not isinstance(sink.parent, SetAside) and _passes_by(sink.parent, rule)
+            if not isinstance(sink.parent, SetAside) and _bypasses(sink.parent, rule)
         )
     return unasked
 
 
-def _passes_by(node: Node, rule: Expectation) -> bool:
+def _bypasses(node: Node, rule: Expectation) -> bool:
     """Return whether `node` gets rows of the rule's sources on a path without that rule."""
     if node is rule:
         return False
     if isinstance(node, Source):
         return node in rule.sources()
-    return any(_passes_by(parent, rule) for parent in node.parents)
+    return any(_bypasses(parent, rule) for parent in node.parents)
 
 
 def _rules(sinks: Sequence[Sink]) -> Iterator[Expectation]:

@@ -243,7 +243,7 @@ class Join(Node):
     @property
     def kind(self) -> str:
         """The treatment of rows without a match: a value of `JOIN_KINDS`."""
-        return JOIN_KINDS[_plain(self.how)]
+        return JOIN_KINDS[_normalized(self.how)]
 
     def require_on(self, frame: DataFrame, side: Node) -> None:
         """Refuse a side that lacks a column to join on."""
@@ -375,7 +375,7 @@ class Promise:
     why: str
 
 
-def _promise_of(node: Node) -> Promise:
+def _weakest_promise(node: Node) -> Promise:
     """The weakest promise among everything that `node` depends on.
 
     Source: the matrix of Storm's docs/Trident-state.md, which has spouts only. A query as of
@@ -430,7 +430,7 @@ class Sink:
     @property
     def promise(self) -> Promise:
         """Its stream's promise about replays."""
-        return _promise_of(self.parent)
+        return _weakest_promise(self.parent)
 
     def check_pairing(self) -> None:
         """Refuse a stream that promises less about replays than the table relies on.
@@ -453,7 +453,7 @@ def check_join(how: str, label: str) -> None:
     Raises:
         TopologyError: an unknown type; the error lists the types that Spark knows.
     """
-    if _plain(how) not in JOIN_KINDS:
+    if _normalized(how) not in JOIN_KINDS:
         raise TopologyError(
             f"join() of stream '{label}' cannot be how={how!r}. Use 'inner', 'left', 'right', "
             "'full', 'left_semi', 'left_anti' or 'cross'.",
@@ -461,7 +461,7 @@ def check_join(how: str, label: str) -> None:
         )
 
 
-def _plain(how: str) -> str:
+def _normalized(how: str) -> str:
     return how.lower().replace("_", "")
 
 

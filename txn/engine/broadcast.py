@@ -105,7 +105,7 @@ class Broadcast:
     def open(self) -> None:
         """Start the observers."""
         if self._outlets:
-            self._deaf = listen(self._asked)
+            self._deaf = listen(self._report_request)
         for outlet in self._outlets:
             outlet.start()
 
@@ -127,7 +127,7 @@ class Broadcast:
             log.warning("[%s] %s", self._topology, problem)
         return problems
 
-    def _asked(self, request: Request) -> None:
+    def _report_request(self, request: Request) -> None:
         """Report a request to ZooKeeper or storage, unless another run of this process made it."""
         work = current_work()
         # Requests of observers are not reported: each report would make them ask again.
@@ -174,14 +174,14 @@ class Passage:
     ) -> None:
         self._context.__exit__(None, None, None)
         if self.is_told:
-            why = None if error is None else _line(error)
+            why = None if error is None else _describe(error)
             stamp = self._broadcast.stamp()
             self._broadcast.send(
                 StationEnded(*stamp, *self._about, self.began, *self._more, error=why)
             )
 
 
-def _line(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     try:
         return cause_line(error)
     except Exception:  # noqa: BLE001 - a user's error may raise in __str__, too
@@ -225,7 +225,7 @@ class _Outlet:
         """
         waiting = self._waiting.qsize()
         if waiting < MOST_WAITING:
-            self._tell_missing(event)
+            self._report_missing(event)
             self._waiting.put(event)
             if waiting == MOST_WAITING // 2:
                 self._hurry.set()
@@ -246,7 +246,7 @@ class _Outlet:
 
     def end(self, last: RunEvent) -> None:
         """Queue the last event behind all that wait, however many those are."""
-        self._tell_missing(last)
+        self._report_missing(last)
         self._waiting.put(last)
         self._waiting.put(None)
         self._is_ending = True
@@ -271,7 +271,7 @@ class _Outlet:
             problems.append(f"raised for {self._raised} events, the first time {self._error}")
         return f"Observer {self._name} {'; it '.join(problems)}." if problems else ""
 
-    def _tell_missing(self, event: RunEvent) -> None:
+    def _report_missing(self, event: RunEvent) -> None:
         if self._missing:
             gap = EventsDropped(event.at, event.topology, event.epoch, self._missing)
             self._missing = 0
@@ -286,13 +286,13 @@ class _Outlet:
                 try:
                     self._observer.observe(event)
                 except BaseException as error:  # noqa: BLE001 - an observer must not disturb the run
-                    self._note(event, error)
+                    self._note_error(event, error)
                 if self._waiting.empty():
                     self._hurry.wait(PAUSE_SECS)
                     if not self._is_ending:
                         self._hurry.clear()
 
-    def _note(self, event: RunEvent, error: BaseException) -> None:
+    def _note_error(self, event: RunEvent, error: BaseException) -> None:
         self._raised += 1
         if self._raised == 1:
             self._error = type(error).__name__

@@ -43,7 +43,7 @@ def succeeding(program: ProgramRecord, before: ProgramRecord | None, txid: int) 
     if before is None:
         return program
     if lines := changes(before, program):
-        return program.model_copy(update={"changes": _first(lines, _RECORDED), "since": txid})
+        return program.model_copy(update={"changes": _shorten(lines, _RECORDED), "since": txid})
     if (program.python, program.stages) == (before.python, before.stages):
         return before
     return program.model_copy(update={"changes": before.changes, "since": before.since})
@@ -58,7 +58,9 @@ def changes(before: ProgramRecord, program: ProgramRecord) -> list[str]:
         return []
     old, new = _stages_by_stem(before.stages), _stages_by_stem(program.stages)
     return [
-        line for stem in {**new, **old} for line in _differ(old.get(stem, ()), new.get(stem, ()))
+        line
+        for stem in {**new, **old}
+        for line in _describe_changes(old.get(stem, ()), new.get(stem, ()))
     ]
 
 
@@ -70,7 +72,7 @@ def _stages_by_stem(records: Sequence[StageRecord]) -> dict[str, list[StageRecor
     return stems
 
 
-def _differ(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> Iterator[str]:
+def _describe_changes(old: Sequence[StageRecord], new: Sequence[StageRecord]) -> Iterator[str]:
     # A stage inserted before others shifts their numbers but does not change them.
     match = SequenceMatcher(None, [*map(_key, old)], [*map(_key, new)], autojunk=False)
     for kind, i, i_end, j, j_end in match.get_opcodes():
@@ -92,7 +94,7 @@ def message(lines: Sequence[str], recovered: Recovered) -> str:
     """Describe the changes to the user in one line, with the txids that they affect."""
     first = recovered.committed.txid + 1
     text = (
-        f"The program is not as it was at txid {first - 1}: {', '.join(_first(lines, _SHOWN))}. "
+        f"The program is not as it was at txid {first - 1}: {', '.join(_shorten(lines, _SHOWN))}. "
         f"Txids from {first} on are processed by the program as it is now; what the tables hold "
         "from before stays."
     )
@@ -110,7 +112,7 @@ def message(lines: Sequence[str], recovered: Recovered) -> str:
     return text
 
 
-def _first(lines: Sequence[str], most: int) -> list[str]:
+def _shorten(lines: Sequence[str], most: int) -> list[str]:
     rest = len(lines) - most
     return [*lines[:most], *([f"and {rest} more"] if rest > 0 else [])]
 

@@ -199,9 +199,9 @@ class Committing:
             # One check for all of them, because they begin now. A leader that is replaced after it
             # meets the successor's fence in each log.
             shell.assert_leading()
-            return self._side_by_side(turn, self._lines(), publish, "publishes")
+            return self._run_side_by_side(turn, self._publication_lines(), publish, "publishes")
 
-    def _lines(self) -> list[list[Sink]]:
+    def _publication_lines(self) -> list[list[Sink]]:
         """The tables in lists, each published one after the other on a thread of its own.
 
         The first table begins the first list.
@@ -261,9 +261,9 @@ class Committing:
         prepared = {sink.name: prepare(sink) for sink in early if not sink.committer.prepare_reads}
         reading = [sink for sink in early if sink.committer.prepare_reads]
         lines = [[sink] for sink in reading]
-        return prepared | self._side_by_side(turn, lines, in_job, "prepares")
+        return prepared | self._run_side_by_side(turn, lines, in_job, "prepares")
 
-    def _side_by_side(
+    def _run_side_by_side(
         self,
         turn: CommitTurn,
         lines: Sequence[Sequence[Sink]],

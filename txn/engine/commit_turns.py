@@ -79,7 +79,7 @@ class CommitTurns:
         self._threads.spawn(
             self._threads.commit,
             lambda: self._commit(turn, publication),
-            lambda error: self._turn_raised(turn, error),
+            lambda error: self._take_error(turn, error),
             f"the commit turn of {', '.join(map(str, turn.attempts))}",
         )
 
@@ -102,20 +102,20 @@ class CommitTurns:
             if not turn.is_cancelled:
                 with turn.passage:
                     done = self._stations.commit(turn, publication, self._shell)
-                self._shell.post(lambda: self._published(turn, done))
+                self._shell.post(lambda: self._take_result(turn, done))
         except TurnGivenUpError as error:
             log.info("%s", error)
         finally:
             for attempt in turn.attempts:
                 self._stations.release(attempt)
-            self._shell.post(lambda: self._ended(turn))
+            self._shell.post(lambda: self._end_turn(turn))
 
-    def _ended(self, turn: CommitTurn) -> None:
+    def _end_turn(self, turn: CommitTurn) -> None:
         turn.ended = True
         for live in turn.lives:
             self._live.thread_ended(live)
 
-    def _published(self, turn: CommitTurn, done: CommitResult) -> None:
+    def _take_result(self, turn: CommitTurn, done: CommitResult) -> None:
         """End a commit turn: compare the tables' logs with the staged files."""
         if turn.is_cancelled:
             return
@@ -129,7 +129,7 @@ class CommitTurns:
             live.input = done.inputs.get(live.attempt, NOTHING_READ)
         self._shell.post(BatchPublished(turn.last.attempt, done.tables, turn.attempts[:-1]))
 
-    def _turn_raised(self, turn: CommitTurn, error: BaseException) -> None:
+    def _take_error(self, turn: CommitTurn, error: BaseException) -> None:
         if turn.is_group and _dissolves(error):
             self._shell.post(lambda: self._dissolve(turn, cause_line(error)))
         else:

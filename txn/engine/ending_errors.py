@@ -48,7 +48,7 @@ def stopped(topology: str, batch: Batch, error: BaseException) -> BatchError:
         line, cause = str(error).removesuffix(" Correct it; nothing was run."), error.__cause__
     result = BatchError(
         f"Batch {batch.attempt} of topology '{topology}' failed in user code or in Spark, in phase "
-        f"{batch.phase.value}{at}: {_sentence(line)} {_read(batch.metadata)} Progress is "
+        f"{batch.phase.value}{at}: {_sentence(line)} {_describe_read(batch.metadata)} Progress is "
         f"intact: {_way_out(line, number, error)} and run again; the batch is replayed.",
         number=number,
     )
@@ -61,13 +61,13 @@ def not_previewed(topology: str, read: Metadata, error: BaseException) -> Topolo
     line, number, place = cause_line(error), _number(error), text.place_of(error)
     return TopologyError(
         f"Topology '{topology}' cannot be previewed: its first batch failed in user code or in "
-        f"Spark{f', with {place}' if place else ''}: {_sentence(line)} {_read(read)} Nothing was "
-        f"written: {_way_out(line, number, error)} and try again.",
+        f"Spark{f', with {place}' if place else ''}: {_sentence(line)} {_describe_read(read)} "
+        f"Nothing was written: {_way_out(line, number, error)} and try again.",
         number=number,
     )
 
 
-def _read(metadata: Metadata | None) -> str:
+def _describe_read(metadata: Metadata | None) -> str:
     positions = (metadata or {}).items()
     read = "; ".join(f"{stream}: {text.describe(position)}" for stream, position in positions)
     return f"It read {read or 'nothing'}."

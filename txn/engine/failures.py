@@ -210,7 +210,7 @@ def is_of_batch(error: BaseException) -> bool:
 
 def is_refused(cause: Cause) -> bool:
     """Return whether access was refused: neither waiting nor a replay helps."""
-    return _is_a(cause, REFUSED_TYPES) or _says(cause, errno.EACCES)
+    return _is_a(cause, REFUSED_TYPES) or _has_error_number(cause, errno.EACCES)
 
 
 def _is_lost(cause: Cause) -> bool:
@@ -218,12 +218,12 @@ def _is_lost(cause: Cause) -> bool:
         return True
     if any(kind.startswith(LOST_PACKAGES) for kind in cause.types):
         return True
-    if _is_a(cause, (_IO, _FS)) and _says(cause, errno.ENOSPC):
+    if _is_a(cause, (_IO, _FS)) and _has_error_number(cause, errno.ENOSPC):
         return True
     if _is_a(cause, ("java.io.FileNotFoundException",)) and _UNDER_WAY in cause.message:
         return True
     return not cause.condition and bool(
-        _LOST_MESSAGES.match(_plain(cause.message)) or _is_lost_stage(cause.message)
+        _LOST_MESSAGES.match(_strip_exceptions(cause.message)) or _is_lost_stage(cause.message)
     )
 
 
@@ -248,10 +248,10 @@ def _is_a(cause: Cause, types: tuple[str, ...]) -> bool:
     return any(kind in types for kind in cause.types)
 
 
-def _says(cause: Cause, number: int) -> bool:
+def _has_error_number(cause: Cause, number: int) -> bool:
     return os.strerror(number) in cause.message
 
 
-def _plain(message: str) -> str:
+def _strip_exceptions(message: str) -> str:
     """A message without the names of exceptions in front of it."""
     return re.sub(r"^(?:[\w.$]+(?:Exception|Error): )+", "", message)

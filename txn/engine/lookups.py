@@ -46,7 +46,7 @@ class Lookups:
 
     def find(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
         """Find the rows that a stream takes from a table."""
-        stored = self._stored(node, emission)
+        stored = self._find_rows(node, emission)
         if isinstance(stored, Unknown):
             return stored
         emission.stored.append(stored)
@@ -66,10 +66,10 @@ class Lookups:
 
         return read
 
-    def _stored(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
+    def _find_rows(self, node: NewValues | StateQuery, emission: Emission) -> StoredRows | Unknown:
         evaluation = emission.evaluation
         if isinstance(node, StateQuery):
-            return self._queried(node, evaluation, evaluation.attempt)
+            return self._query_state(node, evaluation, evaluation.attempt)
         name, publication = node.sink.name, emission.publication
         if publication is None:
             raise TopologyError(
@@ -82,7 +82,7 @@ class Lookups:
         own = table_publication(publication, prepared.staged)
         return node.sink.committer.changes(prepared, own)
 
-    def _queried(
+    def _query_state(
         self, node: StateQuery, evaluation: Evaluation, attempt: TransactionAttempt
     ) -> StoredRows | Unknown:
         """Read the rows of a state query: all as of one txid, whatever is published meanwhile."""

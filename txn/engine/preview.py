@@ -128,7 +128,7 @@ class _Rehearsal:
         """The columns of each table; None for those that are unknown."""
         self._open()
         nothing = self._emissions.nothing()
-        results = {sink.name: self._seen(sink, nothing) for sink in self._definition.sinks}
+        results = {sink.name: self._reader_rows(sink, nothing) for sink in self._definition.sinks}
         return {
             n: one.frame.schema if isinstance(one, Rows) else None for n, one in results.items()
         }
@@ -143,11 +143,13 @@ class _Rehearsal:
         """Compute the rows that each table would get of the planned batch."""
         emission = self._emissions.emit(TransactionAttempt(1), read)
         emission.evaluation.lookup = lambda node: self._table_rows(node, emission)
-        results = {sink: self._seen(sink, emission.evaluation) for sink in self._definition.sinks}
+        results = {
+            sink: self._reader_rows(sink, emission.evaluation) for sink in self._definition.sinks
+        }
         count_violations([emission], self._own)
         return Preview(
             {
-                s.name: self._held(s, one, rows)
+                s.name: self._hold_rows(s, one, rows)
                 for s, one in results.items()
                 if isinstance(one, Rows)
             },
@@ -156,7 +158,7 @@ class _Rehearsal:
             emission.violations,
         )
 
-    def _seen(self, sink: Sink, evaluation: Evaluation) -> Rows | Unknown:
+    def _reader_rows(self, sink: Sink, evaluation: Evaluation) -> Rows | Unknown:
         """The rows of a table as its readers would see them, not computed yet."""
         partials = self._stager.known_partials(sink, evaluation)
         if isinstance(partials, Unknown):
@@ -184,7 +186,7 @@ class _Rehearsal:
         ]
         return StoredRows(seen.select(*columns))
 
-    def _held(self, sink: Sink, result: Rows, rows: int) -> DataFrame:
+    def _hold_rows(self, sink: Sink, result: Rows, rows: int) -> DataFrame:
         """Compute the first rows of a table, so that they outlive the batch."""
         with placed(f"the rows of stream '{sink.parent.label()}' for table '{sink.name}'"):
             held = moved(result.frame, self._own).limit(rows).collect()

@@ -64,9 +64,9 @@ class Processing:
     def run(self, group: Sequence[LiveAttempt], outcomes: Outcomes, *, one_task: bool) -> None:
         """Process a group; report every outcome, raise none."""
         living = [live for live in group if not live.cancelled.is_set()]
-        for live in self._together(living, outcomes) if len(living) > 1 else living:
+        for live in self._stage_together(living, outcomes) if len(living) > 1 else living:
             try:
-                self._alone(live, outcomes, one_task=one_task)
+                self._stage_alone(live, outcomes, one_task=one_task)
             except BaseException as error:  # noqa: BLE001 - every end of a thread is a fact
                 outcomes.failed(live, self._emissions.explained(live.attempt, live.reads, error))
 
@@ -84,7 +84,7 @@ class Processing:
         self._emissions.release(attempt)
         self._tables.discard(attempt)
 
-    def _alone(self, live: LiveAttempt, outcomes: Outcomes, *, one_task: bool) -> None:
+    def _stage_alone(self, live: LiveAttempt, outcomes: Outcomes, *, one_task: bool) -> None:
         attempt, done = live.attempt, False
         with self._station_passage("process", [live]), self._job([live]):
             try:
@@ -109,7 +109,9 @@ class Processing:
         reached("after-staging", attempt)
         outcomes.emitted(live)
 
-    def _together(self, group: Sequence[LiveAttempt], outcomes: Outcomes) -> Sequence[LiveAttempt]:
+    def _stage_together(
+        self, group: Sequence[LiveAttempt], outcomes: Outcomes
+    ) -> Sequence[LiveAttempt]:
         """Stage a group with one job per table; return the attempts that failed.
 
         Report nothing before everything is staged. An opaque source may emit other records the next

@@ -159,25 +159,25 @@ class ProcessingPhases:
         state = self._shell.state
         deciding = (Phase.WAITING, Phase.PLANNING, Phase.PROCESSING)
         before = [
-            _streams_of(state, batch.metadata)
+            _possible_streams(state, batch.metadata)
             for batch in state.batches.values()
             if batch.attempt.txid < live.attempt.txid
             and batch.phase in deciding
             and not batch.lacks
             and batch.quarantined is None
         ]
-        streams = _streams_of(state, live.metadata)
+        streams = _possible_streams(state, live.metadata)
         return any(names & streams and names & read for names in undecided for read in before)
 
     # --- outcomes, reported on any thread ----------------------------------------------------
 
     def staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
         """Take the end of one staging job."""
-        self._shell.post(lambda: self._staged(live, table, staging))
+        self._shell.post(lambda: self._take_staging(live, table, staging))
 
     def emitted(self, live: LiveAttempt) -> None:
         """Take the end of all staging jobs of the phase."""
-        self._shell.post(lambda: self._emitted(live))
+        self._shell.post(lambda: self._close_phase(live))
 
     def failed(self, live: LiveAttempt, error: BaseException) -> None:
         """Take the error of one attempt's phase."""
@@ -189,11 +189,11 @@ class ProcessingPhases:
         try:
             self._stations.process(group, self, one_task=one_task)
         finally:
-            self._shell.post(lambda: self._ended(group))
+            self._shell.post(lambda: self._end_group(group))
 
     # --- facts -------------------------------------------------------------------------------
 
-    def _staged(self, live: LiveAttempt, table: str, staging: Staging) -> None:
+    def _take_staging(self, live: LiveAttempt, table: str, staging: Staging) -> None:
         """Take the files over, and acknowledge the parts that were read."""
         if live.cancelled.is_set():
             return
@@ -201,7 +201,7 @@ class ProcessingPhases:
         self._tracking.progress(live.ledger)
         self._tracking.ack(live.ledger, live.ledger.staged(table, staging.read))
 
-    def _emitted(self, live: LiveAttempt) -> None:
+    def _close_phase(self, live: LiveAttempt) -> None:
         """Check that the ledger has closed."""
         if live.cancelled.is_set():
             return
@@ -217,13 +217,13 @@ class ProcessingPhases:
                 "ledger",
             )
 
-    def _ended(self, group: list[LiveAttempt]) -> None:
+    def _end_group(self, group: list[LiveAttempt]) -> None:
         self._queue.ended(group)
         for live in group:
             self._live.thread_ended(live)
         self.dispatch()
 
 
-def _streams_of(state: CoordinatorState, metadata: Metadata | None) -> set[str]:
+def _possible_streams(state: CoordinatorState, metadata: Metadata | None) -> set[str]:
     """The streams that a batch reads, or may read if it is not planned yet."""
     return {name for name in state.streams if (metadata or {}).get(name, True) is not None}

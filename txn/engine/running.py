@@ -268,7 +268,7 @@ class RunningTopology:
         pipeline = self._start.lead(
             wait=self._is_standby, on_waiting=self._waits_for, stopped=self._stopping.is_set
         )
-        self._store.on_lost = partial(self._on_lost, pipeline)
+        self._store.on_lost = partial(self._check_leadership, pipeline)
         return pipeline
 
     def _take_over(self) -> Pipeline | None:
@@ -289,7 +289,7 @@ class RunningTopology:
         self._broadcast.send(StandingBy(*self._broadcast.stamp(), who))
         log.info("[%s] standing by, waiting for %s", self._name, self._standby)
 
-    def _on_lost(self, pipeline: Pipeline) -> None:
+    def _check_leadership(self, pipeline: Pipeline) -> None:
         """Check the leadership: commits wait meanwhile, and a successor ends the run."""
         if not self._in_doubt:
             self._in_doubt = True
@@ -390,7 +390,7 @@ class RunningTopology:
             if self._thread is None or not self._hangs(stopped_at):
                 continue
             self._stragglers.append(
-                straggler(self._thread, "the run's own", self._since(stopped_at))
+                straggler(self._thread, "the run's own", self._stuck_since(stopped_at))
             )
             self._close()
 
@@ -402,7 +402,7 @@ class RunningTopology:
             return pipeline.busy_secs > longest + 2 * config.stop_grace_secs
         return stopped_at is not None and self._monotonic() - stopped_at > config.stop_grace_secs
 
-    def _since(self, stopped_at: float | None) -> float:
+    def _stuck_since(self, stopped_at: float | None) -> float:
         now = self._monotonic()
         if self._pipeline is not None:
             return now - self._pipeline.busy_secs

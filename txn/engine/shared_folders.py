@@ -74,7 +74,7 @@ def try_folder(spark: SparkSession, storage: Storage) -> None:
     try:
         asked = {f"{folder}/asked/{line}.txt": f"{line}\n".encode() for line in lines}
         in_parallel(lambda one: storage.write(*one), [*asked.items()])
-        answered = _answered(spark, storage, folder)
+        answered = _read_answers(spark, storage, folder)
     except OSError as error:
         raise TopologyError(
             f"Table '{storage.location}' cannot be made: its folder cannot be written to "
@@ -95,14 +95,14 @@ def try_folder(spark: SparkSession, storage: Storage) -> None:
         )
 
 
-def _answered(spark: SparkSession, storage: Storage, folder: str) -> set[str]:
+def _read_answers(spark: SparkSession, storage: Storage, folder: str) -> set[str]:
     """The lines that this process reads in the files reported by the tasks that wrote them."""
     from pyspark.errors import PySparkException
 
     reader = spark.read.options(**storage.hadoop).option("ignoreMissingFiles", "false")
     try:
         lines = reader.text(storage.read_url(f"{folder}/asked"))
-        paths = _written(lines, storage, f"{folder}/answered")
+        paths = _write_lines(lines, storage, f"{folder}/answered")
     except Exception as error:
         if not isinstance(error, PySparkException) and type(error).__module__ != "py4j.protocol":
             raise
@@ -112,7 +112,7 @@ def _answered(spark: SparkSession, storage: Storage, folder: str) -> set[str]:
     return set().union(*in_parallel(lambda path: _lines(storage, path), paths))
 
 
-def _written(lines: DataFrame, storage: Storage, folder: str) -> list[str]:
+def _write_lines(lines: DataFrame, storage: Storage, folder: str) -> list[str]:
     """The files that tasks have written; if they cannot report them, those that this process finds.
 
     (In a session without a JVM, or with another Delta.)

@@ -75,13 +75,13 @@ class SpoutFacts:
     def observe(self, source: Source, newest: Any) -> None:
         """Ask a source for its lag and its notices."""
         spout, name = source.spout, source.name
-        lags, notices = _has(spout, "lag"), _has(spout, "notices")
+        lags, notices = _overrides(spout, "lag"), _overrides(spout, "notices")
         if not lags and not notices:
             return
         answers = self._questions.ask(
             f"{type(spout).__name__}.lag or notices of stream '{name}'",
             lambda: (
-                self._ask_safely(source, "lag", lambda: _checked(spout.lag(newest)))
+                self._ask_safely(source, "lag", lambda: _check_lag(spout.lag(newest)))
                 if lags
                 else None,
                 self._ask_safely(source, "notices", lambda: _lines(spout.notices()))
@@ -122,7 +122,7 @@ class SpoutFacts:
     def plan(self, txid: int, read: Iterable[tuple[Source, Any]]) -> None:
         """Learn the plan of a txid: each source with its metadata, None for nothing."""
         streams = {
-            source.name: _counted(
+            source.name: _count_lag(
                 Lag() if metadata is None else self._planned_lag(source, metadata)
             )
             for source, metadata in read
@@ -149,20 +149,21 @@ class SpoutFacts:
         }
         self.lags = {
             stream: replace(
-                _lag_in_units_of(ahead, self._sums[stream] + _counted(ahead)), seconds=ahead.seconds
+                _lag_in_units_of(ahead, self._sums[stream] + _count_lag(ahead)),
+                seconds=ahead.seconds,
             )
             for stream, ahead in self.ahead.items()
         }
 
     def _planned_lag(self, source: Source, metadata: Any) -> Lag:
         spout = source.spout
-        if not _has(spout, "planned_lag"):
+        if not _overrides(spout, "planned_lag"):
             # A question of its own: a commit turn may ask the other one at the same time.
             return Lag(*self._numbers(source, metadata, ", for its lag"))
         answer = self._questions.ask(
             f"{type(spout).__name__}.planned_lag of stream '{source.name}'",
             lambda: self._ask_safely(
-                source, "planned_lag", lambda: _checked(spout.planned_lag(metadata))
+                source, "planned_lag", lambda: _check_lag(spout.planned_lag(metadata))
             ),
         )
         return answer or Lag()
@@ -170,7 +171,7 @@ class SpoutFacts:
     def locations(self, source: Source) -> tuple[str, ...]:
         """The places that a source reads; empty if its spout does not know."""
         spout = source.spout
-        if not _has(spout, "locations"):
+        if not _overrides(spout, "locations"):
             return ()
         answer = self._questions.ask(
             f"{type(spout).__name__}.locations of stream '{source.name}'",
@@ -211,7 +212,7 @@ class SpoutFacts:
         self, source: Source, metadata: Any, why: str = ""
     ) -> tuple[int | None, int | None]:
         spout = source.spout
-        counts, weighs = _has(spout, "planned_rows"), _has(spout, "planned_bytes")
+        counts, weighs = _overrides(spout, "planned_rows"), _overrides(spout, "planned_bytes")
         if not counts and not weighs:
             return None, None
         what = (
@@ -251,7 +252,7 @@ class SpoutFacts:
             return None
 
 
-def _has(spout: Spout[Any], question: str) -> bool:
+def _overrides(spout: Spout[Any], question: str) -> bool:
     """Return whether a spout overrides the answer of its base class."""
     own = getattr(spout, question)
     return getattr(own, "__func__", own) is not getattr(Spout, question)
@@ -294,7 +295,7 @@ def _count(answer: object) -> int | None:
     return number
 
 
-def _checked(lag: Lag | None) -> Lag | None:
+def _check_lag(lag: Lag | None) -> Lag | None:
     """A plugin's lag, with numbers that can be shown; raises like `_count`."""
     if lag is None:
         return None
@@ -312,7 +313,7 @@ def _checked(lag: Lag | None) -> Lag | None:
     )
 
 
-def _counted(lag: Lag) -> Counter[_Unit]:
+def _count_lag(lag: Lag) -> Counter[_Unit]:
     """The parts of a lag that can be added up, by unit; records also by partition."""
     amounts = {(unit, ""): getattr(lag, unit) or 0 for unit in _ADD_UP}
     return Counter(amounts | {("", name): n for name, n in (lag.partitions or {}).items()})

@@ -181,7 +181,7 @@ class Spouts:
             ProgressUnreadableError: it is not what this spout writes.
         """
         # Validating JSON makes a copy, in a quarter of the time of `deepcopy`.
-        return self._validated(source, to_jsonable_python(stored))
+        return self._validate(source, to_jsonable_python(stored))
 
     def parse(self, source: Source, stored: Any) -> Any:
         """Metadata as the spout's own type, read-only; parsed once while it is in use.
@@ -193,7 +193,7 @@ class Spouts:
         entry = self._parsed.get(key)
         if entry is None:
             # Keep the parsed object too: while it lives, no other object has its id.
-            entry = stored, self._validated(source, stored)
+            entry = stored, self._validate(source, stored)
             with self._parsing:
                 self._parsed[key] = entry
                 while len(self._parsed) > KEPT:
@@ -212,7 +212,7 @@ class Spouts:
         for source, planned in self.read_of(metadata):
             yield source, self.parse(source, planned)
 
-    def _validated(self, source: Source, stored: Any) -> Any:
+    def _validate(self, source: Source, stored: Any) -> Any:
         try:
             return source.spout.metadata_type.model_validate(stored)
         except ValidationError as error:

@@ -69,7 +69,7 @@ class Stager:
         """The partials of a table; Unknown if it takes a column that is not known."""
 
         def compute() -> Rows | Unknown:
-            rows = _completed(sink, evaluation.rows(sink.parent))
+            rows = _complete(sink, evaluation.rows(sink.parent))
             if isinstance(rows, Unknown):
                 return rows
             return replace(rows, frame=self._partials(sink, rows.frame))
@@ -125,9 +125,11 @@ class Stager:
         unasked = unasked_tables(aside, self._tables.all)
         forms = {(rule.label(), rule.name): rule.form for rule in aside}
         return [
-            Staging(_counted(Staged(emission.evaluation.attempt, ()), emission, unasked, forms), {})
+            Staging(
+                _add_counts(Staged(emission.evaluation.attempt, ()), emission, unasked, forms), {}
+            )
             if parts is None
-            else Staging(_counted(next(rest), emission, unasked, forms), parts)
+            else Staging(_add_counts(next(rest), emission, unasked, forms), parts)
             for emission, parts in zip(emissions, read, strict=True)
         ]
 
@@ -160,7 +162,7 @@ class Stager:
         if not any(source.name in emission.parts for source in sink.parent.sources()):
             return None
         evaluation = emission.evaluation
-        rows = _completed(sink, evaluation.rows(sink.parent))
+        rows = _complete(sink, evaluation.rows(sink.parent))
         if isinstance(rows, Unknown):
             own = any(source.name in emission.parts for source in sink.parent.sources_read())
             if rows.empty and not own:
@@ -202,7 +204,7 @@ class Stager:
         return partials
 
 
-def _counted(
+def _add_counts(
     staged: Staged, emission: Emission, unasked: Unasked, forms: Mapping[tuple[str, str], str]
 ) -> Staged:
     """`staged` with the counts so far, the rules that set rows aside, and tables without them."""
@@ -217,7 +219,7 @@ def _counted(
     return replace(staged, violations=broken, unasked=taken, forms=form)
 
 
-def _completed(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:
+def _complete(sink: Sink, rows: Rows | Unknown) -> Rows | Unknown:
     """`rows` with all columns that the table takes; Unknown if these are not known."""
     if isinstance(rows, Unknown) or not rows.lacks:
         return rows

@@ -85,8 +85,8 @@ class Start:
         self._check_streams(progress)
         equipment = self._equipment(lambda *_: None)
         try:
-            there = equipment.attach_tables(CommitterContext(self.definition.name, 0))
-            self._known_tables(progress, there)
+            newest = equipment.attach_tables(CommitterContext(self.definition.name, 0))
+            self._known_tables(progress, newest)
             self._open_spouts(equipment, progress)
             self._call_in_time(equipment.rehearse, _TRYING)
         finally:
@@ -114,8 +114,8 @@ class Start:
         self.resources.callback(self._close, equipment)
         self.broadcast.epoch = epoch
         self.broadcast.send(LeadershipWon(*self.broadcast.stamp()))
-        progress, misfit = self._checked(equipment, epoch, tried)
-        recovered, publications = self._recovered(equipment, epoch, progress, misfit)
+        progress, misfit = self._check_durable(equipment, epoch, tried)
+        recovered, publications = self._recover(equipment, epoch, progress, misfit)
         equipment.tables.advance(recovered.committed.txid, recovered.committed.tables)
         pipeline = self._pipeline(equipment, recovered)
         self._report_changes(progress.program, recovered)
@@ -126,7 +126,7 @@ class Start:
         pipeline.news.rolled_forward(progress.committed.txid, recovered, publications)
         return pipeline
 
-    def _checked(
+    def _check_durable(
         self, equipment: Equipment, epoch: int, tried: list[Storage]
     ) -> tuple[Progress, TxnError | None]:
         """The durable progress, after a check that program, spouts and tables fit it."""
@@ -136,18 +136,18 @@ class Start:
         context = CommitterContext(
             name, epoch, life.id, frozenset(life.takes_over), durable.committed.txid + 1
         )
-        there = equipment.attach_tables(context)
-        progress, misfit = self._fitting(equipment, durable, there)
+        newest = equipment.attach_tables(context)
+        progress, misfit = self._fit_spouts(equipment, durable, newest)
         for storage in tried:
             try_folder(self.spark, storage)
-        committed = self._known_tables(progress, there)
+        committed = self._known_tables(progress, newest)
         progress = progress.model_copy(update={"committed": committed})
-        require_tables(name, progress.committed, there)
+        require_tables(name, progress.committed, newest)
         self._call_in_time(equipment.check_and_open_tables, _TRYING)
         return progress, misfit
 
-    def _fitting(
-        self, equipment: Equipment, progress: Progress, there: Newest
+    def _fit_spouts(
+        self, equipment: Equipment, progress: Progress, newest: Newest
     ) -> tuple[Progress, TxnError | None]:
         """The durable progress, if the spouts can go on from it.
 
@@ -162,7 +162,7 @@ class Start:
             self._check_streams(progress)
             self._open_spouts(equipment, progress)
         except TopologyError as error:
-            begun = progress.committed.txid or any(there.values()) or not progress.batches
+            begun = progress.committed.txid or any(newest.values()) or not progress.batches
             alike = all(source.spout.begins_alike for source in self.definition.sources)
             if error.number != _OTHER_SCHEMA or begun or not alike:
                 raise
@@ -177,7 +177,7 @@ class Start:
             return fresh, error
         return progress, None
 
-    def _recovered(
+    def _recover(
         self, equipment: Equipment, epoch: int, progress: Progress, misfit: TxnError | None
     ) -> tuple[Recovered, Newest]:
         """Decide by the tables where the run begins; durable when this returns."""
@@ -256,12 +256,12 @@ class Start:
 
     # --- both --------------------------------------------------------------------------------
 
-    def _known_tables(self, progress: Progress, there: Newest) -> CommittedRecord:
+    def _known_tables(self, progress: Progress, newest: Newest) -> CommittedRecord:
         """The committed record with today's table names; refuses tables that are gone or new."""
         definition, committed = self.definition, progress.committed
         holding = [
             table
-            for table, entry in there.items()
+            for table, entry in newest.items()
             if entry and entry[1].rows and entry[1].last_txid <= committed.txid
         ]
         seen = [
@@ -274,7 +274,7 @@ class Start:
         return by_todays_names(
             definition.name,
             committed,
-            there,
+            newest,
             identity,
             unborn=definition.unborn_tables(holding, seen),
             new=definition.config.new_tables,

@@ -40,7 +40,7 @@ class TableKeeper(Keeper):
 
     def keep(self, content: bytes) -> str | None:
         """Store the content beside every table that takes it; None if none does."""
-        name = _name_of(content)
+        name = _digest_name(content)
         stored, failed = self._store(name, content, self._committers)
         if stored:
             return name
@@ -66,7 +66,7 @@ class TableKeeper(Keeper):
                 failures.append(error)
                 log.warning("[%s] '%s': %s", self._topology, committer.name, error)
                 continue
-            if content is not None and _name_of(content) == name:
+            if content is not None and _digest_name(content) == name:
                 intact = content
                 continue
             if content is not None:
@@ -143,5 +143,5 @@ class TableKeeper(Keeper):
         return ", ".join(committer.name for committer in self._committers)
 
 
-def _name_of(content: bytes) -> str:
+def _digest_name(content: bytes) -> str:
     return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()

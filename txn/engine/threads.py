@@ -225,7 +225,7 @@ class Threads:
         working = (self.planner, self.processing, self.commit, self.maintenance)
         for pool in working:
             pool.close(cancel=True)
-        stragglers = [one for pool in working for one in self._joined(pool, cancel)]
+        stragglers = [one for pool in working for one in self._join_pool(pool, cancel)]
         self._finish_clean_up(self.left() if stragglers else self._clean_up)
         return stragglers
 
@@ -242,7 +242,7 @@ class Threads:
                 log.warning("[%s] clean-up is left to the next run: %s", self._topology, what)
                 return
 
-    def _joined(self, pool: Pool, cancel: Job) -> list[Straggler]:
+    def _join_pool(self, pool: Pool, cancel: Job) -> list[Straggler]:
         stragglers = pool.join(min(self.left(), _CANCEL_SECS))
         while stragglers:
             # At least once: another pool may have used all of the grace.
@@ -274,7 +274,7 @@ def straggler(thread: threading.Thread, about: str, since: float) -> Straggler:
         since: by `time.monotonic`.
     """
     frame = _current_frames().get(thread.ident or 0)
-    return Straggler(thread, about, time.monotonic() - since, _where(frame))
+    return Straggler(thread, about, time.monotonic() - since, _useful_frame(frame))
 
 
 def _current_frames() -> dict[int, FrameType]:
@@ -308,7 +308,7 @@ def abandoned(
     return result
 
 
-def _where(frame: FrameType | None) -> str:
+def _useful_frame(frame: FrameType | None) -> str:
     """The most useful frame: the user's innermost, else txn's, else a library's."""
     frames = []
     while frame is not None:

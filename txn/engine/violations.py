@@ -64,10 +64,10 @@ def _refuse(emission: Emission, judged: Judged) -> None:
     for rule in judged.verdicts:
         rows = emission.violations[rule.label()][rule.name]
         if rule.on_violation == "fail" and rows:
-            raise _violated(emission, rule, rows)
+            raise _violation_error(emission, rule, rows)
 
 
-def _violated(emission: Emission, rule: Expectation, rows: int) -> RuleViolatedError:
+def _violation_error(emission: Emission, rule: Expectation, rows: int) -> RuleViolatedError:
     evaluation = emission.evaluation
     names = [s.name for s in rule.sources_read() if s.name in evaluation.positions]
     read = "; ".join(f"{name}: {evaluation.positions[name]}" for name in names)

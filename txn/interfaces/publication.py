@@ -148,14 +148,14 @@ class PartitionPositions(BaseModel):
     # Every record of a batch has the positions several times. So the JSON of `latest` leaves out
     # those in `read`, which halves it if thousands of partitions are all being read.
     @model_serializer(mode="plain")
-    def _dumped(self) -> dict[str, Any]:
+    def _dump(self) -> dict[str, Any]:
         read = self.read
         rest = {p: at for p, at in self.latest.items() if p not in read or read[p] != at}
         return {"read": read, "latest": rest}
 
     @model_validator(mode="before")
     @classmethod
-    def _completed(cls, data: Any) -> Any:
+    def _complete_latest(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         read, latest = data.get("read"), data.get("latest", {})
@@ -183,7 +183,7 @@ class _Counted(BaseModel):
 
     # Plain mode, because a wrapping serializer copies thousands of positions first.
     @model_serializer(mode="plain")
-    def _without_nothing(self) -> dict[str, Any]:
+    def _dump_without_empty(self) -> dict[str, Any]:
         optional = ("violations", "unasked", "forms")
         return {name: value for name, value in self if value or name not in optional}
 
@@ -235,7 +235,7 @@ class Publication(_Counted):
 
     @model_validator(mode="before")
     @classmethod
-    def _exactly(cls, data: Any) -> Any:
+    def _read_exact(cls, data: Any) -> Any:
         """Read what an earlier release wrote.
 
         Its logs were written by delta-rs, which changes the last digit of one fraction in eight and
@@ -250,7 +250,7 @@ class Publication(_Counted):
         return {**{key: data[key] for key in data if key != "exact"}, **positions}
 
     @model_validator(mode="after")
-    def _consistent(self) -> Publication:
+    def _check_txids(self) -> Publication:
         """Check that the txids are possible in a run, without counting up to a forged number."""
         own = [member.txid for member in self.members] or [self.last_txid]
         if self.first_txid < 1 or self.epoch < 0:

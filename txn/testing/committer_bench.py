@@ -324,7 +324,9 @@ class CommitterBench:
         self.committed = turn.staged.attempt.txid
         self._step(f"txid {self.committed} is committed")
         for one in turn.staged.members or (turn.staged,):
-            self._beside(f"committed({one.attempt})", turn.leader.committer.committed, one.attempt)
+            self._run_beside(
+                f"committed({one.attempt})", turn.leader.committer.committed, one.attempt
+            )
         self.look(HARMLESS)
 
     def commit(self, batches: Batches) -> None:
@@ -337,7 +339,7 @@ class CommitterBench:
         """Discard dead attempts: their staged files may be deleted."""
         self._step(f"{turn} is discarded")
         for one in turn.staged.members or (turn.staged,):
-            self._beside(f"discard({one.attempt})", turn.leader.committer.discard, one.attempt)
+            self._run_beside(f"discard({one.attempt})", turn.leader.committer.discard, one.attempt)
         self.look(HARMLESS)
 
     def settle(self) -> None:
@@ -521,7 +523,7 @@ class CommitterBench:
             raise ValueError("publish comes after prepare")
         return self._turns.submit(committer.publish, prepared, own).result()
 
-    def _beside(
+    def _run_beside(
         self,
         name: str,
         call: Callable[[TransactionAttempt], None],

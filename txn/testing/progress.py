@@ -98,12 +98,12 @@ class MemoryProgress(ProgressStore):
             ProgressUnavailableError: `close` was called meanwhile.
         """
         with self.nodes.changed:
-            if self._taken and not wait:
+            if self._is_taken and not wait:
                 raise LeaderExistsError(
                     f"Topology '{self._topology}' is led by another MemoryProgress in epoch "
                     f"{self.nodes.epoch}. Close that one first."
                 )
-            if self._taken and on_waiting is not None:
+            if self._is_taken and on_waiting is not None:
                 on_waiting(
                     LeaderIdentity(
                         host=socket.gethostname(),
@@ -113,16 +113,16 @@ class MemoryProgress(ProgressStore):
                         token="memory",  # noqa: S106 - no secret
                     )
                 )
-            while self._taken and not stopped():
+            while self._is_taken and not stopped():
                 self.nodes.changed.wait(_LOOK_SECS)
-            if self._closed or self._taken:
+            if self._closed or self._is_taken:
                 raise ProgressUnavailableError(f"Topology '{self._topology}' was closed.")
             self.nodes.leader = self
             self.nodes.epoch = self._epoch = self.nodes.epoch + 1
             return self._epoch
 
     @property
-    def _taken(self) -> bool:
+    def _is_taken(self) -> bool:
         return not self._closed and self.nodes.leader not in (None, self)
 
     @property
@@ -184,7 +184,7 @@ class MemoryProgress(ProgressStore):
         """
         with self.nodes.changed:
             committed = self._read(CommittedRecord, self._paths.committed) or CommittedRecord()
-            batches = self._below(BatchRecord, self._paths.batches)
+            batches = self._read_below(BatchRecord, self._paths.batches)
             records = [
                 decode(ColumnsRecord, data, path)
                 for path, data in self.nodes.data.items()
@@ -230,7 +230,7 @@ class MemoryProgress(ProgressStore):
     def quarantined(self) -> dict[int, QuarantineRecord]:
         """The quarantined txids."""
         with self.nodes.changed:
-            return self._below(QuarantineRecord, self._paths.quarantine)
+            return self._read_below(QuarantineRecord, self._paths.quarantine)
 
     def notices(self) -> NoticesRecord | None:
         """The last notices of the newest run's spouts; None: no notices so far."""
@@ -335,7 +335,7 @@ class MemoryProgress(ProgressStore):
             if replay_of is not None:
                 self.nodes.data.pop(self._paths.quarantined(replay_of), None)
             self._write(self._paths.committed, record, f"COMMITTED {record.txid}")
-            for txid in self._below(BatchRecord, self._paths.batches):
+            for txid in self._read_below(BatchRecord, self._paths.batches):
                 if txid <= record.txid:
                     del self.nodes.data[self._paths.batch(txid)]
 
@@ -382,7 +382,7 @@ class MemoryProgress(ProgressStore):
         data = self.nodes.data.get(path)
         return None if data is None else decode(model, data, path)
 
-    def _below(self, model: type[R], parent: str) -> dict[int, R]:
+    def _read_below(self, model: type[R], parent: str) -> dict[int, R]:
         paths = {p: p[len(parent) + 1 :] for p in self.nodes.data if p.startswith(f"{parent}/")}
         return {int(t): decode(model, self.nodes.data[p], p) for p, t in paths.items()}
 

@@ -130,25 +130,25 @@ class SpoutBench:
     def grow(self, count: int = 3) -> None:
         """Add new records."""
         ids = range(self.added, self.added + count)
-        self._tell(f"records {ids[0]}-{ids[-1]} arrive")
+        self._step(f"records {ids[0]}-{ids[-1]} arrive")
         self._source.add_records(self._folder, list(ids))
         self.added += count
 
     def add_partition(self) -> None:
         """Add a partition."""
-        self._tell("a partition is added")
+        self._step("a partition is added")
         self._source.add_partition(self._folder)
 
     def take_partition_away(self) -> None:
         """Make a partition unreadable for now."""
-        self._tell("a partition goes away")
+        self._step("a partition goes away")
         self._away = True
         self._source.take_partition_away(self._folder)
 
     def bring_partition_back(self) -> None:
         """Make the partition readable again."""
         if self._away:
-            self._tell("the partition is back")
+            self._step("the partition is back")
             self._away = False
             self._source.bring_partition_back(self._folder)
 
@@ -159,7 +159,7 @@ class SpoutBench:
         txid = len(self.committed) + len(self.open) + 1
         attempt = TransactionAttempt(txid)
         answer = self._ask(attempt)
-        self._tell(f"{attempt} is {'planned' if answer else 'asked for: nothing to read'}")
+        self._step(f"{attempt} is {'planned' if answer else 'asked for: nothing to read'}")
         if answer is not None:
             self.open[txid] = OpenBatch(attempt, answer)
         return answer is not None
@@ -171,7 +171,7 @@ class SpoutBench:
         """
         attempt = TransactionAttempt(len(self.committed) + len(self.open) + 1)
         answer = self._ask(attempt)
-        self._tell(f"{attempt} is asked for, and the answer is lost before START")
+        self._step(f"{attempt} is asked for, and the answer is lost before START")
         if answer is not None and self._ask(attempt) is None:
             raise self.broken(
                 f"asked again for {attempt} with the same `previous`, it has nothing to read: its "
@@ -180,7 +180,7 @@ class SpoutBench:
 
     def fail(self, txid: int) -> None:
         """Let an attempt of an open txid fail."""
-        self._tell(f"{self.open[txid].attempt} fails")
+        self._step(f"{self.open[txid].attempt} fails")
         if self.kind is SpoutKind.TRANSACTIONAL:
             self.open[txid].attempt = self.open[txid].attempt.next()
         else:
@@ -194,7 +194,7 @@ class SpoutBench:
         """
         if planning:
             self.ask_and_forget()
-        self._tell("the process dies")
+        self._step("the process dies")
         self._dead.append(self.spout)
         self.spout = self._make()
         self._open_spout()
@@ -217,7 +217,7 @@ class SpoutBench:
             self.spout.commit(batch.attempt, self.parse(batch.metadata))
         ids = [self._source.record_id(row) for row in rows]
         self.committed[txid] = (batch.metadata, ids)
-        self._tell(f"{batch.attempt} is committed with records {ids}")
+        self._step(f"{batch.attempt} is committed with records {ids}")
         if success:
             self._call_on_planner(lambda: self.spout.success(txid))
 
@@ -241,7 +241,7 @@ class SpoutBench:
             try:
                 return self._processing.submit(self._emit, batch).result()
             except FailedException as error:
-                self._tell(f"emit_batch of {batch.attempt} raised {type(error).__name__}")
+                self._step(f"emit_batch of {batch.attempt} raised {type(error).__name__}")
                 last = error
                 self.bring_partition_back()
                 self.fail(txid)
@@ -249,7 +249,7 @@ class SpoutBench:
 
     def emit_all(self) -> dict[int, list[Row]]:
         """Emit the rows of every open txid, side by side on several threads."""
-        self._tell(f"{', '.join(str(b.attempt) for b in self.open.values())} are emitted at once")
+        self._step(f"{', '.join(str(b.attempt) for b in self.open.values())} are emitted at once")
         futures = {t: self._processing.submit(self._emit, b) for t, b in self.open.items()}
         return {txid: future.result() for txid, future in futures.items()}
 
@@ -324,11 +324,11 @@ class SpoutBench:
                     lambda: self.spout.initialize_transaction(attempt, previous)
                 )
             except FailedException as error:
-                self._tell(f"{attempt} cannot be planned: {type(error).__name__}")
+                self._step(f"{attempt} cannot be planned: {type(error).__name__}")
                 last = error
                 self.bring_partition_back()
             else:
-                stored = None if answer is None else self._stored(answer, attempt)
+                stored = None if answer is None else self._serialize(answer, attempt)
                 self.check_lag(previous if answer is None else answer, planned=answer)
                 return stored
         raise self.broken(f"{attempt} could not be planned {TRIES} times in a row: {last}")
@@ -363,7 +363,7 @@ class SpoutBench:
                     "flight would not count as lag. Define planned_lag (or planned_rows)"
                 )
 
-    def _stored(self, metadata: Any, attempt: TransactionAttempt) -> str:
+    def _serialize(self, metadata: Any, attempt: TransactionAttempt) -> str:
         """Metadata as JSON, after a check that it may be stored."""
         if not isinstance(metadata, BaseModel):
             raise self.broken(
@@ -392,7 +392,7 @@ class SpoutBench:
         for txid in sorted(t for t in self.open if t >= first):
             attempt = self.open[txid].attempt.next()
             self.open[txid] = OpenBatch(attempt, self._ask(attempt))
-            self._tell(f"{attempt} is planned{'' if self.open[txid].metadata else ': empty'}")
+            self._step(f"{attempt} is planned{'' if self.open[txid].metadata else ': empty'}")
 
     def _emit(self, batch: OpenBatch) -> list[Row]:
         if batch.metadata is None:
@@ -446,5 +446,5 @@ class SpoutBench:
     def _call_on_planner(self, call: Callable[[], T]) -> T:
         return self._planner.submit(call).result()
 
-    def _tell(self, what: str) -> None:
+    def _step(self, what: str) -> None:
         self.story.append(what)
