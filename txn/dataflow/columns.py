@@ -1,4 +1,4 @@
-"""The columns of a run's streams, kept for the next run.
+"""The columns of a run's streams, stored for the next run.
 
 A spout may declare its columns when it is opened; others are known once they have emitted
 something. Both are recorded before a batch that needs them can be committed, so that a restart does

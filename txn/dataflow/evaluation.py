@@ -109,7 +109,7 @@ class Evaluation:
         assumed: streams whose columns are those of earlier runs. A result that does not fit them
             is unknown, not wrong: the program may have changed since.
         rules: the rules of every stream that has any (`txn.dataflow.expectations.by_stream`).
-        positions: stream name -> description of what the batch reads, for rows that are set aside.
+        positions: stream name -> the batch's part of its source, for rows that are set aside.
     """
 
     inputs: Mapping[str, DataFrame]

@@ -33,7 +33,7 @@ log = logging.getLogger("txn")
 _ENDS_AT_ONCE = (FencedError, ProgressUnavailableError)
 """Nothing more can be made durable, so the batches in flight are not committed first."""
 LEADING_SECS = 5.0
-"""How long to ask ZooKeeper whether a successor caused the failure."""
+"""Most seconds to ask ZooKeeper for a successor, which may have caused the failure."""
 
 
 class AttemptFailures:

@@ -1,4 +1,4 @@
-"""The rows of attempts: what the spouts emit, from the processing phase into the commit turn."""
+"""The rows that spouts emit for attempts, from the processing phase into the commit turn."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Emissions:
         return emission
 
     def check_read(self, jobs: Sequence[tuple[Emission, Collection[Staging]]]) -> None:
-        """Compare what jobs have read with the plan: the rows, and the sources' records.
+        """Compare the rows and records that jobs have read with the plan.
 
         Args:
             jobs: each attempt's emission, with the files that its jobs have staged.
@@ -175,6 +175,6 @@ class Emissions:
 
 
 def _position(parts: Sequence[str]) -> str:
-    """Describe what a batch reads of a source: the first parts, and the number of others."""
+    """Describe a batch's parts of a source: the first ones, and the number of others."""
     more = len(parts) - _SHOWN_PARTS
     return ", ".join(parts[:_SHOWN_PARTS]) + (f" and {more} more" if more > 0 else "")

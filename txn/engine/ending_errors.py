@@ -1,4 +1,4 @@
-"""The error that ends a run, a start or a preview: what failed, where, and the way out."""
+"""Make the error that ends a run, a start or a preview: the failure, its place, the way out."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def not_started(topology: str, about: str, error: BaseException) -> TopologyErro
 
 
 def given_up(topology: str, attempt: TransactionAttempt | None, error: str) -> BatchError:
-    """The error that ends a run whose batch failed as often as it may."""
+    """The error that ends a run whose batch has used up its attempts."""
     no_space = os.strerror(errno.ENOSPC) in error
     return BatchError(
         f"Batch {attempt} of topology '{topology}' was given up: {_sentence(error)} "

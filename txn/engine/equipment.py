@@ -120,7 +120,7 @@ class Equipment:
         self._stager.rehearse(self._emissions.nothing())
 
     def check_and_open_tables(self) -> None:
-        """Refuse wrong columns, shapes and tables; create what is missing. Reads no data.
+        """Refuse wrong columns, shapes and tables; create missing tables. Reads no data.
 
         A table whose stream has an unknown schema is attached now and checked with the first
         batch, before any job. Tables that lack content named by the spouts' positions get a copy.

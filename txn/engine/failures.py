@@ -72,7 +72,7 @@ _LOST_MESSAGES = re.compile(
     r"|Could not compute split, block \S+ of RDD \d+ not found"
 )
 """Spark's words for lost blocks, and its Kafka source's for lost records, in Java's own exceptions;
-matched at the beginning of a message, where no record's text can stand."""
+matched at the beginning of a message, which never has the text of a record."""
 
 _TASK_REASON = re.compile(
     r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)(?: \([^)]*\))?: (.*)"

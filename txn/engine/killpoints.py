@@ -1,6 +1,6 @@
 """The named points in the life of a batch, where tests kill the process.
 
-`reached` costs a tuple lookup when nobody observes. Tests and `txn.testing` install an observer;
+`reached` costs a tuple lookup without an observer. Tests and `txn.testing` install an observer;
 the product never does.
 """
 

@@ -5,7 +5,7 @@ then while nothing is, for the work that a busy time has left. The commit thread
 staged result between two turns, so that a turn waits for one append at most. A failure is logged
 once, and the work is tried again later.
 
-The same thread starts and looks after OPTIMIZE and VACUUM by schedule (`txn.engine.upkeep`).
+The same thread starts and watches OPTIMIZE and VACUUM by schedule (`txn.engine.upkeep`).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Maintenance:
             self._running = self._threads.maintenance.submit(self._run, about="maintenance")
 
     def stop(self) -> None:
-        """Begin nothing more, cancel what runs, and wait for its end while there is grace."""
+        """Begin nothing more, cancel running jobs, and wait for their end within the grace."""
         self._stopping.set()
         self._upkeep.stop()
         if self._running is None:

@@ -1,10 +1,10 @@
 """The shell: carries out the coordinator's orders on ZooKeeper, Spark, spouts and tables.
 
-One thread, `run`, owns the protocol: it takes facts from a queue, asks `coordinator.step` what
-they mean, and carries the answer out in order. Everything slow happens on other threads, which
+One thread, `run`, owns the protocol: it takes facts from a queue, turns them into orders with
+`coordinator.step`, and carries these out in order. Everything slow happens on other threads, which
 only report facts:
 
-    planner     1 thread           asks the spouts, one txid after the other; tells them success
+    planner     1 thread           asks the spouts, one txid after the other; reports success
     processing  2 x pending        staging jobs, each of one or several attempts (FAIR pool)
     commit      1 thread           commit turns: never two at once, whatever fails
     clean-up    1 thread           deletes scratch and dead attempts' files
@@ -17,8 +17,8 @@ within `stop_grace_secs` is named and left behind (`txn.engine.threads`). A stag
 is cancelled and done again on another thread: the dead attempt's thread writes only to folders of
 its own, which are never published.
 
-The acker is owned by the same one thread, so it needs no lock. What happens on other threads comes
-back through `Shell`: as an event of the coordinator's, or as a step of the shell's own.
+The same thread owns the acker, which needs no lock. Other threads report through `Shell`: with an
+event for the coordinator, or a step of the shell itself.
 """
 
 from __future__ import annotations

@@ -363,20 +363,20 @@ def _sum(*numbers: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class InFlight:
-    """One open txid, as the live view shows it."""
+    """One open txid, for the live view."""
 
     txid: int
     attempt_id: int
     phase: str
     failures: int
     since: float
-    """When its current attempt came to this phase, seconds since the epoch."""
+    """Begin of this phase of its current attempt, seconds since the epoch."""
     blocked: str | None = None
-    """The error of the source for which the batch waits, also while it looks again."""
+    """The error of the source for which the batch waits, also while it checks again."""
     blocked_since: float | None = None
-    """Since when, seconds since the epoch; None when it is not blocked."""
+    """Begin of that wait, seconds since the epoch; None if it is not blocked."""
     replay_of: int | None = None
-    """The quarantined txid whose records it reads."""
+    """The quarantined txid that it replays."""
 
 
 @dataclass(frozen=True)
@@ -392,14 +392,14 @@ class RunStatus:
     last_failure: str | None
     seconds: float
     held_up_by: str = "idle"
-    """What holds it up at this moment; see `txn.engine.bottleneck`."""
+    """Its bottleneck at this moment; see `txn.engine.bottleneck`."""
     waits: tuple[str, ...] = ()
-    """Which stage is waiting on which, a sentence each."""
+    """The waits of its stages for each other, a sentence each."""
     totals: Totals = NOTHING
     """The numbers of the txids that this run has committed so far."""
     lags: Mapping[str, Lag] = field(default_factory=dict)
-    """stream -> what of its source is not committed: what it had beyond the newest plan
-    (`Spout.lag`), and `planned`. A stream whose spout does not know is not in it."""
+    """stream -> the uncommitted part of its source: the lag beyond the newest plan (`Spout.lag`),
+    and `planned`. A stream is missing if its spout does not know."""
     planned: Mapping[str, Lag] = field(default_factory=dict)
     """stream -> the part of its lag for which txids in flight are planned."""
 
@@ -409,9 +409,9 @@ class Standby:
     """The leader that a standby waits for; see `RunningTopology.standby`."""
 
     since: float
-    """When it began to wait, seconds since the epoch."""
+    """Begin of the wait, seconds since the epoch."""
     leader: Mapping[str, Any] | None
-    """Who leads: "host", "pid", "started", "epoch". None: ZooKeeper does not answer."""
+    """The leader's "host", "pid", "started", "epoch". None: ZooKeeper does not answer."""
 
     def __str__(self) -> str:
         if self.leader is None:

@@ -43,7 +43,7 @@ class Conservation:
         return rows.observe(self._entered, sf.count(sf.lit(1)).alias("rows"))
 
     def leaving(self, partials: DataFrame) -> DataFrame:
-        """Count what comes out, and drop the count column again."""
+        """Count the rows on their way out, and drop the count column again."""
         from pyspark.sql import functions as sf
 
         counted = partials.observe(

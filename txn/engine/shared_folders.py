@@ -58,7 +58,7 @@ def local_tables(committers: Iterable[Committer], shared: Sequence[str], master:
 
 
 def try_folder(spark: SparkSession, storage: Storage) -> None:
-    """Let every executor read what this process wrote in a table's folder, and the other way round.
+    """Let every executor read this process's files in a table's folder, and the other way round.
 
     Raises:
         TopologyError: some executor does not share the folder, or it cannot be written to.

@@ -55,7 +55,7 @@ class Stager:
                 partials.frame.write.format("noop").mode("overwrite").save()
 
     def check_and_open(self, evaluation: Evaluation) -> None:
-        """Refuse wrong columns, shapes and tables; create what is missing. Reads no data.
+        """Refuse wrong columns, shapes and tables; create missing tables. Reads no data.
 
         Args:
             evaluation: has no rows, and the columns that are known.

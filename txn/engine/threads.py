@@ -281,7 +281,7 @@ def _current_frames() -> dict[int, FrameType]:
     """`sys._current_frames`, without a garbage collection in the middle of it.
 
     Before Python 3.11.9, one that runs Python code there, such as Py4J's, may hand the GIL to a
-    thread that is starting another, and then the whole process stands still (CPython gh-106883).
+    thread that is starting another, and then the whole process stops (CPython gh-106883).
     """
     with _READING_FRAMES:
         if not gc.isenabled():

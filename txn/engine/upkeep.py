@@ -1,8 +1,8 @@
 """OPTIMIZE and VACUUM of a run's tables by schedule: one after the other, each in a child process.
 
 A child, because delta-rs rewrites files in the memory of its process and cannot be interrupted: a
-run that ends must not wait for it. Nothing is lost by killing one: what OPTIMIZE has written is in
-no version, and VACUUM deletes file by file. A child whose parent has gone ends, too.
+run that ends must not wait for it. Killing one loses nothing: no version refers to the files of an
+unfinished OPTIMIZE, and VACUUM deletes file by file. A child ends when its parent has ended.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class PartitionPositions(BaseModel):
     read: dict[str, Any] = Field(default_factory=dict)
     """Partition -> position to read in this txid."""
     latest: dict[str, Any] = Field(default_factory=dict)
-    """Partition -> newest position of this or an earlier txid; kept while it is idle."""
+    """Partition -> newest position of this or an earlier txid, also while it is idle."""
 
     # Every record of a batch has the positions several times. So the JSON of `latest` leaves out
     # those in `read`, which halves it if thousands of partitions are all being read.

@@ -372,7 +372,7 @@ class PartitionedSpout(Spout[PartitionPositions]):
 
     Source: `IPartitionedTridentSpout` and `IOpaquePartitionedTridentSpout`; unlike Storm, all
     positions of a txid are decided by the coordinator and durable before anything is read.
-    A position is JSON: what `plan_partition` returns is what `emit_partitions` gets.
+    A position is JSON; `emit_partitions` gets the one that `plan_partition` returned.
     """
 
     metadata_type = PartitionPositions

@@ -199,7 +199,7 @@ class RecordingCommitter(Committer):
         return self._folder / f"{attempt.txid}-{attempt.attempt_id}-e{self._epoch}"
 
     def _sweep(self, staging: Path) -> None:
-        """Delete what no line names of what an attempt staged, job by job."""
+        """Delete an attempt's staged files, job by job, except those that a log line names."""
         named = {file["path"] for line in self._lines() for file in line.get("files", ())}
         for job in staging.glob("*"):
             if not any(str(f.relative_to(self._folder)) in named for f in job.glob("*.parquet")):
