@@ -90,7 +90,7 @@ def _planning(
     elif len(state.batches) >= state.max_spout_pending and not held:
         yield f"planning waits: {len(state.batches)} of {state.max_spout_pending} txids in flight"
     elif state.plan_idle:
-        # The last answer of a source that went away afterwards is out of date.
+        # Ignore the last answer of a source that has gone away since.
         if not any(map(_is_away, state.batches.values())):
             yield "source: nothing to read"
     elif held:

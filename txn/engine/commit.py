@@ -174,7 +174,7 @@ class Committing:
     ) -> dict[str, Published]:
         """Publish every table side by side, as long as this process leads.
 
-        Recovery takes it up from any of them that hold the txid (`txn.protocol.recovery`).
+        Recovery continues from the tables that hold the txid (`txn.protocol.recovery`).
         """
         attempt, (first, *others) = turn.attempts[0], self._tables.all
 

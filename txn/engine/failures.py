@@ -82,7 +82,7 @@ _LOST_REASONS = re.compile(
     r"|UnknownReason|org\.apache\.spark\.shuffle\.\w*FetchFailedException)\b"
 )
 _UNDER_WAY = "/_temporary/"
-"""In the path of every file that a job has not committed yet: txn's own, whatever deleted it."""
+"""In the path of every file that a job has not committed yet: it is txn's, even if deleted."""
 _ABORTED = "Job aborted due to stage failure: "
 _LOST_STAGES = re.compile(
     r"(Master removed our application"
@@ -116,7 +116,7 @@ REFUSED_TYPES = (
     "org.apache.hadoop.fs.s3a.UnknownStoreException",
     "org.apache.hadoop.security.AccessControlException",
 )
-"""Access was refused: waiting does not help, whatever wraps these."""
+"""Access was refused: waiting does not help, also if other errors wrap these."""
 _AWAY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FAULTS = frozenset(
     os.strerror(number)

@@ -16,7 +16,7 @@ __all__ = ["LiveAttempts"]
 
 
 class LiveAttempts:
-    """The attempts whose Process was ordered and that neither committed nor were cancelled."""
+    """The attempts that were ordered to process and are neither committed nor cancelled."""
 
     def __init__(self, stations: Stations, threads: Threads) -> None:
         self._stations = stations
@@ -31,7 +31,7 @@ class LiveAttempts:
         self._attempts[live.attempt] = live
 
     def committed(self, attempt: TransactionAttempt) -> None:
-        """Forget an attempt that is durable everywhere: nothing of it is cancelled any more."""
+        """Forget an attempt that is durable everywhere: it can no longer be cancelled."""
         self._attempts.pop(attempt, None)
 
     def cancel(self, attempt: TransactionAttempt) -> None:

@@ -6,12 +6,12 @@ only report facts:
 
     planner     1 thread           asks the spouts, one txid after the other; reports success
     processing  2 x pending        staging jobs, each of one or several attempts (FAIR pool)
-    commit      1 thread           commit turns: never two at once, whatever fails
+    commit      1 thread           commit turns: never two at once, even after failures
     clean-up    1 thread           deletes scratch and dead attempts' files
     maintenance 1 thread           asks the tables for work beside the commit turns
     asking      1 a question       a spout's lag, notices and numbers, waited for a second at most
 
-No thread is waited for without a limit. One that hangs in planning or in a commit turn ends the
+The run waits for every thread with a limit. One that hangs in planning or in a commit turn ends the
 run, since there must be no second one beside it; when the run ends, a thread that does not end
 within `stop_grace_secs` is named and left behind (`txn.engine.threads`). A staging job that hangs
 is cancelled and done again on another thread: the dead attempt's thread writes only to folders of
@@ -188,7 +188,7 @@ class Pipeline(Shell):
         """Run to the end; returns the report.
 
         Raises:
-            AbandonedError: some thread did not come back.
+            AbandonedError: some thread did not end.
             TxnError: the error that ended the run. Durable state is intact.
         """
         try:
