@@ -35,7 +35,7 @@ class LiveAttempts:
         self._attempts.pop(attempt, None)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Stop an attempt's work and delete what it staged; an unknown one changes nothing."""
+        """Stop an attempt's work and delete its staged files; an unknown one changes nothing."""
         live = self._attempts.pop(attempt, None)
         if live is None:
             return
@@ -69,7 +69,7 @@ class LiveAttempts:
         return stragglers
 
     def _discard(self, live: LiveAttempt) -> None:
-        """Delete what a dead attempt staged, unless it came to its commit turn.
+        """Delete a dead attempt's staged files, unless it came to its commit turn.
 
         A commit turn that failed may still have published (an append whose answer was lost):
         then a table needs the files. The next run or VACUUM deletes those that it does not need.

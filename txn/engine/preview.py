@@ -134,7 +134,7 @@ class _Rehearsal:
         }
 
     def plan(self) -> Metadata:
-        """Ask every spout what the first batch reads."""
+        """Plan the first batch with every spout."""
         self._open()
         first = Plan(TransactionAttempt(1), self._definition.streams, {})
         return self._spouts.plan(first, window_full=False)

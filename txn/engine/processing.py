@@ -80,7 +80,7 @@ class Processing:
         self._emissions.release(attempt)
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Let go of a dead attempt's rows, and delete what it staged."""
+        """Let go of a dead attempt's rows, and delete its staged files."""
         self._emissions.release(attempt)
         self._tables.discard(attempt)
 

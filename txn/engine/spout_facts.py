@@ -56,7 +56,7 @@ class SpoutFacts:
         self._reported: set[tuple[str, str]] = set()
         self._questions = Questions(topology, enter)
         self.ahead: Mapping[str, Lag] = {}
-        """stream -> the lag of its source behind the newest plan, if its spout knows. Replaced as a
+        """stream -> the lag of its source beyond the newest plan, if its spout knows. Replaced as a
         whole, so that any thread may read it; so are the next two."""
         self.planned: Mapping[str, Lag] = {}
         """stream -> the part of its lag for which txids in flight are planned."""

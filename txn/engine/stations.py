@@ -140,7 +140,7 @@ class Stations:
         self._jobs.cancel(tag)
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Let go of a dead attempt's rows, and delete what it staged."""
+        """Let go of a dead attempt's rows, and delete its staged files."""
         self._processing.discard(attempt)
 
     def release(self, attempt: TransactionAttempt) -> None:

@@ -26,9 +26,9 @@ log = logging.getLogger("txn.keeping")
 
 
 class TableKeeper(Keeper):
-    """Keeps with all tables of a topology; any one of them is enough to find it again.
+    """Stores content beside all tables of a topology; any one of them is enough to read it.
 
-    Not safe for several threads: the start has it, then the planner.
+    Not safe for several threads: the start uses it, then the planner.
     """
 
     def __init__(self, topology: str, committers: Sequence[Committer]) -> None:

@@ -131,7 +131,7 @@ class Tables:
             sink.committer.committed(attempt)
 
     def discard(self, attempt: TransactionAttempt) -> None:
-        """Delete what a dead attempt staged."""
+        """Delete a dead attempt's staged files."""
         for sink in self.all:
             sink.committer.discard(attempt)
 
